@@ -1,0 +1,75 @@
+# make, make help: what there is. Everything runs in .venv; nothing needs activating.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+SHELL := /bin/sh
+
+# The first Python that is new enough; override with make PYTHON=...
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+    $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+
+BIN := .venv/bin
+# Tests of one xdist group share a worker, so that Spark starts one JVM and not two.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
+KERNELS := src/reput/format/kernels
+
+# Spark workers run this Python, not the first one on PATH.
+export PYSPARK_PYTHON := $(abspath $(BIN)/python)
+
+help: ## Show this help
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+venv: .venv/.installed .venv/.kernels ## Create .venv and install reput with everything for development
+
+.venv/.installed: pyproject.toml hatch_build.py
+	@test -n "$(PYTHON)" || { echo "reput needs Python 3.11 or later; set PYTHON=/path/to/python3" >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --disable-pip-version-check -e '.[all,dev]'
+	@touch $@
+
+# An editable install loads the shared object from the source folder: rebuild it with its source.
+.venv/.kernels: .venv/.installed $(wildcard $(KERNELS)/*.py)
+	$(BIN)/python -c 'from reput.format.kernels import build; build.build("$(KERNELS)")'
+	@touch $@
+
+jdk: ## Check for a Java that Spark can use; install one where that is possible
+	@scripts/ensure-jdk
+
+jdk-dev:
+	@scripts/ensure-jdk --dev
+
+run: jdk venv ## Install, then read the bundled RocketMQ store with Spark and write report.html
+	$(BIN)/reput demo
+
+test: jdk-dev venv lint types layers ## Install, then lint, types, layers and all tests
+	$(PYTEST)
+
+fmt: venv ## Format the code and fix what can be fixed
+	$(BIN)/python -m ruff check --fix .
+	$(BIN)/python -m ruff format .
+
+lint: venv ## Check style and format
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
+
+types: venv ## Check types
+	$(BIN)/python -m mypy
+
+layers: venv ## Check who imports whom
+	$(BIN)/lint-imports
+
+bench: jdk venv ## Run the benchmarks; JSON goes to stdout
+	$(BIN)/python -m benchmarks
+
+soak: jdk venv ## Run the property tests for long (an hour or so)
+	$(PYTEST) --hypothesis-profile=soak
+
+interop-all: jdk-dev venv ## Run the tests against every RocketMQ version
+	REPUT_INTEROP=all $(PYTEST) -m interop
+
+clean: ## Remove caches and build output; .venv stays
+	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -f $(KERNELS)/*.so .venv/.kernels
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.PHONY: help venv jdk jdk-dev run test fmt lint types layers bench soak interop-all clean

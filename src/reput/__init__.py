@@ -1,0 +1,16 @@
+"""Apache RocketMQ in Python: one byte layout, read and kept in many places.
+
+Where to look:
+
+    errors.py      what can go wrong, and what a caller may do then
+    format/        bytes: pure codecs, one layout per module, no I/O
+      kernels/     the same layouts as compiled batch loops
+    store/         a store folder on disk, read only
+    spark/         the DataFrame source
+    cli/           the reput command
+
+Imports go up this list only: nothing in ``format`` knows of ``store``, nothing
+in ``store`` knows of Spark. ARCHITECTURE.md tells the rest.
+"""
+
+__version__ = "0.1.0"

@@ -1,0 +1,185 @@
+"""Consume-queue units: where the n-th message of a queue stands in the log.
+
+Plain unit, 20 bytes: physical offset, record size, tags code. With an extension file the tags
+code is an *extension address*, and the extension unit holds the real one. 5.x batch queues have
+units of 46 bytes, one a batch. Field tables: docs/formats/consume-queue.md.
+"""
+
+import struct
+from dataclasses import dataclass
+
+from reput.errors import CorruptRecord
+from reput.format import java
+
+UNIT = struct.Struct(
+    ">"
+    "q"  # physical offset of the record
+    "i"  # its size; 0 ends the data
+    "q"  # tags code: Java hash of TAGS, deliver time in the schedule topic, or extension address
+)
+SIZE = UNIT.size
+
+EXT_HEAD = struct.Struct(
+    ">"
+    "h"  # size of this unit; -1 ends the file
+    "q"  # tags code
+    "q"  # store timestamp, ms
+    "h"  # bytes of the bit map
+)
+EXT_END = struct.Struct(">h")
+EXT_END_MARK = -1
+EXT_ADDRESS_MAX = -(1 << 31) - 1
+"""A tags code at or below this is an extension address: file offset + the smallest long."""
+_LONG_MIN = -(1 << 63)
+
+BATCH_UNIT = struct.Struct(
+    ">"
+    "q"  # physical offset of the record
+    "i"  # its size; 0 ends the data
+    "q"  # tags code
+    "q"  # store timestamp, ms
+    "q"  # queue offset of the first message in the batch
+    "h"  # messages in the batch
+    "i"  # compacted offset, -1 unless the topic is compacted
+    "i"  # reserved
+)
+BATCH_SIZE = BATCH_UNIT.size
+
+PRE_BLANK_SIZE = 0x7FFFFFFF
+"""Size in units before a queue's first message, when that queue did not start at 0 in its file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A plain unit."""
+
+    physical_offset: int
+    size: int
+    tags_code: int
+
+    @property
+    def is_written(self) -> bool:
+        """Whether it points at a record: not the zeros behind the end, not a pre-blank."""
+        return self.size > 0 and not self.is_pre_blank
+
+    @property
+    def is_pre_blank(self) -> bool:
+        """Whether it fills the room before the first message."""
+        return self.size == PRE_BLANK_SIZE and self.physical_offset == 0
+
+    @property
+    def is_ext_address(self) -> bool:
+        """Whether ``tags_code`` points into the extension file."""
+        return is_ext_address(self.tags_code)
+
+
+@dataclass(frozen=True, slots=True)
+class ExtUnit:
+    """A unit of the extension file."""
+
+    size: int
+    tags_code: int
+    store_timestamp: int
+    bit_map: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class BatchUnit:
+    """A unit of a batch queue of 5.x."""
+
+    physical_offset: int
+    size: int
+    tags_code: int
+    store_timestamp: int
+    queue_offset: int
+    message_count: int
+    compacted_offset: int
+
+    @property
+    def is_written(self) -> bool:
+        """Whether it points at a record."""
+        return self.size > 0 and self.message_count > 0
+
+
+def tags_code(tags: str | None) -> int:
+    """Return the tags code of a message's whole TAGS property; 0 without tags."""
+    return java.string_hash(tags) if tags else 0
+
+
+def pack(unit: Unit) -> bytes:
+    """Return the 20 bytes of a unit."""
+    return UNIT.pack(unit.physical_offset, unit.size, unit.tags_code)
+
+
+def unpack(buffer: bytes | memoryview, position: int = 0) -> Unit:
+    """Return the unit at ``position``. Raises ``CorruptRecord`` if fewer than 20 bytes are there."""
+    return Unit(*_unpack(UNIT, buffer, position, "consume-queue unit"))
+
+
+def pack_batch(unit: BatchUnit) -> bytes:
+    """Return the 46 bytes of a batch unit."""
+    return BATCH_UNIT.pack(
+        unit.physical_offset,
+        unit.size,
+        unit.tags_code,
+        unit.store_timestamp,
+        unit.queue_offset,
+        unit.message_count,
+        unit.compacted_offset,
+        0,
+    )
+
+
+def unpack_batch(buffer: bytes | memoryview, position: int = 0) -> BatchUnit:
+    """Return the batch unit at ``position``. Raises ``CorruptRecord`` if it is cut."""
+    return BatchUnit(*_unpack(BATCH_UNIT, buffer, position, "batch consume-queue unit")[:7])
+
+
+def is_ext_address(code: int) -> bool:
+    """Whether a tags code read from a queue is an extension address."""
+    return code <= EXT_ADDRESS_MAX
+
+
+def ext_address(ext_offset: int) -> int:
+    """Return what a plain unit holds to point at byte ``ext_offset`` of the extension files."""
+    return ext_offset + _LONG_MIN
+
+
+def ext_offset(address: int) -> int:
+    """Return the byte in the extension files that an extension address points at."""
+    return address - _LONG_MIN
+
+
+def pack_ext(unit: ExtUnit) -> bytes:
+    """Return the bytes of an extension unit. Raises ``ValueError`` if it exceeds 32767 bytes."""
+    size = EXT_HEAD.size + len(unit.bit_map)
+    if size > 32767:
+        raise ValueError(f"extension unit takes {size} bytes; at most 32767")
+    head = EXT_HEAD.pack(size, unit.tags_code, unit.store_timestamp, len(unit.bit_map))
+    return head + unit.bit_map
+
+
+def unpack_ext(buffer: bytes | memoryview, position: int = 0) -> ExtUnit | None:
+    """Return the extension unit at ``position``; None at the end mark or in unwritten zeros.
+
+    Raises:
+        CorruptRecord: The unit is cut or its sizes do not agree.
+    """
+    (size,) = _unpack(EXT_END, buffer, position, "extension unit")
+    if size in (EXT_END_MARK, 0):
+        return None
+    size, code, store_timestamp, bit_map_bytes = _unpack(
+        EXT_HEAD, buffer, position, "extension unit"
+    )
+    end = position + size
+    if bit_map_bytes < 0 or size != EXT_HEAD.size + bit_map_bytes or end > len(buffer):
+        raise CorruptRecord(f"extension unit at {position} has size {size}, map {bit_map_bytes}")
+    return ExtUnit(size, code, store_timestamp, bytes(buffer[position + EXT_HEAD.size : end]))
+
+
+def _unpack(
+    layout: struct.Struct, buffer: bytes | memoryview, position: int, what: str
+) -> tuple[int, ...]:
+    if position < 0 or len(buffer) - position < layout.size:
+        raise CorruptRecord(f"{what} at {position} is cut: {len(buffer)} bytes in all")
+    return layout.unpack_from(buffer, position)

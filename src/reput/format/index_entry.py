@@ -1,0 +1,119 @@
+"""The index file: from a key to the physical offsets of messages that carry it.
+
+    header (40) | slots, 4 bytes each | entries, 20 bytes each
+
+A slot holds the number of the newest entry whose key hash falls on it, an entry the number of the
+one before; entry 0 is never used. Keys are ``topic#key`` and only their hash is stored, so every
+hit must be checked on the message (anchors D10). Times are whole seconds after the header's begin,
+and the first entry of a rolled file is relative to something else (anchors D8, D9): they narrow a
+search, they never decide. Field tables: docs/formats/index-file.md.
+"""
+
+import struct
+from dataclasses import dataclass
+
+from reput.errors import CorruptRecord
+from reput.format import java
+
+HEADER = struct.Struct(
+    ">"
+    "q"  # store time of the first entry, ms
+    "q"  # store time of the last entry, ms
+    "q"  # physical offset of the first entry
+    "q"  # physical offset of the last entry
+    "i"  # slots in use (4.5: entries put)
+    "i"  # number of the next entry; 0 on disk until the first put
+)
+SLOT = struct.Struct(">i")
+ENTRY = struct.Struct(
+    ">"
+    "i"  # key hash, not negative
+    "q"  # physical offset
+    "i"  # store time, seconds after the header's begin
+    "i"  # number of the previous entry in this slot, 0 for none
+)
+TAG_KEY_PREFIX = "T#"
+"""5.4 and later index each tagged message under ``topic#T#tags`` too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The first 40 bytes."""
+
+    begin_timestamp: int
+    end_timestamp: int
+    begin_physical_offset: int
+    end_physical_offset: int
+    slots_used: int
+    next_entry: int
+
+    @property
+    def entry_count(self) -> int:
+        """Entries in the file."""
+        return max(self.next_entry - 1, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry."""
+
+    key_hash: int
+    physical_offset: int
+    seconds: int
+    previous: int
+
+
+def key_of(topic: str, key: str) -> str:
+    """Return the text that is hashed for a key of a message, or for its unique key."""
+    return f"{topic}#{key}"
+
+
+def tag_key_of(topic: str, tags: str) -> str:
+    """Return the text that 5.4 and later hash for the tags of a message."""
+    return f"{topic}#{TAG_KEY_PREFIX}{tags}"
+
+
+def key_hash(index_key: str) -> int:
+    """Return the stored hash of ``topic#key``: the absolute Java hash."""
+    return java.absolute_hash(java.string_hash(index_key))
+
+
+def slot_position(slot: int) -> int:
+    """Return where a slot stands in the file."""
+    return HEADER.size + SLOT.size * slot
+
+
+def entry_position(number: int, slot_count: int) -> int:
+    """Return where an entry stands in the file."""
+    return HEADER.size + SLOT.size * slot_count + ENTRY.size * number
+
+
+def pack_header(header: Header) -> bytes:
+    """Return the 40 bytes of a header."""
+    return HEADER.pack(
+        header.begin_timestamp,
+        header.end_timestamp,
+        header.begin_physical_offset,
+        header.end_physical_offset,
+        header.slots_used,
+        header.next_entry,
+    )
+
+
+def unpack_header(buffer: bytes | memoryview) -> Header:
+    """Return the header. Raises ``CorruptRecord`` if the file is shorter than one."""
+    if len(buffer) < HEADER.size:
+        raise CorruptRecord(f"index header is cut: {len(buffer)} of {HEADER.size} bytes")
+    return Header(*HEADER.unpack_from(buffer))
+
+
+def pack_entry(entry: Entry) -> bytes:
+    """Return the 20 bytes of an entry."""
+    return ENTRY.pack(entry.key_hash, entry.physical_offset, entry.seconds, entry.previous)
+
+
+def unpack_entry(buffer: bytes | memoryview, position: int) -> Entry:
+    """Return the entry at ``position``. Raises ``CorruptRecord`` if it is cut."""
+    if position < 0 or len(buffer) - position < ENTRY.size:
+        raise CorruptRecord(f"index entry at {position} is cut: {len(buffer)} bytes in all")
+    return Entry(*ENTRY.unpack_from(buffer, position))

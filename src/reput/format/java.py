@@ -1,0 +1,33 @@
+"""The two things of Java's own that are part of RocketMQ's formats: its string hash, its UTF-8.
+
+Integers are big endian and signed everywhere in RocketMQ; text is UTF-8.
+"""
+
+_INT_MIN = -(1 << 31)
+
+
+def string_hash(text: str) -> int:
+    """Return ``String.hashCode()``: ``h = 31*h + c`` over UTF-16 code units, as a signed 32-bit int.
+
+    ``string_hash("TagA") == 2598919``.
+    """
+    units = text.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for i in range(0, len(units), 2):
+        value = (31 * value + (units[i] << 8 | units[i + 1])) & 0xFFFFFFFF
+    return value - (1 << 32) if value & 0x80000000 else value
+
+
+def absolute_hash(value: int) -> int:
+    """Return ``Math.abs`` of a 32-bit hash, with 0 for the one value that has no absolute."""
+    return 0 if value == _INT_MIN else abs(value)
+
+
+def decode_utf8(data: bytes) -> str:
+    """Decode as ``new String(data, UTF_8)`` does: malformed bytes become U+FFFD, nothing raises."""
+    return data.decode("utf-8", "replace")
+
+
+def encode_utf8(text: str) -> bytes:
+    """Encode as ``String.getBytes(UTF_8)`` does: a lone surrogate becomes ``?``."""
+    return text.encode("utf-8", "replace")

@@ -1,0 +1,106 @@
+"""Compile the kernels ahead of time: numba source -> object code -> shared object.
+
+Runs at build time (``hatch_build.py``), and at run time only where numba is installed and the shared
+object is not. Every entry point becomes a C function ``int64 reput_NAME(int64, ...)``. The code is
+for the architecture's base processor, so that an object built on one machine loads on another.
+"""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+SHARED_OBJECT = "_kernels.so"
+_LINKERS = ("cc", "gcc", "clang")
+
+
+def entry_points() -> dict[str, tuple[Any, int]]:
+    """Return each entry point's dispatcher and number of arguments."""
+    from reput.format.kernels import columns, hashes, scan
+
+    return {
+        name: (getattr(module, name), arguments)
+        for module in (hashes, scan, columns)
+        for name, arguments in module.ENTRY_POINTS.items()
+    }
+
+
+def _thunk(name: str, symbol: str, arguments: int) -> str:
+    """Return LLVM text of a C function around one in numba's calling convention.
+
+    Numba returns a status and leaves the value behind a pointer; kernels raise nothing, so the
+    status is always zero.
+    """
+    parameters = ", ".join(f"i64 %a{i}" for i in range(arguments))
+    prototype = ", ".join(["ptr", "ptr"] + ["i64"] * arguments)
+    return f"""
+declare i32 @"{symbol}"({prototype})
+define i64 @reput_{name}({parameters}) {{
+  %value = alloca i64
+  %error = alloca ptr
+  %status = call i32 @"{symbol}"(ptr %value, ptr %error{"".join(f", i64 %a{i}" for i in range(arguments))})
+  %result = load i64, ptr %value
+  ret i64 %result
+}}
+"""
+
+
+def module_text() -> tuple[str, list[str]]:
+    """Compile every entry point; return thunks as LLVM text and the modules to link with it."""
+    from numba import types
+
+    thunks: list[str] = []
+    modules: list[str] = []
+    for name, (dispatcher, arguments) in entry_points().items():
+        signature = types.int64(*[types.int64] * arguments)
+        dispatcher.compile(signature)
+        compiled = dispatcher.overloads[signature.args]
+        thunks.append(_thunk(name, compiled.fndesc.llvm_func_name, arguments))
+        modules.append(compiled.library.get_llvm_str())
+    return "".join(thunks), modules
+
+
+def object_code() -> bytes:
+    """Return position-independent object code of all entry points."""
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    thunks, modules = module_text()
+    triple = llvm.get_process_triple()
+    target = llvm.Target.from_triple(triple)
+    machine = target.create_target_machine(opt=3, reloc="pic", codemodel="default")
+    program = llvm.parse_assembly(f'target triple = "{triple}"\n{thunks}')
+    for text in modules:
+        program.link_in(llvm.parse_assembly(text))
+    for part in (*program.functions, *program.global_variables):
+        if not part.is_declaration and not part.name.startswith("reput_"):
+            part.visibility = "hidden"
+    program.verify()
+    return bytes(machine.emit_object(program))
+
+
+def link(code: bytes, path: Path) -> bool:
+    """Make a shared object of object code; False where this machine has no linker."""
+    linker = next(filter(None, map(shutil.which, _LINKERS)), None)
+    if linker is None:
+        return False
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "kernels.o")
+        source.write_bytes(code)
+        target = Path(folder, "kernels.so")
+        command = [linker, "-shared", "-o", str(target), str(source)]
+        subprocess.run(command, check=True, capture_output=True)
+        # Replaced in one step: another process may be loading the old one.
+        staged = path.with_suffix(f".{os.getpid()}.tmp")
+        shutil.copyfile(target, staged)
+        staged.replace(path)
+    return True
+
+
+def build(folder: str) -> str | None:
+    """Write the shared object into ``folder``; return its path, or None without a linker."""
+    path = Path(folder, SHARED_OBJECT)
+    return str(path) if link(object_code(), path) else None

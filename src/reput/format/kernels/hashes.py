@@ -1,0 +1,233 @@
+"""Kernels: CRC-32, Java's string hash over UTF-8, UTF-8 validity, equal bytes, interning of names."""
+
+from numba import njit
+
+from reput.format.kernels.memory import (
+    COMPILE_OPTIONS,
+    get_i32,
+    get_i64,
+    get_u8,
+    get_u32,
+    put_i32,
+    put_i64,
+)
+
+LOW_32 = 0xFFFFFFFF
+HIGH_BITS = -0x7F7F7F7F7F7F7F80  # 0x80 in each byte, as a signed 64-bit number
+
+
+@njit(**COMPILE_OPTIONS)
+def table_entry(table, row, byte):  # type: ignore[no-untyped-def]
+    """Read one word of the CRC tables."""
+    return get_u32(table + (row * 256 + byte) * 4)
+
+
+@njit(**COMPILE_OPTIONS)
+def crc32(table, address, size):  # type: ignore[no-untyped-def]
+    """Return zlib's CRC-32 of ``size`` bytes, sixteen bytes a step (``native.crc_tables``)."""
+    crc = LOW_32
+    at = address
+    end = address + size
+    while end - at >= 16:
+        a = get_u32(at) ^ crc
+        b = get_u32(at + 4)
+        c = get_u32(at + 8)
+        d = get_u32(at + 12)
+        crc = (
+            table_entry(table, 15, a & 255)
+            ^ table_entry(table, 14, (a >> 8) & 255)
+            ^ table_entry(table, 13, (a >> 16) & 255)
+            ^ table_entry(table, 12, a >> 24)
+            ^ table_entry(table, 11, b & 255)
+            ^ table_entry(table, 10, (b >> 8) & 255)
+            ^ table_entry(table, 9, (b >> 16) & 255)
+            ^ table_entry(table, 8, b >> 24)
+            ^ table_entry(table, 7, c & 255)
+            ^ table_entry(table, 6, (c >> 8) & 255)
+            ^ table_entry(table, 5, (c >> 16) & 255)
+            ^ table_entry(table, 4, c >> 24)
+            ^ table_entry(table, 3, d & 255)
+            ^ table_entry(table, 2, (d >> 8) & 255)
+            ^ table_entry(table, 1, (d >> 16) & 255)
+            ^ table_entry(table, 0, d >> 24)
+        )
+        at += 16
+    while at < end:
+        crc = (crc >> 8) ^ table_entry(table, 0, (crc ^ get_u8(at)) & 255)
+        at += 1
+    return crc ^ LOW_32
+
+
+@njit(**COMPILE_OPTIONS)
+def utf8_length(lead):  # type: ignore[no-untyped-def]
+    """Return how many bytes a character takes, from its first byte; 0 for a byte that starts none."""
+    if lead < 0x80:
+        return 1
+    if 0xC2 <= lead < 0xE0:
+        return 2
+    if 0xE0 <= lead < 0xF0:
+        return 3
+    if 0xF0 <= lead < 0xF5:
+        return 4
+    return 0
+
+
+@njit(**COMPILE_OPTIONS)
+def is_utf8_character(at, lead, length):  # type: ignore[no-untyped-def]
+    """Whether the continuation bytes fit: no overlong form, no surrogate, nothing over U+10FFFF."""
+    second = get_u8(at + 1)
+    if second & 0xC0 != 0x80:
+        return False
+    if length >= 3 and get_u8(at + 2) & 0xC0 != 0x80:
+        return False
+    if length == 4 and get_u8(at + 3) & 0xC0 != 0x80:
+        return False
+    if lead == 0xE0:
+        return second >= 0xA0
+    if lead == 0xED:
+        return second < 0xA0
+    if lead == 0xF0:
+        return second >= 0x90
+    if lead == 0xF4:
+        return second < 0x90
+    return True
+
+
+@njit(**COMPILE_OPTIONS)
+def is_utf8(address, size):  # type: ignore[no-untyped-def]
+    """Whether the bytes are well-formed UTF-8."""
+    at = address
+    end = address + size
+    while at < end:
+        if end - at >= 8 and get_i64(at) & HIGH_BITS == 0:
+            at += 8
+            continue
+        lead = get_u8(at)
+        length = utf8_length(lead)
+        if length == 0 or at + length > end:
+            return False
+        if length > 1 and not is_utf8_character(at, lead, length):
+            return False
+        at += length
+    return True
+
+
+@njit(**COMPILE_OPTIONS)
+def java_hash(start, address, size):  # type: ignore[no-untyped-def]
+    """Continue a Java string hash over well-formed UTF-8; returns it unsigned."""
+    value = start
+    at = address
+    end = address + size
+    while at < end:
+        lead = get_u8(at)
+        if lead < 0x80:
+            value = (value * 31 + lead) & LOW_32
+            at += 1
+        elif lead < 0xE0:
+            value = (value * 31 + ((lead & 0x1F) << 6 | get_u8(at + 1) & 0x3F)) & LOW_32
+            at += 2
+        elif lead < 0xF0:
+            unit = (lead & 0xF) << 12 | (get_u8(at + 1) & 0x3F) << 6 | get_u8(at + 2) & 0x3F
+            value = (value * 31 + unit) & LOW_32
+            at += 3
+        else:
+            high = (lead & 0x7) << 18 | (get_u8(at + 1) & 0x3F) << 12
+            point = (high | (get_u8(at + 2) & 0x3F) << 6 | get_u8(at + 3) & 0x3F) - 0x10000
+            value = (value * 31 + 0xD800 + (point >> 10)) & LOW_32
+            value = (value * 31 + 0xDC00 + (point & 0x3FF)) & LOW_32
+            at += 4
+    return value
+
+
+@njit(**COMPILE_OPTIONS)
+def signed32(value):  # type: ignore[no-untyped-def]
+    """Return an unsigned 32-bit number as Java's int."""
+    return value - (LOW_32 + 1) if value > 0x7FFFFFFF else value
+
+
+@njit(**COMPILE_OPTIONS)
+def same_bytes(a, b, size):  # type: ignore[no-untyped-def]
+    """Whether two runs of bytes are equal."""
+    i = 0
+    while i + 8 <= size:
+        if get_i64(a + i) != get_i64(b + i):
+            return False
+        i += 8
+    while i < size:
+        if get_u8(a + i) != get_u8(b + i):
+            return False
+        i += 1
+    return True
+
+
+@njit(**COMPILE_OPTIONS)
+def checksum(table, address, size):  # type: ignore[no-untyped-def]
+    """Entry point: BODYCRC of a run of bytes."""
+    return crc32(table, address, size) & 0x7FFFFFFF
+
+
+@njit(**COMPILE_OPTIONS)
+def text_hashes(addresses, sizes, count, hashes):  # type: ignore[no-untyped-def]
+    """Entry point: Java hashes (int64 each) of ``count`` well-formed texts."""
+    for i in range(count):
+        value = java_hash(0, get_i64(addresses + 8 * i), get_i32(sizes + 4 * i))
+        put_i64(hashes + 8 * i, signed32(value))
+    return count
+
+
+@njit(**COMPILE_OPTIONS)
+def key_hashes(topics, topic_sizes, rows, keys, key_sizes, count, prefix, prefix_size, hashes):  # type: ignore[no-untyped-def]
+    """Entry point: index hashes of ``topic#[prefix]key``; ``rows`` says whose topic goes with a key."""
+    for i in range(count):
+        row = get_i64(rows + 8 * i)
+        value = java_hash(0, get_i64(topics + 8 * row), get_i32(topic_sizes + 4 * row))
+        value = (value * 31 + 35) & LOW_32  # '#'
+        value = java_hash(value, prefix, prefix_size)
+        value = java_hash(value, get_i64(keys + 8 * i), get_i32(key_sizes + 4 * i))
+        number = signed32(value)
+        if number == -0x80000000:
+            number = 0
+        put_i32(hashes + 4 * i, abs(number))
+    return count
+
+
+@njit(**COMPILE_OPTIONS)
+def name_slot(address, size, slot_count):  # type: ignore[no-untyped-def]
+    """Return the first slot to try for a name: FNV-1a over its bytes."""
+    value = 0x811C9DC5
+    for i in range(size):
+        value = ((value ^ get_u8(address + i)) * 0x01000193) & LOW_32
+    return value & (slot_count - 1)
+
+
+@njit(**COMPILE_OPTIONS)
+def intern(addresses, sizes, count, slots, slot_count, firsts, known, ids):  # type: ignore[no-untyped-def]
+    """Entry point: number names by their bytes, in order of first appearance.
+
+    ``slots`` is an open-addressing table of ``slot_count`` (a power of two, over ``count``) int32,
+    filled with -1; ``firsts[n]`` becomes the row where name ``n`` came first. Returns how many.
+    """
+    for i in range(count):
+        address = get_i64(addresses + 8 * i)
+        size = get_i32(sizes + 4 * i)
+        slot = name_slot(address, size, slot_count)
+        while True:
+            name = get_i32(slots + 4 * slot)
+            if name < 0:
+                put_i32(slots + 4 * slot, known)
+                put_i64(firsts + 8 * known, i)
+                name = known
+                known += 1
+                break
+            row = get_i64(firsts + 8 * name)
+            if get_i32(sizes + 4 * row) == size and same_bytes(
+                get_i64(addresses + 8 * row), address, size
+            ):
+                break
+            slot = (slot + 1) & (slot_count - 1)
+        put_i32(ids + 4 * i, name)
+    return known
+
+
+ENTRY_POINTS = {"checksum": 3, "text_hashes": 4, "key_hashes": 9, "intern": 8}
+"""Name to number of arguments; all are int64, and so is the result."""

@@ -1,0 +1,76 @@
+"""What kernels, their twin and their callers agree on: result types, column order, capacities."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Buffer = Any
+"""Anything that exposes bytes: bytes, memoryview, a memory map, an array of uint8."""
+IntArray = npt.NDArray[np.int64]
+
+
+class Segments(NamedTuple):
+    """A walked range: what stands where, without gap or overlap."""
+
+    positions: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int32]
+    verdicts: npt.NDArray[np.uint8]
+    """``reput.format.message.Verdict`` each."""
+    next_position: int
+    """Where the walk stopped; before ``stop`` if it ran out of room or of bytes."""
+
+
+class Runs(NamedTuple):
+    """Variable-size values as Arrow keeps them: value i is ``data[offsets[i]:offsets[i + 1]]``."""
+
+    offsets: npt.NDArray[np.int32]
+    data: npt.NDArray[np.uint8]
+    present: npt.NDArray[np.bool_] | None
+    """Which values are not null; None if all."""
+
+
+class Words(NamedTuple):
+    """A list of texts per row: row i has ``words[offsets[i]:offsets[i + 1]]``."""
+
+    offsets: npt.NDArray[np.int32]
+    words: Runs
+
+
+class Pairs(NamedTuple):
+    """A map of texts per row: row i has pairs ``offsets[i]`` to ``offsets[i + 1]``."""
+
+    offsets: npt.NDArray[np.int32]
+    names: Runs
+    values: Runs
+
+
+LOCATED = (
+    ("queue_id", "i4"),
+    ("flag", "i4"),
+    ("queue_offset", "i8"),
+    ("physical_offset", "i8"),
+    ("sys_flag", "i4"),
+    ("born_timestamp", "i8"),
+    ("store_timestamp", "i8"),
+    ("reconsume_times", "i4"),
+    ("prepared_transaction_offset", "i8"),
+    ("body_crc", "i4"),
+    ("store_size", "i4"),
+    ("body", "i8"),
+    ("body_size", "i4"),
+    ("topic", "i8"),
+    ("topic_size", "i4"),
+    ("properties", "i8"),
+    ("properties_size", "i4"),
+    ("born_host", "i8"),
+    ("store_host", "i8"),
+    ("text_is_utf8", "u1"),
+)
+"""Columns that ``locate`` fills, in the order of its table; texts and hosts are addresses."""
+
+PAIR_BYTES_MIN = 4
+"""A pair of a property string takes a character, a separator, a character and a separator."""
+WORD_BYTES_MIN = 2
+HOST_TEXT_MAX = len("[ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff]:-2147483648")
+OFFSET_ID_MAX = 56

@@ -1,0 +1,92 @@
+"""Loads, stores and copies at addresses, for kernels.
+
+Kernels take integers only: addresses and sizes. So they need no array type, no reference counts and
+no Python, and the compiled object needs nothing but ``memcpy``. Disk is big endian: ``load_`` swaps.
+Arrow buffers are native: ``put_`` does not.
+"""
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+_INT64 = ir.IntType(64)
+
+
+def _loader(bits: int, *, signed: bool, swap: bool) -> Any:
+    @intrinsic
+    def load(typing_context: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            kind = ir.IntType(bits)
+            value = builder.load(builder.inttoptr(arguments[0], kind.as_pointer()), align=1)
+            if swap and bits > 8:
+                value = builder.bswap(value)
+            if bits == 64:
+                return value
+            return builder.sext(value, _INT64) if signed else builder.zext(value, _INT64)
+
+        return types.int64(types.int64), generate
+
+    return load
+
+
+def _storer(bits: int) -> Any:
+    @intrinsic
+    def store(typing_context: Any, address: Any, value: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            kind = ir.IntType(bits)
+            number = arguments[1] if bits == 64 else builder.trunc(arguments[1], kind)
+            pointer = builder.inttoptr(arguments[0], kind.as_pointer())
+            builder.store(number, pointer, align=1)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64), generate
+
+    return store
+
+
+load_u8 = _loader(8, signed=False, swap=False)
+load_i16 = _loader(16, signed=True, swap=True)
+load_u16 = _loader(16, signed=False, swap=True)
+load_i32 = _loader(32, signed=True, swap=True)
+load_i64 = _loader(64, signed=True, swap=True)
+
+get_u8 = load_u8
+get_u16 = _loader(16, signed=False, swap=False)
+get_i32 = _loader(32, signed=True, swap=False)
+get_u32 = _loader(32, signed=False, swap=False)
+get_i64 = _loader(64, signed=True, swap=False)
+
+put_u8 = _storer(8)
+put_i32 = _storer(32)
+put_i64 = _storer(64)
+
+
+@intrinsic
+def copy(typing_context: Any, target: Any, source: Any, size: Any) -> Any:
+    """Copy ``size`` bytes between two places that do not overlap."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        byte_pointer = ir.IntType(8).as_pointer()
+        memcpy = builder.module.declare_intrinsic("llvm.memcpy", [byte_pointer, byte_pointer, _INT64])
+        builder.call(
+            memcpy,
+            [
+                builder.inttoptr(arguments[0], byte_pointer),
+                builder.inttoptr(arguments[1], byte_pointer),
+                arguments[2],
+                ir.Constant(ir.IntType(1), 0),
+            ],
+        )
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), generate
+
+
+COMPILE_OPTIONS: dict[str, Any] = {
+    "nogil": True,
+    "error_model": "numpy",
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
+}

@@ -1,0 +1,492 @@
+"""The compiled kernels behind an array interface.
+
+Loads the shared object that was built with the package; where there is none but numba is installed,
+compiles the same source once and keeps the object code in the user's cache folder. Calls release the
+GIL, so ranges of a log can be walked in as many threads as there are cores.
+"""
+
+import ctypes
+import functools
+import hashlib
+import importlib.util
+import os
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from reput.errors import CorruptRecord
+from reput.format import body as bodies, java, properties as props, sys_flag as flags
+from reput.format.kernels.layout import (
+    HOST_TEXT_MAX,
+    LOCATED,
+    OFFSET_ID_MAX,
+    PAIR_BYTES_MIN,
+    WORD_BYTES_MIN,
+    Buffer,
+    IntArray,
+    Pairs,
+    Runs,
+    Segments,
+    Words,
+)
+
+_SHARED_OBJECT = Path(__file__).with_name("_kernels.so")
+_SOURCES = ("memory.py", "hashes.py", "scan.py", "columns.py", "build.py", "../message.py")
+
+
+class KernelsUnavailable(ImportError):
+    """Neither a shared object nor numba is there; the twin must do."""
+
+
+class _SharedObject:
+    """Entry points of a linked shared object."""
+
+    name = "native"
+
+    def __init__(self, path: Path) -> None:
+        self._library = ctypes.CDLL(str(path))
+
+    def function(self, name: str) -> Callable[..., int]:
+        function = self._library[f"reput_{name}"]
+        function.restype = ctypes.c_int64
+        return function
+
+
+class _CompiledHere:
+    """Entry points of object code that numba compiled on this machine, without a linker."""
+
+    name = "numba"
+
+    def __init__(self, code: bytes) -> None:
+        import llvmlite.binding as llvm
+
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        machine = llvm.Target.from_default_triple().create_target_machine()
+        self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+        self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+        self._engine.finalize_object()
+
+    def function(self, name: str) -> Callable[..., int]:
+        from reput.format.kernels import build
+
+        arguments = build.entry_points()[name][1]
+        kind = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * arguments)
+        return kind(self._engine.get_function_address(f"reput_{name}"))
+
+
+def _cache_file() -> Path:
+    here = Path(__file__).parent
+    version = importlib.util.find_spec("numba")
+    state = hashlib.sha256(str(version and version.origin).encode())
+    for source in _SOURCES:
+        state.update((here / source).read_bytes())
+    root = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(root, "reput", f"kernels-{os.uname().machine}-{state.hexdigest()[:16]}.o")
+
+
+def _compiled_code() -> bytes:
+    """Return object code from the cache, or compile (seconds) and try to cache it."""
+    cached = _cache_file()
+    if cached.is_file():
+        return cached.read_bytes()
+    from reput.format.kernels import build
+
+    code = build.object_code()
+    try:
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        staged = cached.with_suffix(f".{os.getpid()}")
+        staged.write_bytes(code)
+        staged.replace(cached)
+    except OSError:
+        pass  # A read-only or missing home costs the next process the compilation again, no more.
+    return code
+
+
+@functools.cache
+def _library() -> _SharedObject | _CompiledHere:
+    if _SHARED_OBJECT.exists():
+        return _SharedObject(_SHARED_OBJECT)
+    if importlib.util.find_spec("numba") is None:
+        raise KernelsUnavailable("no shared object beside the kernels, and numba is not installed")
+    return _CompiledHere(_compiled_code())
+
+
+@functools.cache
+def _function(name: str) -> Callable[..., int]:
+    return _library().function(name)
+
+
+def _call(name: str, *arguments: int) -> int:
+    return _function(name)(*map(ctypes.c_int64, arguments))
+
+
+def engine() -> str:
+    """Return ``native`` (shared object) or ``numba`` (compiled here).
+
+    Raises:
+        KernelsUnavailable: Neither can be had.
+    """
+    return _library().name
+
+
+@functools.cache
+def crc_tables() -> npt.NDArray[np.uint32]:
+    """Return 16 tables of 256 words: row k, byte b is the CRC of b followed by k zero bytes."""
+    tables = np.zeros((16, 256), np.uint32)
+    # zlib inverts before and after; undone, what is left is the plain remainder.
+    for byte in range(256):
+        tables[0, byte] = zlib.crc32(bytes([byte])) ^ zlib.crc32(b"\0")
+    for row in range(1, 16):
+        last = tables[row - 1]
+        tables[row] = (last >> 8) ^ tables[0][last & 255]
+    return tables
+
+
+def _address(array: npt.NDArray[Any]) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def _as_bytes(buffer: Buffer) -> npt.NDArray[np.uint8]:
+    return np.frombuffer(buffer, np.uint8)
+
+
+def scan(
+    buffer: Buffer,
+    start: int,
+    stop: int,
+    *,
+    physical_offset: int,
+    file_end: int | None = None,
+    check_crc: bool = True,
+    room: int = 1 << 16,
+) -> Segments:
+    """Walk the records that start in ``[start, stop)`` of a log buffer. See ``twin.scan``."""
+    data = _as_bytes(buffer)
+    positions = np.empty(room, np.int64)
+    sizes = np.empty(room, np.int32)
+    verdicts = np.empty(room, np.uint8)
+    next_position = np.zeros(1, np.int64)
+    count = _call(
+        "scan",
+        _address(data),
+        start,
+        min(stop, len(data)),
+        len(data),
+        len(data) if file_end is None else file_end,
+        physical_offset,
+        int(check_crc),
+        _address(crc_tables()),
+        _address(positions),
+        _address(sizes),
+        _address(verdicts),
+        room,
+        _address(next_position),
+    )
+    return Segments(positions[:count], sizes[:count], verdicts[:count], int(next_position[0]))
+
+
+def find_record(
+    buffer: Buffer, position: int, *, physical_offset: int, file_end: int | None = None
+) -> int:
+    """Return the position of the next framed record or blank, or the buffer's length."""
+    data = _as_bytes(buffer)
+    end = len(data) if file_end is None else file_end
+    return _call("find_record", _address(data), position, len(data), end, physical_offset)
+
+
+def data_end(buffer: Buffer, start: int = 0) -> int:
+    """Return the position behind the last byte that is not zero, ``start`` if there is none."""
+    data = _as_bytes(buffer)
+    return _call("data_end", _address(data), start, len(data))
+
+
+def checksum(data: Buffer) -> int:
+    """Return BODYCRC of ``data``."""
+    array = _as_bytes(data)
+    return _call("checksum", _address(crc_tables()), _address(array), len(array))
+
+
+class _Texts:
+    """Places of ``len(sizes)`` runs of bytes in memory that somebody keeps alive."""
+
+    def __init__(self, addresses: npt.NDArray[np.int64], sizes: npt.NDArray[np.int32]) -> None:
+        self.addresses = addresses
+        self.sizes = sizes
+
+    @classmethod
+    def empty(cls, count: int) -> "_Texts":
+        return cls(np.empty(count, np.int64), np.empty(count, np.int32))
+
+    def take(self, rows: IntArray) -> "_Texts":
+        return _Texts(self.addresses[rows], self.sizes[rows])
+
+    def arguments(self) -> tuple[int, int]:
+        return _address(self.addresses), _address(self.sizes)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def first(self, count: int) -> "_Texts":
+        return _Texts(self.addresses[:count], self.sizes[:count])
+
+    def gather(self, present: npt.NDArray[np.bool_] | None = None) -> Runs:
+        offsets = np.empty(len(self) + 1, np.int32)
+        total = int(self.sizes.sum(dtype=np.int64))
+        if total > np.iinfo(np.int32).max:
+            raise OverflowError(f"{total} bytes in one column of a batch; take fewer records")
+        data = np.empty(total, np.uint8)
+        _call("gather", *self.arguments(), len(self), _address(offsets), _address(data))
+        return Runs(offsets, data, present)
+
+    def hashes(self) -> npt.NDArray[np.int64]:
+        hashes = np.empty(len(self), np.int64)
+        _call("text_hashes", *self.arguments(), len(self), _address(hashes))
+        return hashes
+
+
+class Columns:
+    """Records of a buffer as columns. See ``twin.Columns`` for what each method returns."""
+
+    def __init__(self, buffer: Buffer, positions: IntArray) -> None:
+        self._buffer = _as_bytes(buffer)
+        self._kept: list[Any] = []  # bytes that addresses point into, besides the buffer
+        positions = np.ascontiguousarray(positions, np.int64)
+        self.count = len(positions)
+        self._located = {name: np.empty(self.count, kind) for name, kind in LOCATED}
+        table = np.array([_address(column) for column in self._located.values()], np.int64)
+        _call("locate", _address(self._buffer), _address(positions), self.count, _address(table))
+        self._records = positions + _address(self._buffer)
+        self._repair_texts()
+        self._pairs: _PropertyPairs | None = None
+
+    def _repair_texts(self) -> None:
+        """Put what Java would read in place of texts that are not UTF-8."""
+        for row in np.flatnonzero(self._located["text_is_utf8"] == 0):
+            for name in ("topic", "properties"):
+                text = java.decode_utf8(self._bytes_at(name, row))
+                self._replace(name, row, text.encode())
+
+    def _bytes_at(self, name: str, row: int) -> bytes:
+        address = int(self._located[name][row])
+        return ctypes.string_at(address, int(self._located[f"{name}_size"][row]))
+
+    def _replace(self, name: str, row: int, data: bytes) -> None:
+        kept = np.frombuffer(data or b"\0", np.uint8)
+        self._kept.append(kept)
+        self._located[name][row] = _address(kept)
+        self._located[f"{name}_size"][row] = len(data)
+
+    def take(self, rows: npt.NDArray[Any]) -> "Columns":
+        """Return the columns of some rows only (indices or mask)."""
+        part = object.__new__(Columns)
+        part._buffer = self._buffer
+        part._kept = self._kept
+        part._located = {name: column[rows] for name, column in self._located.items()}
+        part._records = self._records[rows]
+        part._pairs = None
+        part.count = len(part._records)
+        return part
+
+    def numbers(self, name: str) -> npt.NDArray[Any]:
+        """Return a fixed-width column."""
+        return self._located[name]
+
+    def _texts(self, name: str) -> _Texts:
+        return _Texts(self._located[name], self._located[f"{name}_size"])
+
+    def topics(self) -> Runs:
+        """Return the topics."""
+        return self._texts("topic").gather()
+
+    def topic_ids(self) -> tuple[npt.NDArray[np.int32], list[str]]:
+        """Return a number per row and the topic each number stands for."""
+        topics = self._texts("topic")
+        slot_count = 1 << max(4, (2 * self.count).bit_length())
+        slots = np.full(slot_count, -1, np.int32)
+        firsts = np.empty(self.count, np.int64)
+        ids = np.empty(self.count, np.int32)
+        known = _call(
+            "intern",
+            *topics.arguments(),
+            self.count,
+            _address(slots),
+            slot_count,
+            _address(firsts),
+            0,
+            _address(ids),
+        )
+        return ids, [self._bytes_at("topic", row).decode() for row in firsts[:known]]
+
+    def bodies(self, *, decompress: bool = True) -> tuple[Runs, dict[int, str]]:
+        """Return the bodies, and why those could not be unpacked that could not."""
+        failures: dict[int, str] = {}
+        if not decompress:
+            return self._texts("body").gather(), failures
+        packed = np.flatnonzero(self._located["sys_flag"] & flags.COMPRESSED)
+        if not len(packed):
+            return self._texts("body").gather(), failures
+        part = self.take(np.arange(self.count))
+        part._kept = list(self._kept)
+        for row in packed:
+            try:
+                plain = bodies.decompress(
+                    self._bytes_at("body", row), int(self._located["sys_flag"][row])
+                )
+            except CorruptRecord as error:
+                failures[int(row)] = error.reason
+            else:
+                part._replace("body", row, plain)
+        return part._texts("body").gather(), failures
+
+    def raw_properties(self) -> Runs:
+        """Return the property strings as stored."""
+        return self._texts("properties").gather()
+
+    def _parsed(self) -> "_PropertyPairs":
+        if self._pairs is None:
+            self._pairs = _PropertyPairs(self._texts("properties"))
+        return self._pairs
+
+    def properties(self) -> Pairs:
+        """Return names and values of the properties."""
+        parsed = self._parsed()
+        return Pairs(parsed.offsets, parsed.names.gather(), parsed.values.gather())
+
+    def tags(self) -> Runs:
+        """Return the TAGS properties."""
+        tags = self._parsed().tags
+        return tags.gather(tags.sizes > 0)
+
+    def keys(self) -> Words:
+        """Return the words of the KEYS properties."""
+        offsets, words = self._key_words()
+        return Words(offsets, words.gather())
+
+    def _key_words(self) -> tuple[npt.NDArray[np.int32], _Texts]:
+        keys = self._parsed().keys
+        words = _Texts.empty(int(keys.sizes.sum(dtype=np.int64)) // WORD_BYTES_MIN + self.count)
+        offsets = np.empty(self.count + 1, np.int32)
+        found = _call(
+            "split_words", *keys.arguments(), self.count, _address(offsets), *words.arguments()
+        )
+        return offsets, words.first(found)
+
+    def unique_keys(self) -> Runs:
+        """Return the UNIQ_KEY properties."""
+        unique = self._parsed().unique
+        return unique.gather(unique.sizes > 0)
+
+    def offset_ids(self) -> Runs:
+        """Return the offset ids."""
+        offsets = np.empty(self.count + 1, np.int32)
+        data = np.empty(self.count * OFFSET_ID_MAX, np.uint8)
+        size = _call(
+            "offset_ids",
+            _address(self._located["store_host"]),
+            _address(self._located["sys_flag"]),
+            _address(self._records),
+            flags.STORE_HOST_V6,
+            self.count,
+            _address(offsets),
+            _address(data),
+        )
+        return Runs(offsets, data[:size], None)
+
+    def message_ids(self, offset_ids: Runs | None = None) -> Runs:
+        """Return the unique keys, offset ids where there is none."""
+        unique = self._parsed().unique
+        lacking = unique.sizes == 0
+        if not lacking.any():
+            return unique.gather()
+        ids = offset_ids or self.offset_ids()
+        starts = ids.offsets[:-1].astype(np.int64) + _address(ids.data)
+        mixed = _Texts(
+            np.where(lacking, starts, unique.addresses),
+            np.where(lacking, np.diff(ids.offsets), unique.sizes).astype(np.int32),
+        )
+        return mixed.gather()
+
+    def born_hosts(self) -> Runs:
+        """Return the producers' addresses as text."""
+        return self._hosts("born_host", flags.BORN_HOST_V6)
+
+    def store_hosts(self) -> Runs:
+        """Return the broker's addresses as text."""
+        return self._hosts("store_host", flags.STORE_HOST_V6)
+
+    def _hosts(self, name: str, v6_bit: int) -> Runs:
+        offsets = np.empty(self.count + 1, np.int32)
+        data = np.empty(self.count * HOST_TEXT_MAX, np.uint8)
+        size = _call(
+            "host_texts",
+            _address(self._located[name]),
+            _address(self._located["sys_flag"]),
+            v6_bit,
+            self.count,
+            _address(offsets),
+            _address(data),
+        )
+        return Runs(offsets, data[:size], None)
+
+    def tags_codes(self) -> npt.NDArray[np.int64]:
+        """Return the hashes of the TAGS properties, 0 where absent."""
+        return self._parsed().tags.hashes()
+
+    def key_hashes(self, *, with_tags: bool = False) -> tuple[IntArray, npt.NDArray[np.int32]]:
+        """Return (row, index hash) of every key the broker indexes."""
+        parsed = self._parsed()
+        offsets, words = self._key_words()
+        unique_rows = np.flatnonzero(parsed.unique.sizes)
+        sets: list[tuple[IntArray, _Texts, bytes]] = [
+            (unique_rows, parsed.unique.take(unique_rows), b""),
+            (np.repeat(np.arange(self.count), np.diff(offsets)), words, b""),
+        ]
+        if with_tags:
+            tag_rows = np.flatnonzero(parsed.tags.sizes)
+            sets.append((tag_rows, parsed.tags.take(tag_rows), b"T#"))
+        hashes = [self._hash_keys(*one) for one in sets]
+        return np.concatenate([rows for rows, _, _ in sets]), np.concatenate(hashes)
+
+    def _hash_keys(self, rows: IntArray, keys: _Texts, prefix: bytes) -> npt.NDArray[np.int32]:
+        hashes = np.empty(len(rows), np.int32)
+        rows = np.ascontiguousarray(rows, np.int64)
+        start = np.frombuffer(prefix or b"\0", np.uint8)
+        _call(
+            "key_hashes",
+            *self._texts("topic").arguments(),
+            _address(rows),
+            *keys.arguments(),
+            len(rows),
+            _address(start),
+            len(prefix),
+            _address(hashes),
+        )
+        return hashes
+
+
+class _PropertyPairs:
+    """Property strings split into places of names and values."""
+
+    def __init__(self, strings: _Texts) -> None:
+        count = len(strings)
+        room = int(((strings.sizes.astype(np.int64) + 1) // PAIR_BYTES_MIN).sum())
+        names, values = _Texts.empty(room), _Texts.empty(room)
+        self.offsets = np.empty(count + 1, np.int32)
+        self.tags, self.keys, self.unique = (_Texts.empty(count) for _ in range(3))
+        found = _call(
+            "parse_properties",
+            *strings.arguments(),
+            count,
+            _address(self.offsets),
+            *names.arguments(),
+            *values.arguments(),
+            *self.tags.arguments(),
+            *self.keys.arguments(),
+            *self.unique.arguments(),
+        )
+        self.names, self.values = names.first(found), values.first(found)

@@ -1,0 +1,426 @@
+"""The commit log record: one stored message, the same bytes on disk, in a pull reply and in Spark.
+
+    TOTALSIZE | MAGIC | BODYCRC | QUEUEID | FLAG | QUEUEOFFSET | PHYSICALOFFSET | SYSFLAG
+    | BORNTIMESTAMP | BORNHOST | STORETIMESTAMP | STOREHOST | RECONSUMETIMES
+    | PREPAREDTRANSACTIONOFFSET | BODYLEN body | TOPICLEN topic | PROPSLEN properties
+
+A host is an address of 4 bytes, or 16 when the sysFlag says so, and a port of 4: behind BORNHOST no
+field has a fixed place (anchors D23). V1 has a TOPICLEN of one byte, V2 (5.x, topics over 127
+bytes) one of two. A file of the log ends with a blank: the bytes left in the file, and a magic.
+
+``classify`` is the judge of bytes: what stands at this position, and if it is damaged, how.
+``reput.format.kernels`` gives the same verdicts for a whole buffer; this module is its oracle.
+Field table: docs/formats/commit-log.md.
+"""
+
+import enum
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from reput.errors import CorruptRecord
+from reput.format import body as bodies, java, properties as props, sys_flag as flags
+
+MAGIC_V1 = -626843481  # 0xDAA320A7
+MAGIC_V2 = -626843477  # 0xDAA320AB
+MAGIC_BLANK = -875286124  # 0xCBD43194
+
+HEAD = struct.Struct(
+    ">"
+    "i"  # TOTALSIZE, of the whole record
+    "i"  # MAGIC
+    "i"  # BODYCRC
+    "i"  # QUEUEID
+    "i"  # FLAG, the user's
+    "q"  # QUEUEOFFSET, in messages
+    "q"  # PHYSICALOFFSET, of this record's first byte
+    "i"  # SYSFLAG
+    "q"  # BORNTIMESTAMP, ms
+)  # then BORNHOST
+STORE_TIMESTAMP = struct.Struct(">q")  # then STOREHOST
+TAIL = struct.Struct(
+    ">"
+    "i"  # RECONSUMETIMES
+    "q"  # PREPAREDTRANSACTIONOFFSET
+    "i"  # BODYLEN
+)  # then body, TOPICLEN, topic, PROPSLEN, properties
+BLANK = struct.Struct(
+    ">"
+    "i"  # bytes left in the file, these 8 included
+    "i"  # MAGIC_BLANK
+)
+SIZE_AND_MAGIC = struct.Struct(">ii")
+PHYSICAL_OFFSET = struct.Struct(">q")
+PORT = struct.Struct(">i")
+TOPIC_LENGTH_V1 = struct.Struct(">B")
+TOPIC_LENGTH_V2 = struct.Struct(">H")
+PROPERTIES_LENGTH = struct.Struct(">h")
+
+# Positions within a record that never move.
+POSITION_TOTAL_SIZE = 0
+POSITION_MAGIC = 4
+POSITION_BODY_CRC = 8
+POSITION_QUEUE_ID = 12
+POSITION_FLAG = 16
+POSITION_QUEUE_OFFSET = 20
+POSITION_PHYSICAL_OFFSET = 28
+POSITION_SYS_FLAG = 36
+POSITION_BORN_TIMESTAMP = 40
+POSITION_BORN_HOST = HEAD.size
+
+JUDGED_BYTES = POSITION_PHYSICAL_OFFSET + PHYSICAL_OFFSET.size
+"""Bytes needed to judge a head: up to the physical offset, which must be the record's place."""
+
+HOST_V4_BYTES = 4 + PORT.size
+HOST_V6_BYTES = 16 + PORT.size
+FIXED_BYTES_V1 = (
+    HEAD.size
+    + HOST_V4_BYTES
+    + STORE_TIMESTAMP.size
+    + HOST_V4_BYTES
+    + TAIL.size
+    + TOPIC_LENGTH_V1.size
+    + PROPERTIES_LENGTH.size
+)
+"""91: a V1 record with two IPv4 hosts, without body, topic and properties."""
+
+CRC_PROPERTY_BYTES = 20
+"""``__CRC32#`` property at the very end: name (8), ``\\x01``, ten digits, ``\\x02``."""
+CRC_PROPERTY_PREFIX = (props.CRC32 + props.NAME_VALUE_SEPARATOR).encode()
+
+
+class Verdict(enum.IntEnum):
+    """What stands at a position of a log file. Everything from ``BAD_SIZE`` on is damage."""
+
+    MESSAGE = 0
+    BLANK = 1
+    """The end-of-file blank; nothing follows in this file."""
+    ZEROS = 2
+    """Zeros up to the end of the buffer: not written yet."""
+    TRUNCATED = 3
+    """The record goes on behind the end of the buffer: read more, or it is torn."""
+    BAD_SIZE = 4
+    BAD_MAGIC = 5
+    BAD_LENGTH = 6
+    BAD_PHYSICAL_OFFSET = 7
+    BAD_CRC = 8
+    BAD_RECORD_CRC = 9
+    BAD_ZEROS = 10
+
+
+REASONS = {
+    Verdict.TRUNCATED: "the record ends behind the end of the data",
+    Verdict.BAD_SIZE: "TOTALSIZE is impossible here",
+    Verdict.BAD_MAGIC: "not a record: unknown magic",
+    Verdict.BAD_LENGTH: "body, topic and property lengths do not add up to TOTALSIZE",
+    Verdict.BAD_PHYSICAL_OFFSET: "PHYSICALOFFSET is not where the record stands",
+    Verdict.BAD_CRC: "body does not match BODYCRC",
+    Verdict.BAD_RECORD_CRC: "record does not match its __CRC32# property",
+    Verdict.BAD_ZEROS: "zeros where records should be",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """An address and port as a record holds them."""
+
+    address: bytes
+    """4 or 16 bytes."""
+    port: int
+
+    def __str__(self) -> str:
+        """``192.0.2.1:10911`` or, with all eight groups as Java prints them, ``[fd00:0:…:2]:10911``."""
+        if len(self.address) == 4:
+            return f"{'.'.join(map(str, self.address))}:{self.port}"
+        groups = struct.unpack(">8H", self.address)
+        return f"[{':'.join(f'{group:x}' for group in groups)}]:{self.port}"
+
+    @property
+    def is_v6(self) -> bool:
+        """Whether the address takes 16 bytes."""
+        return len(self.address) == 16
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage:
+    """A message as the store holds it. Times are ms since the epoch; ``body`` is as stored."""
+
+    topic: str
+    body: bytes
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    born_timestamp: int
+    born_host: Host
+    store_timestamp: int
+    store_host: Host
+    flag: int = 0
+    sys_flag: int = 0
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+    body_crc: int = 0
+    store_size: int = 0
+    version: int = 1
+    """1 or 2, of the record layout."""
+    property_bytes: bytes = b""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """``property_bytes`` decoded."""
+
+    @property
+    def tags(self) -> str | None:
+        """The TAGS property."""
+        return self.properties.get(props.TAGS)
+
+    @property
+    def keys(self) -> list[str]:
+        """The words of the KEYS property."""
+        return props.split_keys(self.properties.get(props.KEYS))
+
+    @property
+    def unique_key(self) -> str | None:
+        """The id the producer's client gave the message, if it gave one."""
+        return self.properties.get(props.UNIQ_KEY)
+
+    def plain_body(self) -> bytes:
+        """The body as the producer gave it. Raises ``CorruptRecord`` when it cannot be unpacked."""
+        return bodies.decompress(self.body, self.sys_flag)
+
+
+def host_bytes(is_v6: int | bool) -> int:
+    """Return the bytes a host field takes."""
+    return HOST_V6_BYTES if is_v6 else HOST_V4_BYTES
+
+
+def pack_blank(bytes_left: int) -> bytes:
+    """Return the blank that ends a log file ``bytes_left`` bytes before its end."""
+    return BLANK.pack(bytes_left, MAGIC_BLANK)
+
+
+def encode(message: StoredMessage) -> bytes:
+    """Return the record of ``message``.
+
+    ``property_bytes`` is written as it is; ``properties``, ``store_size``, and the version of
+    topics over 127 bytes follow from the rest. The host bits of ``sys_flag`` must agree with the
+    hosts, ``body_crc`` is written as given (``reput.format.body.crc`` makes it).
+
+    Raises:
+        ValueError: A length does not fit its field, or the host bits are wrong.
+    """
+    topic = java.encode_utf8(message.topic)
+    for name, bit, host in (
+        ("born", flags.BORN_HOST_V6, message.born_host),
+        ("store", flags.STORE_HOST_V6, message.store_host),
+    ):
+        if bool(message.sys_flag & bit) != host.is_v6 or len(host.address) not in (4, 16):
+            raise ValueError(f"{name} host {host.address!r} and sysFlag {message.sys_flag:#x} differ")
+    if len(message.property_bytes) > props.LENGTH_MAX:
+        raise ValueError(f"properties take {len(message.property_bytes)} bytes, over {props.LENGTH_MAX}")
+    # Java reads the one-byte length as signed, so 128 and up need V2.
+    is_v2 = message.version == 2 or len(topic) > 127
+    topic_length = TOPIC_LENGTH_V2 if is_v2 else TOPIC_LENGTH_V1
+    if len(topic) > 32767:
+        raise ValueError(f"topic takes {len(topic)} bytes, over 32767")
+    rest = b"".join(
+        (
+            message.born_host.address,
+            PORT.pack(message.born_host.port),
+            STORE_TIMESTAMP.pack(message.store_timestamp),
+            message.store_host.address,
+            PORT.pack(message.store_host.port),
+            TAIL.pack(
+                message.reconsume_times, message.prepared_transaction_offset, len(message.body)
+            ),
+            message.body,
+            topic_length.pack(len(topic)),
+            topic,
+            PROPERTIES_LENGTH.pack(len(message.property_bytes)),
+            message.property_bytes,
+        )
+    )
+    head = HEAD.pack(
+        HEAD.size + len(rest),
+        MAGIC_V2 if is_v2 else MAGIC_V1,
+        message.body_crc,
+        message.queue_id,
+        message.flag,
+        message.queue_offset,
+        message.physical_offset,
+        message.sys_flag,
+        message.born_timestamp,
+    )
+    return head + rest
+
+
+def classify(
+    buffer: bytes | memoryview,
+    position: int,
+    physical_offset: int,
+    *,
+    file_end: int | None = None,
+    check_crc: bool = True,
+) -> tuple[Verdict, int]:
+    """Judge what stands at ``position`` of a log file.
+
+    Args:
+        buffer: A log file, or its first part.
+        position: Where to look; less than ``len(buffer)``.
+        physical_offset: Offset in the log of ``position``; what the record must say of itself.
+        file_end: Where the file ends; the length of the buffer, unless that is a part.
+        check_crc: Compare the body with BODYCRC, and the record with ``__CRC32#`` if it has one.
+
+    Returns:
+        The verdict and how many bytes it speaks of: the record's or blank's size, for ``ZEROS`` the
+        rest of the buffer, for ``TRUNCATED`` the size the record claims (0 where not even that is
+        there), for a failed checksum the record's size, for other damage 0.
+    """
+    view = memoryview(buffer)
+    left = len(view) - position
+    file_left = left if file_end is None else file_end - position
+    if left < file_left and left < JUDGED_BYTES:
+        return Verdict.TRUNCATED, 0
+    if left < SIZE_AND_MAGIC.size:
+        return (Verdict.BAD_SIZE, 0) if any(view[position:]) else (Verdict.ZEROS, left)
+    size, magic = SIZE_AND_MAGIC.unpack_from(view, position)
+    if size == 0 and magic == 0:
+        zeros = not any(view[position:])
+        return (Verdict.ZEROS, left) if zeros else (Verdict.BAD_ZEROS, 0)
+    if magic == MAGIC_BLANK:
+        return (Verdict.BLANK, size) if size == file_left else (Verdict.BAD_SIZE, 0)
+    if magic not in (MAGIC_V1, MAGIC_V2):
+        return Verdict.BAD_MAGIC, 0
+    topic_length = TOPIC_LENGTH_V2 if magic == MAGIC_V2 else TOPIC_LENGTH_V1
+    fixed_bytes = FIXED_BYTES_V1 - TOPIC_LENGTH_V1.size + topic_length.size
+    if size < fixed_bytes or size > file_left:
+        return Verdict.BAD_SIZE, 0
+    (own_offset,) = PHYSICAL_OFFSET.unpack_from(view, position + POSITION_PHYSICAL_OFFSET)
+    if size > left:
+        # Only a record that stands where it says is worth reading on for.
+        is_here = own_offset == physical_offset
+        return (Verdict.TRUNCATED, size) if is_here else (Verdict.BAD_PHYSICAL_OFFSET, 0)
+    end = position + size
+    (sys_flag,) = struct.unpack_from(">i", view, position + POSITION_SYS_FLAG)
+    at = position + POSITION_BORN_HOST + host_bytes(sys_flag & flags.BORN_HOST_V6)
+    at += STORE_TIMESTAMP.size + host_bytes(sys_flag & flags.STORE_HOST_V6)
+    if at + TAIL.size > end:
+        return Verdict.BAD_LENGTH, 0
+    body_length = TAIL.unpack_from(view, at)[2]
+    body_at = at + TAIL.size
+    topic_at = body_at + body_length
+    if body_length < 0 or topic_at + topic_length.size > end:
+        return Verdict.BAD_LENGTH, 0
+    (topic_bytes,) = topic_length.unpack_from(view, topic_at)
+    properties_at = topic_at + topic_length.size + topic_bytes
+    if properties_at + PROPERTIES_LENGTH.size > end:
+        return Verdict.BAD_LENGTH, 0
+    (property_bytes,) = PROPERTIES_LENGTH.unpack_from(view, properties_at)
+    if property_bytes < 0 or properties_at + PROPERTIES_LENGTH.size + property_bytes != end:
+        return Verdict.BAD_LENGTH, 0
+    if own_offset != physical_offset:
+        return Verdict.BAD_PHYSICAL_OFFSET, 0
+    if check_crc:
+        (body_crc,) = struct.unpack_from(">i", view, position + POSITION_BODY_CRC)
+        if body_length and bodies.crc(view[body_at:topic_at]) != body_crc:
+            return Verdict.BAD_CRC, size
+        if property_bytes >= CRC_PROPERTY_BYTES and not _record_crc_matches(view, position, end):
+            return Verdict.BAD_RECORD_CRC, size
+    return Verdict.MESSAGE, size
+
+
+def _record_crc_matches(view: memoryview, position: int, end: int) -> bool:
+    """Check the ``__CRC32#`` property if the record ends with one (digits least significant first)."""
+    start = end - CRC_PROPERTY_BYTES
+    trailer = bytes(view[start:end])
+    digits = trailer[len(CRC_PROPERTY_PREFIX) : -1]
+    if not (
+        trailer.startswith(CRC_PROPERTY_PREFIX)
+        and trailer.endswith(props.PROPERTY_SEPARATOR.encode())
+        and digits.isdigit()
+    ):
+        return True
+    return int(digits[::-1]) == bodies.crc(view[position:start])
+
+
+def decode(
+    buffer: bytes | memoryview, position: int = 0, *, check_crc: bool = True
+) -> StoredMessage:
+    """Return the message whose record starts at ``position``.
+
+    The physical offset is taken from the record: in a pull reply nothing says where it stood.
+
+    Raises:
+        CorruptRecord: There is no whole, undamaged record at ``position``.
+    """
+    view = memoryview(buffer)
+    if len(view) - position < HEAD.size:
+        raise CorruptRecord(f"{len(view) - position} bytes are too few for a record")
+    head = HEAD.unpack_from(view, position)
+    size, magic, body_crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_at = head
+    verdict, _ = classify(view, position, physical_offset, check_crc=check_crc)
+    if verdict is not Verdict.MESSAGE:
+        reason = REASONS.get(verdict, f"no record here, but {verdict.name.lower()}")
+        raise CorruptRecord(reason, physical_offset=physical_offset)
+    born_host, at = _host(view, position + HEAD.size, sys_flag & flags.BORN_HOST_V6)
+    (store_timestamp,) = STORE_TIMESTAMP.unpack_from(view, at)
+    store_host, at = _host(view, at + STORE_TIMESTAMP.size, sys_flag & flags.STORE_HOST_V6)
+    reconsume_times, prepared_offset, body_length = TAIL.unpack_from(view, at)
+    at += TAIL.size
+    body = bytes(view[at : at + body_length])
+    at += body_length
+    topic_length = TOPIC_LENGTH_V2 if magic == MAGIC_V2 else TOPIC_LENGTH_V1
+    (topic_bytes,) = topic_length.unpack_from(view, at)
+    at += topic_length.size
+    topic = java.decode_utf8(bytes(view[at : at + topic_bytes]))
+    property_bytes = bytes(view[at + topic_bytes + PROPERTIES_LENGTH.size : position + size])
+    return StoredMessage(
+        topic=topic,
+        body=body,
+        queue_id=queue_id,
+        queue_offset=queue_offset,
+        physical_offset=physical_offset,
+        born_timestamp=born_at,
+        born_host=born_host,
+        store_timestamp=store_timestamp,
+        store_host=store_host,
+        flag=flag,
+        sys_flag=sys_flag,
+        reconsume_times=reconsume_times,
+        prepared_transaction_offset=prepared_offset,
+        body_crc=body_crc,
+        store_size=size,
+        version=2 if magic == MAGIC_V2 else 1,
+        property_bytes=property_bytes,
+        properties=props.decode(property_bytes),
+    )
+
+
+def _host(view: memoryview, at: int, is_v6: int) -> tuple[Host, int]:
+    end = at + host_bytes(is_v6)
+    (port,) = PORT.unpack_from(view, end - PORT.size)
+    return Host(bytes(view[at : end - PORT.size]), port), end
+
+
+def append_crc_property(record: bytes) -> bytes:
+    """Return the record with its ``__CRC32#`` property added (5.x ``enabledAppendPropCRC``).
+
+    The property string must end with its last separator, as the broker sees to; queue offset,
+    physical offset and store time must be final.
+
+    Raises:
+        ValueError: The properties would exceed their field, or lack the last separator.
+    """
+    size, magic = SIZE_AND_MAGIC.unpack_from(record)
+    message = decode(record, check_crc=False)
+    properties = message.property_bytes
+    if properties and not properties.endswith(props.PROPERTY_SEPARATOR.encode()):
+        raise ValueError("property string lacks its last separator")
+    if len(properties) + CRC_PROPERTY_BYTES > props.LENGTH_MAX:
+        raise ValueError(f"properties with __CRC32# take over {props.LENGTH_MAX} bytes")
+    longer = bytearray(record)
+    SIZE_AND_MAGIC.pack_into(longer, 0, size + CRC_PROPERTY_BYTES, magic)
+    PROPERTIES_LENGTH.pack_into(
+        longer,
+        size - len(properties) - PROPERTIES_LENGTH.size,
+        len(properties) + CRC_PROPERTY_BYTES,
+    )
+    digits = f"{bodies.crc(bytes(longer)):010d}"[::-1]
+    return bytes(longer) + CRC_PROPERTY_PREFIX + digits.encode() + props.PROPERTY_SEPARATOR.encode()

@@ -1,0 +1,83 @@
+"""System topics and groups, and the rules for names.
+
+Source: rocketmq 4.9.8 ``TopicValidator``, ``MixAll``; 5.x additions marked.
+"""
+
+import re
+
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+CHECK_MAX_TIME_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
+OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
+AUTO_CREATE_TOPIC = "TBW102"
+BENCHMARK_TOPIC = "BenchmarkTest"
+TIMER_TOPIC = "rmq_sys_wheel_timer"  # 5.x
+ROCKSDB_HALF_TOPIC = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"  # 5.4
+ROCKSDB_OP_HALF_TOPIC = "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC"  # 5.4
+
+SYSTEM_TOPICS = frozenset(
+    {
+        SCHEDULE_TOPIC,
+        HALF_TOPIC,
+        OP_HALF_TOPIC,
+        CHECK_MAX_TIME_TOPIC,
+        TRACE_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_TOPIC,
+        AUTO_CREATE_TOPIC,
+        BENCHMARK_TOPIC,
+        TIMER_TOPIC,
+        ROCKSDB_HALF_TOPIC,
+        ROCKSDB_OP_HALF_TOPIC,
+    }
+)
+SYSTEM_TOPIC_PREFIX = "rmq_sys_"  # 5.x: revive log, member sync, wheel timer
+REPLY_TOPIC_SUFFIX = "_REPLY_TOPIC"
+
+RETRY_PREFIX = "%RETRY%"
+DLQ_PREFIX = "%DLQ%"
+LMQ_PREFIX = "%LMQ%"
+
+TOPIC_LENGTH_MAX = 127
+"""Longest topic in bytes whose length fits the one-byte field of a V1 record."""
+LONG_TOPIC_LENGTH_MAX = 255
+"""Longest %RETRY% and %DLQ% topic in 5.x, stored in V2 records."""
+
+_LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
+
+
+def is_system_topic(topic: str) -> bool:
+    """Whether brokers and clients keep this topic for themselves.
+
+    Retry and dead-letter topics belong to groups and are not counted; nor is the topic
+    named after a cluster or a broker, which no name gives away.
+    """
+    return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
+
+
+def is_retry_topic(topic: str) -> bool:
+    """Whether the topic holds messages a group asked to see again."""
+    return topic.startswith(RETRY_PREFIX)
+
+
+def is_dlq_topic(topic: str) -> bool:
+    """Whether the topic holds messages a group has given up on."""
+    return topic.startswith(DLQ_PREFIX)
+
+
+def is_legal_topic(topic: str, length_max: int = TOPIC_LENGTH_MAX) -> bool:
+    """Whether a client may create this topic: ``[%|a-zA-Z0-9_-]``, 1 to ``length_max`` characters."""
+    return 0 < len(topic) <= length_max and _LEGAL.match(topic) is not None
+
+
+def retry_topic(group: str) -> str:
+    """Return the retry topic of a consumer group."""
+    return RETRY_PREFIX + group
+
+
+def dlq_topic(group: str) -> str:
+    """Return the dead-letter topic of a consumer group."""
+    return DLQ_PREFIX + group

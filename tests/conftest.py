@@ -1,0 +1,60 @@
+"""What all tests share: the golden stores, and how long Hypothesis looks."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import golden
+import hypothesis
+import pytest
+
+# Examples follow from the test alone, so that a run that passed passes again.
+hypothesis.settings.register_profile(
+    "default", derandomize=True, deadline=None, max_examples=100, database=None
+)
+hypothesis.settings.register_profile("soak", deadline=None, max_examples=20_000)
+hypothesis.settings.load_profile("default")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # One folder a session: xdist workers inherit the environment of the process that starts them.
+    if not hasattr(config, "workerinput"):
+        os.environ[golden.ROOT_VARIABLE] = tempfile.mkdtemp(prefix="golden-")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        shutil.rmtree(os.environ.pop(golden.ROOT_VARIABLE), ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def unpack() -> Callable[[str, str], Path]:
+    """``unpack(version, name)``: root of a shared golden store. See ``golden.unpack``."""
+    return golden.unpack
+
+
+@pytest.fixture(scope="session")
+def manifest() -> Callable[[str, str], dict[str, Any]]:
+    """``manifest(version, name)``: what Java says is in a store. See ``golden.manifest``."""
+    return golden.manifest
+
+
+@pytest.fixture(scope="session")
+def messages() -> Callable[[str, str], list[dict[str, Any]]]:
+    """``messages(version, name)``: one entry a record. See ``golden.messages``."""
+    return golden.messages
+
+
+@pytest.fixture(scope="session")
+def torn_variants() -> Callable[[str], dict[str, dict[str, Any]]]:
+    """``torn_variants(version)``: damage and outcome. See ``golden.torn_variants``."""
+    return golden.torn_variants
+
+
+@pytest.fixture
+def golden_copy(tmp_path: Path) -> Callable[[str, str], Path]:
+    """``golden_copy(version, name)``: a store of the test's own, to damage as it likes."""
+    return lambda version, name: golden.copy_store(version, name, tmp_path)

@@ -1,0 +1,228 @@
+"""The pictures and tables in ARCHITECTURE.md are true."""
+
+import ast
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import reput
+
+ROOT = Path(__file__).parents[2]
+SRC = ROOT / "src"
+PACKAGE = SRC / "reput"
+DOCUMENT = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+
+PATH = re.compile(r"[\w.-]*/[\w./-]*|\w+\.(?:py|md|toml)")
+NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
+
+
+# --- reading the document -------------------------------------------------
+
+
+def section(document: str, heading: str) -> str:
+    """The text below a second-level heading, up to the next one."""
+    pattern = rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)"
+    found = re.search(pattern, document, re.MULTILINE | re.DOTALL)
+    assert found, f"no heading: {heading}"
+    return found[1]
+
+
+def fenced(text: str) -> str:
+    """The first block between triple backticks."""
+    return text.split("```")[1].strip("\n")
+
+
+def picture_paths(picture: str) -> list[str]:
+    """Every path of an indented folder picture, whole: ``a/``, ``a/b.py`` ..."""
+    paths: list[str] = []
+    folders: list[tuple[int, str]] = []
+    for line in picture.splitlines():
+        indent = len(line) - len(line.lstrip())
+        name = line.split()[0]
+        folders = [(depth, folder) for depth, folder in folders if depth < indent]
+        path = "".join(folder for _, folder in folders) + name
+        paths.append(path)
+        if name.endswith("/"):
+            folders.append((indent, name))
+    return paths
+
+
+def rows(table: str) -> list[list[str]]:
+    """The cells of each row of a table, without its head."""
+    lines = [line for line in table.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def backticked(text: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", text)
+
+
+# --- looking at the disk --------------------------------------------------
+
+
+def package_folders(package: Path) -> set[str]:
+    """Folders below a package that hold Python, as ``format/kernels/``."""
+    return {f"{file.parent.relative_to(package)}/" for file in package.glob("*/**/*.py")}
+
+
+def loose_modules(package: Path) -> set[str]:
+    """The modules beside the folders; dunder files need no line in a picture."""
+    return {file.name for file in package.glob("*.py") if not file.name.startswith("__")}
+
+
+def resolve(path: str) -> Path | None:
+    """A path of the document: below the package, or from the root."""
+    return next((base / path for base in (PACKAGE, ROOT) if (base / path).exists()), None)
+
+
+def defined(source: str) -> set[str]:
+    """Every name that a module defines: ``f``, ``C``, ``C.method``, ``CONSTANT``."""
+
+    def names(body: list[ast.stmt], prefix: str) -> set[str]:
+        found: set[str] = set()
+        for node in body:
+            match node:
+                case ast.FunctionDef() | ast.AsyncFunctionDef():
+                    found.add(prefix + node.name)
+                case ast.ClassDef():
+                    found.add(prefix + node.name)
+                    found |= names(node.body, f"{prefix}{node.name}.")
+                case ast.Assign():
+                    found |= {prefix + t.id for t in node.targets if isinstance(t, ast.Name)}
+                case ast.AnnAssign(target=ast.Name(id=name)):
+                    found.add(prefix + name)
+                case ast.If() | ast.Try():
+                    found |= names([*node.body, *node.orelse], prefix)
+        return found
+
+    return names(ast.parse(source).body, "")
+
+
+def broken(cell: str) -> list[str]:
+    """What a cell of the journey names that does not exist.
+
+    A name belongs to the path before it in the same cell.
+    """
+    wrong: list[str] = []
+    file: Path | None = None
+    for word in backticked(cell):
+        if PATH.fullmatch(word):
+            file = resolve(word)
+            if file is None:
+                wrong.append(word)
+        elif not NAME.fullmatch(word):
+            wrong.append(f"{word}: neither a path nor a name")
+        elif file is None or not file.is_file():
+            wrong.append(f"{word}: no file before it")
+        elif word not in defined(file.read_text(encoding="utf-8")):
+            wrong.append(f"{word}: not in {file.relative_to(ROOT)}")
+    return wrong
+
+
+# --- the document ---------------------------------------------------------
+
+JOURNEY = rows(section(DOCUMENT, "The journey of a read"))
+TREE = picture_paths(fenced(section(DOCUMENT, "The tree")))
+DOCSTRING = picture_paths(
+    "\n".join(line for line in (reput.__doc__ or "").splitlines() if line.startswith("    "))
+)
+
+
+@pytest.mark.parametrize("row", JOURNEY, ids=lambda row: row[0])
+def test_journey_names_exist(row: list[str]) -> None:
+    assert len(row) == 3
+    assert backticked(row[2]), "a step happens somewhere"
+    assert broken(row[2]) == []
+
+
+def test_tree_names_exist() -> None:
+    assert [path for path in TREE if not (ROOT / path).exists()] == []
+
+
+def test_tree_shows_every_part_of_the_package() -> None:
+    shown = {path.removeprefix("src/reput/") for path in TREE if path.startswith("src/reput/")}
+    assert shown - {""} == package_folders(PACKAGE) | loose_modules(PACKAGE)
+
+
+def test_tree_shows_every_package() -> None:
+    packages = {f"src/{file.parent.name}/" for file in SRC.glob("*/__init__.py")}
+    assert packages <= set(TREE)
+
+
+def test_tree_shows_every_folder_of_the_repository() -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout")
+    folders = {line.split("/")[0] + "/" for line in listed.stdout.splitlines() if "/" in line}
+    assert {folder for folder in folders if not folder.startswith(".")} <= set(TREE)
+
+
+def test_docstring_of_the_package_shows_the_same_parts() -> None:
+    assert set(DOCSTRING) == package_folders(PACKAGE) | loose_modules(PACKAGE)
+
+
+def test_layers_are_the_ones_that_are_checked() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    layers = contracts["tool"]["importlinter"]["contracts"][0]["layers"]
+    assert fenced(section(DOCUMENT, "Layers")).splitlines() == layers
+
+
+# --- the checks themselves ------------------------------------------------
+
+
+def test_picture_paths_follow_the_indentation() -> None:
+    picture = "src/\n  a/      words\n    b.py  words\n    c/    words\n  d/      words\ntests/"
+    assert picture_paths(picture) == [
+        "src/",
+        "src/a/",
+        "src/a/b.py",
+        "src/a/c/",
+        "src/d/",
+        "tests/",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cell", "wrong"),
+    [
+        ("`pyproject.toml` → `src/reput/__init__.py` `__version__`", []),
+        ("`store/no_such_module.py`", ["store/no_such_module.py"]),
+        ("`src/reput/__init__.py` `gone`", ["gone: not in src/reput/__init__.py"]),
+        ("`anything`", ["anything: no file before it"]),
+        ("`src/reput/` `anything`", ["anything: no file before it"]),
+        ("`two words`", ["two words: neither a path nor a name"]),
+    ],
+)
+def test_broken_finds_what_is_not_there(cell: str, wrong: list[str]) -> None:
+    assert broken(cell) == wrong
+
+
+def test_defined_names() -> None:
+    source = """
+LIMIT = 1
+size: int = 2
+class Reader:
+    depth: int
+    def message_at(self): ...
+async def follow(): ...
+if LIMIT:
+    def sometimes(): ...
+"""
+    assert defined(source) == {
+        "LIMIT",
+        "size",
+        "Reader",
+        "Reader.depth",
+        "Reader.message_at",
+        "follow",
+        "sometimes",
+    }

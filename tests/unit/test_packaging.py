@@ -1,0 +1,102 @@
+"""What an installed reput is: light to start, and compiled without numba at hand."""
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES = ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE", "NOTICE")
+SHARED_OBJECT = "reput/format/kernels/_kernels.so"
+
+HEAVY = ("numpy", "pyarrow", "pyspark", "numba", "pandas")
+
+
+def run_python(code: str, **env: str) -> str:
+    """Run code in a new interpreter and return what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **env},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_the_command_line_starts_without_anything_heavy() -> None:
+    loaded = run_python("import json, sys, reput.cli; print(json.dumps(sorted(sys.modules)))")
+    assert set(HEAVY) & set(json.loads(loaded)) == set()
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel built from a copy of the sources.
+
+    From a copy, because the build writes the shared object beside its source,
+    where other tests have it mapped.
+    """
+    if not any(shutil.which(linker) for linker in ("cc", "gcc", "clang")):
+        pytest.skip("no C linker: the wheel would be a pure one")
+    if importlib.util.find_spec("numba") is None:
+        pytest.skip("no numba: the wheel would be a pure one")
+    checkout = tmp_path_factory.mktemp("checkout")
+    for name in SOURCES:
+        shutil.copy(ROOT / name, checkout)
+    shutil.copytree(
+        ROOT / "src", checkout / "src", ignore=shutil.ignore_patterns("*.so", "__pycache__")
+    )
+    target = tmp_path_factory.mktemp("wheel")
+    options = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet"]
+    subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", target, checkout],
+        check=True,
+        capture_output=True,
+    )
+    (built,) = target.glob("reput-*.whl")
+    return built
+
+
+@pytest.mark.slow
+def test_wheel_carries_the_compiled_kernels(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    assert SHARED_OBJECT in names
+    assert "pyspark_rocketmq/__init__.py" in names
+    assert "-py3-none-" in wheel.name
+    assert not wheel.name.endswith("-any.whl")
+
+
+@pytest.mark.slow
+def test_installed_wheel_runs_its_kernels_read_only_and_without_numba(
+    wheel: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "site"
+    subprocess.run(
+        [
+            *(sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--quiet"),
+            *("--target", target, wheel),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    for path in (target, *target.rglob("*")):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    try:
+        printed = run_python(
+            "import sys; sys.modules['numba'] = None\n"
+            "from reput.format import kernels\n"
+            "print(kernels.__file__, kernels.engine())",
+            PYTHONPATH=str(target),
+            PYTHONDONTWRITEBYTECODE="1",
+        )
+    finally:
+        for path in (target, *target.rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+    assert printed == f"{target}/reput/format/kernels/__init__.py native"
