@@ -73,10 +73,10 @@ def decode(body: bytes) -> list[InnerMessage]:
         (property_bytes,) = PROPERTIES_LENGTH.unpack_from(body, properties_at)
         start = properties_at + PROPERTIES_LENGTH.size
         if property_bytes < 0 or start + property_bytes != end:
-            raise CorruptRecord(f"batch message at {at} has size {size}, properties {property_bytes}")
-        messages.append(
-            InnerMessage(flag, body[at + HEAD.size : properties_at], body[start:end])
-        )
+            raise CorruptRecord(
+                f"batch message at {at} has size {size}, properties {property_bytes}"
+            )
+        messages.append(InnerMessage(flag, body[at + HEAD.size : properties_at], body[start:end]))
         at = end
     return messages
 

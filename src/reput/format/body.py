@@ -5,6 +5,8 @@ is sent, and the checksum is over the stored bytes. LZ4 is the frame format, zli
 """
 
 import zlib
+from collections.abc import Callable
+from typing import Any
 
 from reput.errors import CorruptRecord
 from reput.format import sys_flag as flags
@@ -12,8 +14,8 @@ from reput.format import sys_flag as flags
 BODY_BYTES_MAX = 128 * 1024 * 1024
 """A body that unpacks to more is refused: a damaged or hostile frame must not take all memory."""
 
-_ZSTD_STEP_BYTES = 16 * 1024
-"""Fed at once to zstd, whose reader cannot be told where to stop: bounds what one step unpacks."""
+_STEP_BYTES = 4 * 1024
+"""Fed to a reader at once: zstd's cannot be told where to stop, and makes up to 128 MB of this."""
 
 
 def crc(body: bytes | memoryview) -> int:
@@ -92,30 +94,35 @@ def _inflate(body: bytes | memoryview) -> bytes:
 def _unpack_lz4(body: bytes | memoryview) -> bytes:
     import lz4.frame
 
-    unpacker = lz4.frame.LZ4FrameDecompressor()
     try:
-        data = bytes(unpacker.decompress(bytes(body), max_length=BODY_BYTES_MAX + 1))
+        return _unpack_frames(body, lz4.frame.LZ4FrameDecompressor, "lz4")
     except (RuntimeError, EOFError) as error:
         raise CorruptRecord(f"body is not lz4: {error}") from error
-    return _checked(data, unpacker.eof, "lz4")
 
 
 def _unpack_zstd(body: bytes | memoryview) -> bytes:
     import zstandard
 
     # Java streams: the frame does not say how much it unpacks to, so the one-call API cannot be used.
-    reader = zstandard.ZstdDecompressor().decompressobj()
-    parts: list[bytes] = []
-    size = 0
     try:
-        for start in range(0, len(body), _ZSTD_STEP_BYTES):
-            parts.append(reader.decompress(bytes(body[start : start + _ZSTD_STEP_BYTES])))
-            size += len(parts[-1])
-            if size > BODY_BYTES_MAX or reader.eof:
-                break
+        return _unpack_frames(body, zstandard.ZstdDecompressor().decompressobj, "zstd")
     except zstandard.ZstdError as error:
         raise CorruptRecord(f"body is not zstd: {error}") from error
-    return _checked(b"".join(parts), reader.eof, "zstd")
+
+
+def _unpack_frames(body: bytes | memoryview, new_reader: Callable[[], Any], kind: str) -> bytes:
+    """Unpack one frame, or several that follow one another: Java reads them all."""
+    reader = new_reader()
+    parts: list[bytes] = []
+    size = at = 0
+    while at < len(body) and size <= BODY_BYTES_MAX:
+        if reader.eof:
+            reader = new_reader()
+        step = bytes(body[at : at + _STEP_BYTES])
+        parts.append(reader.decompress(step))
+        size += len(parts[-1])
+        at += len(step) - len(reader.unused_data or b"")
+    return _checked(b"".join(parts), reader.eof, kind)
 
 
 def _checked(data: bytes, is_whole: bool, kind: str) -> bytes:

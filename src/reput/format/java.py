@@ -3,7 +3,10 @@
 Integers are big endian and signed everywhere in RocketMQ; text is UTF-8.
 """
 
+import re
+
 _INT_MIN = -(1 << 31)
+_ENCODED_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 
 
 def string_hash(text: str) -> int:
@@ -25,9 +28,18 @@ def absolute_hash(value: int) -> int:
 
 def decode_utf8(data: bytes) -> str:
     """Decode as ``new String(data, UTF_8)`` does: malformed bytes become U+FFFD, nothing raises."""
-    return data.decode("utf-8", "replace")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        # An encoded surrogate is one U+FFFD in Java, and one for each byte in Python.
+        return _ENCODED_SURROGATE.sub(b"\xff", data).decode("utf-8", "replace")
 
 
 def encode_utf8(text: str) -> bytes:
     """Encode as ``String.getBytes(UTF_8)`` does: a lone surrogate becomes ``?``."""
-    return text.encode("utf-8", "replace")
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError:
+        # UTF-16 joins a surrogate pair that stands in two characters, as in any Java string.
+        units = text.encode("utf-16-be", "surrogatepass")
+        return units.decode("utf-16-be", "surrogatepass").encode("utf-8", "replace")

@@ -106,6 +106,8 @@ class Verdict(enum.IntEnum):
     BAD_CRC = 8
     BAD_RECORD_CRC = 9
     BAD_ZEROS = 10
+    MISSING = 11
+    """Of a range, not of bytes: the file is not there."""
 
 
 REASONS = {
@@ -117,6 +119,7 @@ REASONS = {
     Verdict.BAD_CRC: "body does not match BODYCRC",
     Verdict.BAD_RECORD_CRC: "record does not match its __CRC32# property",
     Verdict.BAD_ZEROS: "zeros where records should be",
+    Verdict.MISSING: "the file is missing",
 }
 
 
@@ -212,9 +215,13 @@ def encode(message: StoredMessage) -> bytes:
         ("store", flags.STORE_HOST_V6, message.store_host),
     ):
         if bool(message.sys_flag & bit) != host.is_v6 or len(host.address) not in (4, 16):
-            raise ValueError(f"{name} host {host.address!r} and sysFlag {message.sys_flag:#x} differ")
+            raise ValueError(
+                f"{name} host {host.address!r} and sysFlag {message.sys_flag:#x} differ"
+            )
     if len(message.property_bytes) > props.LENGTH_MAX:
-        raise ValueError(f"properties take {len(message.property_bytes)} bytes, over {props.LENGTH_MAX}")
+        raise ValueError(
+            f"properties take {len(message.property_bytes)} bytes, over {props.LENGTH_MAX}"
+        )
     # Java reads the one-byte length as signed, so 128 and up need V2.
     is_v2 = message.version == 2 or len(topic) > 127
     topic_length = TOPIC_LENGTH_V2 if is_v2 else TOPIC_LENGTH_V1

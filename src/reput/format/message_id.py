@@ -37,7 +37,9 @@ def decode_offset_id(text: str) -> OffsetId:
         ValueError: Not 32 or 56 hexadecimal digits.
     """
     if len(text) not in OFFSET_ID_LENGTHS:
-        raise ValueError(f"message id {text!r} has {len(text)} characters; an offset id has 32 or 56")
+        raise ValueError(
+            f"message id {text!r} has {len(text)} characters; an offset id has 32 or 56"
+        )
     try:
         data = bytes.fromhex(text)
     except ValueError:

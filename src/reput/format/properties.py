@@ -51,7 +51,9 @@ def encode(properties: Mapping[str, str], *, last_separator: bool = True) -> byt
             raise ValueError(f"property {name!r} = {value!r}: name and value must not be empty")
         for text in (name, value):
             if NAME_VALUE_SEPARATOR in text or PROPERTY_SEPARATOR in text:
-                raise ValueError(f"property {name!r} = {value!r} holds a separator (\\x01 or \\x02)")
+                raise ValueError(
+                    f"property {name!r} = {value!r} holds a separator (\\x01 or \\x02)"
+                )
         parts.append(name + NAME_VALUE_SEPARATOR + value)
     text = PROPERTY_SEPARATOR.join(parts)
     if last_separator and parts:

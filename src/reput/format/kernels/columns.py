@@ -139,8 +139,20 @@ def note(known, known_sizes, i, value, value_size):  # type: ignore[no-untyped-d
 
 @njit(**COMPILE_OPTIONS)
 def parse_properties(  # type: ignore[no-untyped-def]
-    strings, string_sizes, count, offsets, names, name_sizes, values, value_sizes,
-    tags, tags_sizes, keys, keys_sizes, unique, unique_sizes,
+    strings,
+    string_sizes,
+    count,
+    offsets,
+    names,
+    name_sizes,
+    values,
+    value_sizes,
+    tags,
+    tags_sizes,
+    keys,
+    keys_sizes,
+    unique,
+    unique_sizes,
 ):
     """Entry point: split ``count`` property strings into pairs; of equal names the last one stays.
 

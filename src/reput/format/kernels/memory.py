@@ -69,7 +69,9 @@ def copy(typing_context: Any, target: Any, source: Any, size: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         byte_pointer = ir.IntType(8).as_pointer()
-        memcpy = builder.module.declare_intrinsic("llvm.memcpy", [byte_pointer, byte_pointer, _INT64])
+        memcpy = builder.module.declare_intrinsic(
+            "llvm.memcpy", [byte_pointer, byte_pointer, _INT64]
+        )
         builder.call(
             memcpy,
             [

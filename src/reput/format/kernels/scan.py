@@ -210,7 +210,19 @@ def damage_end(buffer, position, end, file_end, base):  # type: ignore[no-untype
 
 @njit(**COMPILE_OPTIONS)
 def scan(  # type: ignore[no-untyped-def]
-    buffer, start, stop, end, file_end, base, check, table, positions, sizes, verdicts, room, next_position
+    buffer,
+    start,
+    stop,
+    end,
+    file_end,
+    base,
+    check,
+    table,
+    positions,
+    sizes,
+    verdicts,
+    room,
+    next_position,
 ):
     """Entry point: walk records that start in ``[start, stop)``.
 

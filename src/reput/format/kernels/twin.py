@@ -113,7 +113,9 @@ def find_record(
         verdict, _ = record.classify(
             view, at, physical_offset + at, file_end=file_end, check_crc=False
         )
-        is_cut = file_end is not None and len(view) < file_end and len(view) - at < record.JUDGED_BYTES
+        is_cut = (
+            file_end is not None and len(view) < file_end and len(view) - at < record.JUDGED_BYTES
+        )
         if verdict in _FRAMED and not is_cut:
             return at
     return len(view)

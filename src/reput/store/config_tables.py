@@ -1,0 +1,138 @@
+"""The JSON tables under config/, as brokers of all versions write them.
+
+Their JSON is fastjson's: maps with integer keys have them without quotes. A table that is missing,
+empty or cannot be parsed is taken from its ``.bak``, as brokers do; one that cannot be parsed either
+way is an error, not an empty table.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from reput.errors import CorruptRecord
+from reput.store import paths
+from reput.store.files import Folder
+
+GROUP_SEPARATOR = "@"
+
+_BARE_KEY = re.compile(r'("(?:[^"\\]|\\.)*")|([{,]\s*)(-?\d+)(?=\s*:)')
+
+Table = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """What topics.json says of a topic."""
+
+    name: str
+    read_queue_count: int
+    write_queue_count: int
+    perm: int
+    """4 read, 2 write, 1 inherit."""
+    order: bool = False
+    filter_type: str = "SINGLE_TAG"
+    sys_flag: int = 0
+    attributes: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerOffset:
+    """How far a group has read a queue."""
+
+    topic: str
+    group: str
+    queue_id: int
+    consumer_offset: int
+
+
+def parse(text: str) -> Any:
+    """Return the value of a table's text; bare integer keys become strings.
+
+    Raises:
+        ValueError: Not JSON even so.
+    """
+    quoted = _BARE_KEY.sub(lambda m: m[1] or f'{m[2]}"{m[3]}"', text)
+    return json.loads(quoted)
+
+
+def load(folder: Folder, path: str) -> Table | None:
+    """Return a table, or None if neither it nor its backup is there (or both are empty).
+
+    Raises:
+        CorruptRecord: There is text, but no readable table.
+    """
+    problem: Exception | None = None
+    for candidate in (path, path + paths.BACKUP_SUFFIX):
+        if folder.entry(candidate) is None:
+            continue
+        try:
+            text = bytes(folder.read(candidate)).decode()
+            table = parse(text) if text.strip() else None
+        except ValueError as error:
+            problem = problem or error
+            continue
+        if isinstance(table, dict):
+            return table
+        if table is not None:
+            problem = problem or ValueError("not a JSON object")
+    if problem is not None:
+        raise CorruptRecord(f"not a table, and its .bak is no better: {problem}", file=path)
+    return None
+
+
+def topics(folder: Folder) -> dict[str, TopicConfig]:
+    """Return the topics of topics.json by name."""
+    table = _member(load(folder, paths.TOPICS), "topicConfigTable", paths.TOPICS)
+    return {name: _topic(name, value) for name, value in sorted(table.items())}
+
+
+def _topic(name: str, value: Table) -> TopicConfig:
+    attributes = value.get("attributes") or {}
+    return TopicConfig(
+        name=name,
+        read_queue_count=int(value.get("readQueueNums", 0)),
+        write_queue_count=int(value.get("writeQueueNums", 0)),
+        perm=int(value.get("perm", 0)),
+        order=bool(value.get("order", False)),
+        filter_type=str(value.get("topicFilterType", "SINGLE_TAG")),
+        sys_flag=int(value.get("topicSysFlag", 0)),
+        attributes=tuple(sorted((str(k), str(v)) for k, v in attributes.items())),
+    )
+
+
+def consumer_offsets(folder: Folder) -> list[ConsumerOffset]:
+    """Return every offset of consumerOffset.json, by topic, group and queue."""
+    table = _member(load(folder, paths.CONSUMER_OFFSETS), "offsetTable", paths.CONSUMER_OFFSETS)
+    found = []
+    for key, queues in table.items():
+        topic, _, group = key.partition(GROUP_SEPARATOR)
+        found += [
+            ConsumerOffset(topic, group, int(queue_id), int(value))
+            for queue_id, value in queues.items()
+        ]
+    return sorted(found, key=lambda one: (one.topic, one.group, one.queue_id))
+
+
+def delay_offsets(folder: Folder) -> dict[int, int]:
+    """Return how far each delay level has delivered: level -> queue offset of the schedule topic."""
+    table = _member(load(folder, paths.DELAY_OFFSETS), "offsetTable", paths.DELAY_OFFSETS)
+    return {
+        int(level): int(value) for level, value in sorted(table.items(), key=lambda kv: int(kv[0]))
+    }
+
+
+def subscription_groups(folder: Folder) -> dict[str, Table]:
+    """Return the groups of subscriptionGroup.json by name, as stored."""
+    path = paths.SUBSCRIPTION_GROUPS
+    table = _member(load(folder, path), "subscriptionGroupTable", path)
+    return dict(sorted(table.items()))
+
+
+def _member(table: Table | None, name: str, path: str) -> Table:
+    if table is None:
+        return {}
+    member = table.get(name) or {}
+    if not isinstance(member, dict):
+        raise CorruptRecord(f"member {name} is not an object", file=path)
+    return member

@@ -1,0 +1,260 @@
+"""A consume queue for reading: queue offset -> where the message stands in the log.
+
+Files hold units of 20 bytes (46 in batch queues of 5.x); a file's name is the byte offset of its
+first unit, so the unit of queue offset n is byte 20*n of the family. Units after the last one are
+zeros; a queue whose first message was not number 0 starts with pre-blanks.
+"""
+
+import bisect
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from reput.errors import CorruptRecord, NotInStore
+from reput.format import cq_unit
+from reput.store import paths
+from reput.store.files import Folder
+
+UNIT_TYPE = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+BATCH_UNIT_TYPE = np.dtype(
+    [
+        ("physical_offset", ">i8"),
+        ("size", ">i4"),
+        ("tags_code", ">i8"),
+        ("store_timestamp", ">i8"),
+        ("queue_offset", ">i8"),
+        ("message_count", ">i2"),
+        ("compacted_offset", ">i4"),
+        ("reserved", ">i4"),
+    ]
+)
+assert UNIT_TYPE.itemsize == cq_unit.SIZE
+assert BATCH_UNIT_TYPE.itemsize == cq_unit.BATCH_SIZE
+
+UnitArray = npt.NDArray[np.void]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFile:
+    """One file of a queue."""
+
+    name: str
+    start: int
+    """Byte offset of its first unit within the family."""
+    size: int
+    modified_ms: int
+
+
+def list_queue_files(folder: Folder, path: str) -> list[QueueFile]:
+    """Return the files of a queue folder in order; other names are left out."""
+    found = []
+    for entry in folder.entries(path):
+        start = paths.parse_offset_name(entry.name)
+        if start is not None and not entry.is_folder:
+            found.append(QueueFile(entry.name, start, entry.size, entry.modified_ms))
+    return found
+
+
+class ConsumeQueueView:
+    """The units of one queue.
+
+    Args:
+        folder: The store.
+        topic: Its topic.
+        queue_id: Its number.
+        log_min: First physical offset of the log; units before it are gone (anchors D16).
+    """
+
+    def __init__(self, folder: Folder, topic: str, queue_id: int, log_min: int) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self._folder = folder
+        self._path = paths.queue_folder(topic, queue_id)
+        self._log_min = log_min
+
+    @cached_property
+    def files(self) -> list[QueueFile]:
+        """The files that hold units."""
+        return [file for file in list_queue_files(self._folder, self._path) if file.size]
+
+    @cached_property
+    def max_offset(self) -> int:
+        """The queue offset the next message will get; 0 for a queue without files."""
+        for file in reversed(self.files):
+            count = self._written_units(file)
+            if count:
+                return file.start // cq_unit.SIZE + count
+        return self.files[0].start // cq_unit.SIZE if self.files else 0
+
+    @cached_property
+    def min_offset(self) -> int:
+        """The first queue offset whose message is still in the log, else ``max_offset``."""
+        first = self.files[0].start // cq_unit.SIZE if self.files else 0
+        for start, units in self.blocks(first, self.max_offset):
+            alive = np.flatnonzero(_is_written(units) & (units["physical_offset"] >= self._log_min))
+            if len(alive):
+                return start + int(alive[0])
+        return self.max_offset
+
+    @cached_property
+    def end_physical_offset(self) -> int | None:
+        """Where the last message of the queue ends in the log; None for an empty queue."""
+        if not self.max_offset:
+            return None
+        last = self.unit(self.max_offset - 1)
+        return last.physical_offset + last.size if last.is_written else None
+
+    def _written_units(self, file: QueueFile) -> int:
+        """Count the units up to the last one with a size, which zeros follow to the file's end."""
+        units = self._units_of(file, 0, file.size // cq_unit.SIZE)
+        sizes = units["size"]
+        written = len(sizes)
+        if written and sizes[-1] == 0:
+            low, high = 0, written  # units before low are written, from high on they are not
+            while low < high:
+                middle = (low + high) // 2
+                if sizes[middle]:
+                    low = middle + 1
+                else:
+                    high = middle
+            written = low
+        return written
+
+    def _units_of(self, file: QueueFile, first: int, count: int) -> UnitArray:
+        data = self._folder.read(
+            f"{self._path}/{file.name}", first * cq_unit.SIZE, count * cq_unit.SIZE
+        )
+        return np.frombuffer(data, UNIT_TYPE, len(data) // cq_unit.SIZE)
+
+    def blocks(self, start: int, stop: int) -> Iterator[tuple[int, UnitArray]]:
+        """Yield (queue offset of the first, units) for ``[start, stop)``, one file at a time.
+
+        Queue offsets in a missing file are left out.
+        """
+        for file in self.files:
+            first = file.start // cq_unit.SIZE
+            low = max(start, first)
+            high = min(stop, first + file.size // cq_unit.SIZE)
+            if low < high:
+                yield low, self._units_of(file, low - first, high - low)
+
+    def units(self, start: int, stop: int) -> tuple[npt.NDArray[np.int64], UnitArray]:
+        """Return queue offsets and units of ``[start, stop)`` that point at a record."""
+        numbers, found = [np.empty(0, np.int64)], [np.empty(0, UNIT_TYPE)]
+        for first, units in self.blocks(start, stop):
+            written = np.flatnonzero(_is_written(units))
+            numbers.append(first + written)
+            found.append(units[written])
+        return np.concatenate(numbers), np.concatenate(found)
+
+    def unit(self, queue_offset: int) -> cq_unit.Unit:
+        """Return one unit.
+
+        Raises:
+            NotInStore: No file holds it.
+        """
+        at = queue_offset * cq_unit.SIZE
+        place = bisect.bisect_right([file.start for file in self.files], at) - 1
+        if queue_offset >= 0 and place >= 0:
+            file = self.files[place]
+            if at + cq_unit.SIZE <= file.start + file.size:
+                path = f"{self._path}/{file.name}"
+                return cq_unit.unpack(bytes(self._folder.read(path, at - file.start, cq_unit.SIZE)))
+        raise NotInStore(
+            f"queue {self.topic}/{self.queue_id} has no unit {queue_offset}; "
+            f"it holds {self.min_offset} to {self.max_offset}"
+        )
+
+
+def _is_written(units: UnitArray) -> npt.NDArray[np.bool_]:
+    blank = (units["size"] == cq_unit.PRE_BLANK_SIZE) & (units["physical_offset"] == 0)
+    written: npt.NDArray[np.bool_] = (units["size"] > 0) & (units["physical_offset"] >= 0) & ~blank
+    return written
+
+
+class BatchConsumeQueueView:
+    """The units of one batch queue of 5.x: one a batch, each naming its first queue offset."""
+
+    def __init__(self, folder: Folder, topic: str, queue_id: int) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self._folder = folder
+        self._path = paths.queue_folder(topic, queue_id, paths.BATCH_CONSUME_QUEUE)
+
+    @cached_property
+    def files(self) -> list[QueueFile]:
+        """The files that hold units."""
+        return [file for file in list_queue_files(self._folder, self._path) if file.size]
+
+    @cached_property
+    def units(self) -> UnitArray:
+        """Every unit that points at a record."""
+        parts = [np.empty(0, BATCH_UNIT_TYPE)]
+        for file in self.files:
+            data = self._folder.read(f"{self._path}/{file.name}")
+            units = np.frombuffer(data, BATCH_UNIT_TYPE, len(data) // cq_unit.BATCH_SIZE)
+            parts.append(units[(units["size"] > 0) & (units["message_count"] > 0)])
+        return np.concatenate(parts)
+
+    @property
+    def min_offset(self) -> int:
+        """The first queue offset."""
+        return int(self.units["queue_offset"][0]) if len(self.units) else 0
+
+    @property
+    def max_offset(self) -> int:
+        """The queue offset the next message will get."""
+        if not len(self.units):
+            return 0
+        return int(self.units["queue_offset"][-1]) + int(self.units["message_count"][-1])
+
+    @property
+    def end_physical_offset(self) -> int | None:
+        """Where the last batch ends in the log; None for an empty queue."""
+        if not len(self.units):
+            return None
+        return int(self.units["physical_offset"][-1]) + int(self.units["size"][-1])
+
+    def unit(self, queue_offset: int) -> cq_unit.BatchUnit:
+        """Return the unit of the batch that holds a queue offset.
+
+        Raises:
+            NotInStore: No batch holds it.
+        """
+        place = int(np.searchsorted(self.units["queue_offset"], queue_offset, "right")) - 1
+        if place >= 0:
+            found = self.units[place]
+            if queue_offset < int(found["queue_offset"]) + int(found["message_count"]):
+                return cq_unit.BatchUnit(*(int(value) for value in found.tolist()[:7]))
+        raise NotInStore(f"batch queue {self.topic}/{self.queue_id} has no message {queue_offset}")
+
+
+class ExtView:
+    """The extension units of one queue (``enableConsumeQueueExt``)."""
+
+    def __init__(self, folder: Folder, topic: str, queue_id: int) -> None:
+        self._folder = folder
+        self._path = paths.queue_folder(topic, queue_id, paths.CONSUME_QUEUE_EXT)
+
+    @cached_property
+    def files(self) -> list[QueueFile]:
+        """The extension files."""
+        return list_queue_files(self._folder, self._path)
+
+    def unit(self, address: int) -> cq_unit.ExtUnit:
+        """Return the unit a consume-queue unit's tags code points at.
+
+        Raises:
+            CorruptRecord: The address leads nowhere.
+        """
+        at = cq_unit.ext_offset(address)
+        for file in self.files:
+            if file.start <= at < file.start + file.size:
+                data = self._folder.read(f"{self._path}/{file.name}", at - file.start, 32768)
+                unit = cq_unit.unpack_ext(data)
+                if unit is not None:
+                    return unit
+        raise CorruptRecord(f"extension address {address} points at no unit", file=self._path)

@@ -1,0 +1,58 @@
+"""Every file and folder name of a store, in both directions. Nothing else knows them.
+
+Paths are relative to the store's root and use ``/``. Layout: docs/formats/store-folder.md.
+"""
+
+COMMIT_LOG = "commitlog"
+CONSUME_QUEUE = "consumequeue"
+CONSUME_QUEUE_EXT = "consumequeue_ext"
+BATCH_CONSUME_QUEUE = "batchconsumequeue"
+INDEX = "index"
+CHECKPOINT = "checkpoint"
+ABORT = "abort"
+LOCK = "lock"
+CONFIG = "config"
+
+TOPICS = f"{CONFIG}/topics.json"
+CONSUMER_OFFSETS = f"{CONFIG}/consumerOffset.json"
+SUBSCRIPTION_GROUPS = f"{CONFIG}/subscriptionGroup.json"
+DELAY_OFFSETS = f"{CONFIG}/delayOffset.json"
+CONSUMER_FILTERS = f"{CONFIG}/consumerFilter.json"
+BACKUP_SUFFIX = ".bak"
+
+ROCKSDB_MARKS = {
+    f"{CONSUME_QUEUE}/CURRENT": "consume queues",
+    "consumequeue_rocksdb/CURRENT": "consume queues",
+    f"{CONFIG}/rdb": "configuration tables",
+    f"{CONFIG}/metadata": "configuration tables",
+}
+"""Files that a broker in RocksDB mode leaves, and what it keeps there instead of in files."""
+
+_OFFSET_DIGITS = 20
+_INDEX_DIGITS = 17
+
+
+def offset_name(offset_bytes: int) -> str:
+    """Return the name of a log or queue file from the byte offset it starts at: 20 digits."""
+    return f"{offset_bytes:0{_OFFSET_DIGITS}d}"
+
+
+def parse_offset_name(name: str) -> int | None:
+    """Return the byte offset a log or queue file starts at; None for any other name."""
+    is_name = len(name) == _OFFSET_DIGITS and name.isascii() and name.isdigit()
+    return int(name) if is_name else None
+
+
+def is_index_name(name: str) -> bool:
+    """Whether the name is an index file's: yyyyMMddHHmmssSSS, the broker's local time."""
+    return len(name) == _INDEX_DIGITS and name.isascii() and name.isdigit()
+
+
+def queue_folder(topic: str, queue_id: int, family: str = CONSUME_QUEUE) -> str:
+    """Return the folder of a queue's files."""
+    return f"{family}/{topic}/{queue_id}"
+
+
+def parse_queue_id(name: str) -> int | None:
+    """Return the queue id a folder stands for; None for any other name, which brokers skip."""
+    return int(name) if name.isascii() and name.isdigit() else None

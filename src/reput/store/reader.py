@@ -1,0 +1,544 @@
+"""A store folder for reading: one view of log, queues, index and tables that agree with each other.
+
+    commit log     min_offset ........................ end_offset ........ data_end
+                   | records, now and then damage      | torn | stale     | zeros
+
+``end_offset`` is where the log ends, which no file says. A broker knows it from its queues and from
+walking the tail, and so does this reader (``_find_end``): what lies behind is the torn tail of a
+crash, or records that an earlier recovery cut off and left on disk (anchors D6). Neither is part
+of the log; both are reported.
+
+Never writes, never locks, never creates (anchors D18); takes file sizes from the files.
+"""
+
+import bisect
+import dataclasses
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from reput.errors import CorruptRecord, NotInStore, StoreUnavailable
+from reput.format import (
+    checkpoint_page,
+    index_entry,
+    message as record,
+    message_id,
+    names,
+    properties as props,
+)
+from reput.format.message import StoredMessage, Verdict
+from reput.store import config_tables, paths
+from reput.store.commit_log_view import CommitLogView, Damage, LogBatch, LogFile
+from reput.store.consume_queue_view import (
+    BatchConsumeQueueView,
+    ConsumeQueueView,
+    ExtView,
+)
+from reput.store.files import Folder, open_folder
+from reput.store.index_view import IndexView
+
+END_OF_TIME_MS = (1 << 63) - 1
+
+
+class Boundary(enum.Enum):
+    """Which message an offset by time names (anchors D15)."""
+
+    LOWER = "lower"
+    """The first at or after the time; behind the last if all are before it."""
+    UPPER = "upper"
+    """The last at or before the time; the first if all are after it."""
+
+
+class Condition(enum.Enum):
+    """How the broker left the store."""
+
+    CLEAN = "clean"
+    CRASHED = "crashed"
+    """``abort`` is there: not stopped, or copied while running."""
+    RUNNING = "running"
+    """A process of this machine holds the lock."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreState:
+    """What the folder says of its broker."""
+
+    condition: Condition
+    has_abort: bool
+    lock_holder: int | None
+    """Process id."""
+    checkpoint: checkpoint_page.Checkpoint | None
+
+
+@dataclass(frozen=True, slots=True)
+class LogTail:
+    """Where the log ends and what lies behind."""
+
+    end_offset: int
+    torn: Damage | None = None
+    """What a crash left of the last record."""
+    stale: Damage | None = None
+    """Readable records that are no longer part of the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogFileState:
+    """A log file and what its records say."""
+
+    file: LogFile
+    first_offset: int | None
+    """Physical offset of the first message; None if there is none."""
+    last_offset: int | None
+    """Physical offset of the last message."""
+    min_store_timestamp: int | None
+    max_store_timestamp: int | None
+    """Of the last message: store times only grow."""
+    wasted_bytes: int
+    """Behind the last message: a blank, or room not used yet."""
+
+
+class KeyHits(NamedTuple):
+    """What a key lookup found."""
+
+    messages: list[StoredMessage]
+    """In log order, each checked."""
+    unreadable: list[CorruptRecord]
+    """Damaged records that the index proposed: they may or may not have been hits."""
+
+
+class StoreReader:
+    """Read-only access to a store folder; open with ``StoreReader.open``."""
+
+    def __init__(self, folder: Folder, *, allow_live: bool = False) -> None:
+        self._folder = folder
+        self._allow_live = allow_live
+        self._queue_views: dict[tuple[str, int], ConsumeQueueView] = {}
+        self.log = CommitLogView(folder)
+        self.index = IndexView(folder)
+
+    @classmethod
+    def open(cls, location: str, *, allow_live: bool = False) -> "StoreReader":
+        """Open a store folder.
+
+        Args:
+            location: Local path or URI of the folder that holds ``commitlog``.
+            allow_live: Read although a broker is running on it; reading then stops at the last
+                whole record.
+
+        Raises:
+            StoreUnavailable: Not a store, in RocksDB mode, or in use without ``allow_live``.
+        """
+        folder = open_folder(location)
+        for mark, what in paths.ROCKSDB_MARKS.items():
+            if folder.entry(mark) is not None:
+                raise StoreUnavailable(
+                    f"{location} keeps its {what} in RocksDB ({mark} is there); reput reads stores "
+                    "whose queues and tables are files (storeType=default)"
+                )
+        if folder.entry(paths.COMMIT_LOG) is None:
+            raise StoreUnavailable(f"{location} is no store: it has no folder {paths.COMMIT_LOG}")
+        reader = cls(folder, allow_live=allow_live)
+        holder = reader.state.lock_holder
+        if holder is not None and not allow_live:
+            raise StoreUnavailable(
+                f"{location} is in use by process {holder}; stop the broker, or allow reading beside "
+                "it (option allowLive=true, --live)"
+            )
+        return reader
+
+    @property
+    def location(self) -> str:
+        """The folder as it was given."""
+        return self._folder.location
+
+    @property
+    def folder(self) -> Folder:
+        """The folder's files."""
+        return self._folder
+
+    @cached_property
+    def state(self) -> StoreState:
+        """How the broker left the store.
+
+        Raises:
+            CorruptRecord: The checkpoint is cut.
+        """
+        has_abort = self._folder.entry(paths.ABORT) is not None
+        holder = self._folder.lock_holder(paths.LOCK)
+        if holder is not None:
+            condition = Condition.RUNNING
+        else:
+            condition = Condition.CRASHED if has_abort else Condition.CLEAN
+        return StoreState(condition, has_abort, holder, self._checkpoint())
+
+    def _checkpoint(self) -> checkpoint_page.Checkpoint | None:
+        entry = self._folder.entry(paths.CHECKPOINT)
+        if entry is None or entry.size == 0:
+            return None
+        try:
+            return checkpoint_page.unpack(bytes(self._folder.read(paths.CHECKPOINT)))
+        except CorruptRecord as error:
+            raise CorruptRecord(error.reason, file=paths.CHECKPOINT) from None
+
+    @property
+    def is_live(self) -> bool:
+        """Whether a broker may be writing: it holds the lock, or left no sign of having stopped."""
+        is_stopped = self.state.condition is Condition.CLEAN
+        return self.state.condition is Condition.RUNNING or (self._allow_live and not is_stopped)
+
+    # Queues ---------------------------------------------------------------------------------
+
+    @cached_property
+    def queue_ids(self) -> dict[str, list[int]]:
+        """The queues that have files: topic -> queue ids, in order."""
+        return self._queues_in(paths.CONSUME_QUEUE)
+
+    @cached_property
+    def batch_queue_ids(self) -> dict[str, list[int]]:
+        """The batch queues of 5.x that have files."""
+        return self._queues_in(paths.BATCH_CONSUME_QUEUE)
+
+    def _queues_in(self, family: str) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for topic in self._folder.entries(family):
+            if not topic.is_folder:
+                continue
+            ids = [
+                queue_id
+                for entry in self._folder.entries(f"{family}/{topic.name}")
+                if entry.is_folder and (queue_id := paths.parse_queue_id(entry.name)) is not None
+            ]
+            if ids:
+                found[topic.name] = sorted(ids)
+        return found
+
+    def queue(self, topic: str, queue_id: int) -> ConsumeQueueView:
+        """Return a queue; one without files is empty, not an error."""
+        key = (topic, queue_id)
+        if key not in self._queue_views:
+            self._queue_views[key] = ConsumeQueueView(
+                self._folder, topic, queue_id, self.log.min_offset
+            )
+        return self._queue_views[key]
+
+    def batch_queue(self, topic: str, queue_id: int) -> BatchConsumeQueueView:
+        """Return a batch queue of 5.x."""
+        return BatchConsumeQueueView(self._folder, topic, queue_id)
+
+    def extension(self, topic: str, queue_id: int) -> ExtView:
+        """Return a queue's extension units."""
+        return ExtView(self._folder, topic, queue_id)
+
+    def queues(self) -> Iterator[ConsumeQueueView]:
+        """Yield every queue that has files, by topic and number."""
+        for topic, ids in self.queue_ids.items():
+            for queue_id in ids:
+                yield self.queue(topic, queue_id)
+
+    @cached_property
+    def queue_end(self) -> int | None:
+        """How far the queues reach into the log: the end of the furthest record one points at."""
+        ends = [queue.end_physical_offset for queue in self.queues()]
+        for topic, ids in self.batch_queue_ids.items():
+            ends += [self.batch_queue(topic, queue_id).end_physical_offset for queue_id in ids]
+        inside = [end for end in ends if end is not None and end <= self._nominal_end]
+        return max(inside, default=None)
+
+    @property
+    def _nominal_end(self) -> int:
+        return self.log.files[-1].nominal_end if self.log.files else 0
+
+    # The end of the log ---------------------------------------------------------------------
+
+    @cached_property
+    def tail(self) -> LogTail:
+        """Where the log ends, found as a recovery would find it but without giving up valid records.
+
+        Up to where the queues reach everything counts. Behind that the log is walked, and at the
+        first thing that is no record:
+
+        * zeros: the end;
+        * a broker is running: the end, it is writing there;
+        * stopped cleanly: the end; what follows was cut off earlier;
+        * crashed, and nothing readable follows: the end, with a torn tail;
+        * crashed, and what follows is older than what is before: the end, cut off earlier;
+        * crashed, and newer records follow: damage, the log goes on behind it.
+        """
+        return self._find_end()
+
+    @property
+    def end_offset(self) -> int:
+        """Physical offset behind the last record of the log."""
+        return self.tail.end_offset
+
+    def _find_end(self) -> LogTail:
+        data_end = self.log.data_end
+        if not self.log.files or data_end == self.log.min_offset:
+            return LogTail(self.log.min_offset)
+        is_crashed = self.state.condition is Condition.CRASHED and not self.is_live
+        last_file = self.log.file_at(data_end - 1).start
+        start = last_file
+        if self.queue_end is not None and not is_crashed:
+            start = self.queue_end
+        end = start
+        newest_ms = 0
+        for batch in self.log.walk(start, data_end, check_crc=is_crashed):
+            good = batch.positions + batch.physical_offset
+            for damage in batch.damage:
+                before = int(np.searchsorted(good, damage.physical_offset))
+                end, newest_ms = self._advance(batch, before, end, newest_ms)
+                follower = self._record_after(damage, data_end)
+                if follower is None:
+                    torn = dataclasses.replace(damage, length=data_end - damage.physical_offset)
+                    return LogTail(
+                        damage.physical_offset,
+                        torn=torn if is_crashed else None,
+                        stale=None if is_crashed or self.is_live else torn,
+                    )
+                is_cut_off = (not is_crashed and self.queue_end is not None) or (
+                    follower.store_timestamp < newest_ms
+                )
+                if is_cut_off:
+                    stale = dataclasses.replace(damage, length=data_end - damage.physical_offset)
+                    return LogTail(damage.physical_offset, stale=None if self.is_live else stale)
+            end, newest_ms = self._advance(batch, len(good), end, newest_ms)
+        return LogTail(max(end, start))
+
+    def _advance(self, batch: LogBatch, count: int, end: int, newest_ms: int) -> tuple[int, int]:
+        """Move the end behind the first ``count`` records of a batch."""
+        if not count:
+            return end, newest_ms
+        times = batch.columns().numbers("store_timestamp")[:count]
+        last = count - 1
+        behind = batch.physical_offset + int(batch.positions[last]) + int(batch.sizes[last])
+        return max(end, behind), max(newest_ms, int(times.max()))
+
+    def _record_after(self, damage: Damage, stop: int) -> StoredMessage | None:
+        at = damage.end
+        while (at := self.log.find_record(at, stop)) < stop:
+            try:
+                return self.log.message_at(at)
+            except (CorruptRecord, NotInStore):
+                at += 1
+        return None
+
+    # Messages -------------------------------------------------------------------------------
+
+    def walk(
+        self, start: int | None = None, stop: int | None = None, *, check_crc: bool = True
+    ) -> Iterator[LogBatch]:
+        """Walk the log from ``start`` to ``stop`` (all of it by default). See ``CommitLogView.walk``."""
+        start = self.log.min_offset if start is None else start
+        is_end = stop is None or stop >= self.end_offset
+        stop = self.end_offset if stop is None else min(stop, self.end_offset)
+        return self.log.walk(start, stop, check_crc=check_crc, is_end=is_end)
+
+    def messages(
+        self, start: int | None = None, stop: int | None = None
+    ) -> Iterator[StoredMessage]:
+        """Yield the messages of a range of the log; damage is left out (``walk`` reports it)."""
+        for batch in self.walk(start, stop):
+            for position in batch.positions:
+                yield record.decode(batch.buffer, int(position), check_crc=False)
+
+    def message_at(self, physical_offset: int) -> StoredMessage:
+        """Return the message at a physical offset.
+
+        Raises:
+            NotInStore: The offset lies outside the log.
+            CorruptRecord: No undamaged record starts there.
+        """
+        if physical_offset >= self.end_offset:
+            raise NotInStore(
+                f"physical offset {physical_offset} is behind the end of the log, {self.end_offset}"
+            )
+        return self.log.message_at(physical_offset)
+
+    def message_in_queue(self, topic: str, queue_id: int, queue_offset: int) -> StoredMessage:
+        """Return the message a queue has under an offset; in a batch queue, the batch that holds it.
+
+        Raises:
+            NotInStore: The queue has no such offset, or its message has left the log.
+            CorruptRecord: The unit points at something else than a message of this queue.
+        """
+        if queue_id in self.batch_queue_ids.get(topic, ()):
+            batch = self.batch_queue(topic, queue_id).unit(queue_offset)
+            return self.log.message_at(batch.physical_offset, batch.size)
+        unit = self.queue(topic, queue_id).unit(queue_offset)
+        if not unit.is_written:
+            raise NotInStore(f"queue {topic}/{queue_id} holds no message at {queue_offset}")
+        found = self.log.message_at(unit.physical_offset, unit.size)
+        if not belongs(found, topic, queue_id, queue_offset):
+            raise CorruptRecord(
+                f"unit {queue_offset} of queue {topic}/{queue_id} points at message "
+                f"{found.queue_offset} of {found.topic}/{found.queue_id}",
+                physical_offset=unit.physical_offset,
+            )
+        return found
+
+    def messages_by_id(self, text: str, topic: str | None = None) -> list[StoredMessage]:
+        """Return the messages with an id: at most one for an offset id, copies too for a unique key.
+
+        Unique keys are looked up in the index, which needs the topic; without one every topic of
+        the store is tried. Both kinds of id have the same lengths, so both are tried.
+        """
+        found: list[StoredMessage] = []
+        try:
+            place = message_id.decode_offset_id(text)
+        except ValueError:
+            place = None
+        if place is not None:
+            try:
+                one = self.message_at(place.physical_offset)
+            except (NotInStore, CorruptRecord):
+                pass
+            else:
+                if one.store_host == place.store_host:
+                    found.append(one)
+        for name in [topic] if topic else self._topic_names():
+            for one in self.messages_by_key(name, text).messages:
+                if one.unique_key == text and one not in found:
+                    found.append(one)
+        return found
+
+    def _topic_names(self) -> list[str]:
+        return sorted({*self.queue_ids, *self.batch_queue_ids, *self.topics()})
+
+    def messages_by_key(
+        self,
+        topic: str,
+        key: str,
+        begin_ms: int = 0,
+        end_ms: int = END_OF_TIME_MS,
+    ) -> KeyHits:
+        """Return the messages of a topic that carry a key, or have it as unique key, in log order.
+
+        The index only proposes; topic, key and store time (``begin_ms <= t <= end_ms``) are checked
+        on each message (anchors D8, D9, D10). All of them: no limit of 64.
+
+        Raises:
+            CorruptRecord: An index file that may hold the key is damaged.
+        """
+        found: list[StoredMessage] = []
+        unreadable: list[CorruptRecord] = []
+        for physical_offset in self.index.candidates(
+            index_entry.key_of(topic, key), begin_ms, end_ms
+        ):
+            try:
+                one = self.message_at(physical_offset)
+            except NotInStore:
+                continue  # expired, or cut off by a recovery: index entries stay
+            except CorruptRecord as error:
+                unreadable.append(error)
+                continue
+            is_hit = one.topic == topic and (key == one.unique_key or key in one.keys)
+            if is_hit and begin_ms <= one.store_timestamp <= end_ms:
+                found.append(one)
+        return KeyHits(found, unreadable)
+
+    def offset_by_time(
+        self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary = Boundary.LOWER
+    ) -> int:
+        """Return the queue offset that a time names, within ``[min_offset, max_offset]``.
+
+        ``LOWER``: the first message stored at or after it, ``max_offset`` if none. ``UPPER``: the
+        last at or before it, ``min_offset`` if none. Equal times count as one block (anchors D15).
+        """
+        if queue_id in self.batch_queue_ids.get(topic, ()):
+            return self._batch_offset_by_time(topic, queue_id, timestamp_ms, boundary)
+        queue = self.queue(topic, queue_id)
+        span = range(queue.min_offset, queue.max_offset)
+        search = bisect.bisect_left if boundary is Boundary.LOWER else bisect.bisect_right
+        place = search(span, timestamp_ms, key=lambda n: self._store_time(queue, n))
+        if boundary is Boundary.LOWER:
+            return queue.min_offset + place
+        return queue.min_offset + max(place - 1, 0)
+
+    def _batch_offset_by_time(
+        self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary
+    ) -> int:
+        queue = self.batch_queue(topic, queue_id)
+        times = queue.units["store_timestamp"].astype(np.int64)
+        if boundary is Boundary.LOWER:
+            place = int(np.searchsorted(times, timestamp_ms, "left"))
+            return (
+                queue.max_offset if place == len(times) else int(queue.units["queue_offset"][place])
+            )
+        place = int(np.searchsorted(times, timestamp_ms, "right")) - 1
+        return int(queue.units["queue_offset"][max(place, 0)]) if len(times) else 0
+
+    def _store_time(self, queue: ConsumeQueueView, queue_offset: int) -> int:
+        """Return a message's store time; of a damaged one, that of the nearest before it."""
+        for number in range(queue_offset, queue.min_offset - 1, -1):
+            try:
+                unit = queue.unit(number)
+                return self.log.message_at(unit.physical_offset, unit.size).store_timestamp
+            except (CorruptRecord, NotInStore):
+                continue
+        return 0
+
+    # Files and tables -----------------------------------------------------------------------
+
+    def log_file_states(self) -> Iterator[LogFileState]:
+        """Yield each log file with its first and last message; reads heads and tails only."""
+        for file in self.log.files:
+            first = self.log.first_record(file)
+            if first is None:
+                at = self.log.find_record(file.start, file.end)
+                first = self._readable(at, file.end)
+            last = self.log.last_record(file) if first else None
+            used = last.physical_offset + last.store_size if last else file.start
+            yield LogFileState(
+                file,
+                first.physical_offset if first else None,
+                last.physical_offset if last else None,
+                first.store_timestamp if first else None,
+                last.store_timestamp if last else None,
+                file.nominal_end - used,
+            )
+
+    def _readable(self, at: int, stop: int) -> StoredMessage | None:
+        return self._record_after(Damage(at, 0, Verdict.BAD_MAGIC, ""), stop)
+
+    def topics(self) -> dict[str, config_tables.TopicConfig]:
+        """Return the topic table. Raises ``CorruptRecord`` if it cannot be read."""
+        return config_tables.topics(self._folder)
+
+    def consumer_offsets(self) -> list[config_tables.ConsumerOffset]:
+        """Return every group's offsets. Raises ``CorruptRecord`` if they cannot be read."""
+        return config_tables.consumer_offsets(self._folder)
+
+    def delay_offsets(self) -> dict[int, int]:
+        """Return how far each delay level has delivered: level -> queue offset."""
+        return config_tables.delay_offsets(self._folder)
+
+    def delay_progress(self) -> list[tuple[int, int, int]]:
+        """Return (level, next queue offset to deliver, queue offset of the end) for each level."""
+        offsets = self.delay_offsets()
+        levels = {
+            *offsets,
+            *(number + 1 for number in self.queue_ids.get(names.SCHEDULE_TOPIC, ())),
+        }
+        return [
+            (level, offsets.get(level, 0), self.queue(names.SCHEDULE_TOPIC, level - 1).max_offset)
+            for level in sorted(levels)
+        ]
+
+    def subscription_groups(self) -> dict[str, config_tables.Table]:
+        """Return the group table as stored."""
+        return config_tables.subscription_groups(self._folder)
+
+
+def belongs(message: StoredMessage, topic: str, queue_id: int, queue_offset: int) -> bool:
+    """Whether a message is what a queue's unit should point at.
+
+    A light queue (LMQ) points at messages of other topics that name it in INNER_MULTI_DISPATCH.
+    """
+    if message.topic == topic:
+        return message.queue_id == queue_id and message.queue_offset == queue_offset
+    queues = message.properties.get(props.INNER_MULTI_DISPATCH, "").split(props.LMQ_SEPARATOR)
+    return topic in queues

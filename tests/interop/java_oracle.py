@@ -1,0 +1,169 @@
+"""RocketMQ's own Java classes as a process that answers: what the tests of this folder compare with.
+
+``Oracle.java`` is compiled against the official jars of one version and started once a session.
+The jars come from Maven, once a user: ``$REPUT_JARS/VERSION``, or ``~/.cache/reput/jars/VERSION``.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+DEFAULT_VERSIONS = ("4.9.7", "5.5.0")
+ALL_VERSIONS = ("4.5.2", *DEFAULT_VERSIONS)
+INSTALL = (
+    "install a JDK 17 or later and Maven "
+    "(Debian, Ubuntu: openjdk-17-jdk-headless maven; macOS: brew install openjdk@17 maven)"
+)
+JVM_OPTIONS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xlog:disable")
+
+Word = str | bytes | int
+
+
+class JavaUnavailable(Exception):
+    """A tool or the jars are missing; the text says what to install."""
+
+
+class JavaError(Exception):
+    """Java threw an exception on a request."""
+
+
+def wants_all_versions() -> bool:
+    return os.environ.get("REPUT_INTEROP") == "all"
+
+
+def versions() -> tuple[str, ...]:
+    return ALL_VERSIONS if wants_all_versions() else DEFAULT_VERSIONS
+
+
+def tool(name: str) -> str:
+    """Return the path of ``java``, ``javac`` or ``mvn``. Raises ``JavaUnavailable``."""
+    home = os.environ.get("JAVA_HOME")
+    if home and name != "mvn":
+        path = shutil.which(name, path=str(Path(home, "bin")))
+    else:
+        path = shutil.which(name)
+    if path is None:
+        raise JavaUnavailable(f"{name} is missing: {INSTALL}")
+    return path
+
+
+def jars(version: str) -> Path:
+    """Return the folder with the jars of a version, fetched if they are not there.
+
+    Raises:
+        JavaUnavailable: There is no Maven, or it cannot fetch them.
+    """
+    root = os.environ.get("REPUT_JARS")
+    cache = Path(root) if root else Path.home() / ".cache" / "reput" / "jars"
+    folder = cache / version
+    pom = HERE / "pom.xml"
+    names = [f"{node.text}-{version}.jar" for node in _artifacts(pom)]
+    if all((folder / name).is_file() for name in names):
+        return folder
+    mvn = tool("mvn")
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache, prefix=f".{version}-") as new:
+        command = [mvn, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
+        command += [f"-Drocketmq.version={version}", "-DincludeScope=runtime"]
+        result = subprocess.run(
+            [*command, f"-DoutputDirectory={new}/jars"], capture_output=True, text=True, check=False
+        )
+        if result.returncode:
+            raise JavaUnavailable(f"mvn could not fetch RocketMQ {version}: {result.stdout[-800:]}")
+        if folder.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+        try:
+            Path(new, "jars").rename(folder)
+        except OSError:  # another session was faster
+            if not all((folder / name).is_file() for name in names):
+                raise
+    return folder
+
+
+def _artifacts(pom: Path) -> list[ElementTree.Element]:
+    space = "{http://maven.apache.org/POM/4.0.0}"
+    return ElementTree.parse(pom).findall(f".//{space}dependency/{space}artifactId")
+
+
+class Oracle:
+    """A running ``Oracle.java``.
+
+    Args:
+        version: Of RocketMQ.
+        work: An empty folder for classes, temporary files and the logs that RocketMQ writes home.
+
+    Raises:
+        JavaUnavailable: A tool or the jars are missing.
+    """
+
+    def __init__(self, version: str, work: Path) -> None:
+        self.version = version
+        self.is_4 = version.startswith("4.")
+        java, javac, libraries = tool("java"), tool("javac"), str(jars(version) / "*")
+        # -XDignore.symbol.file: no warning that Unsafe is internal.
+        compiling = [javac, "-XDignore.symbol.file", "-proc:none", "-nowarn", "-cp", libraries]
+        subprocess.run([*compiling, "-d", str(work), str(HERE / "Oracle.java")], check=True)
+        self._log = work / "stderr.txt"
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [
+                    java,
+                    *JVM_OPTIONS,
+                    f"-Djava.io.tmpdir={work}",
+                    f"-Duser.home={work}",
+                    "-cp",
+                    os.pathsep.join((str(work), libraries)),
+                    "Oracle",
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd=work,
+            )
+
+    def ask(self, command: str, requests: Iterable[Sequence[Word]]) -> list[Any]:
+        """Return the answer to each request. Raises ``JavaError`` if one of them failed."""
+        lines = [" ".join((command, *map(_word, words))) for words in requests]
+        to, back = self._process.stdin, self._process.stdout
+        assert to is not None
+        assert back is not None
+        # Java reads up to the dot before it writes, so neither pipe can block both ends.
+        to.write("\n".join((*lines, ".\n")).encode("ascii"))
+        to.flush()
+        values = []
+        for line in lines:
+            raw = back.readline()
+            if not raw:
+                raise JavaError(f"Java died: {self._log.read_text(errors='replace')[-2000:]}")
+            values.append((line, json.loads(raw)))
+        for line, answer in values:
+            if "error" in answer:
+                raise JavaError(f"{line[:500]}: {answer['error']}")
+        return [answer["value"] for _, answer in values]
+
+    def ask_one(self, command: str, *words: Word) -> Any:
+        """Return the answer to one request."""
+        return self.ask(command, [words])[0]
+
+    def close(self) -> None:
+        """Let the process end."""
+        self._process.communicate()
+
+
+def property_words(properties: dict[str, str]) -> list[Word]:
+    """Return a property map as the words of a request."""
+    return [len(properties), *(text for pair in properties.items() for text in pair)]
+
+
+def _word(value: Word) -> str:
+    if isinstance(value, int):
+        return str(value)
+    data = value.encode("utf-16-be", "surrogatepass") if isinstance(value, str) else value
+    return data.hex() or "-"

@@ -1,0 +1,122 @@
+"""Batch bodies: the same bytes as Java's producer, and the same messages as Java's consumer."""
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+
+from interop import samples
+from interop.java_oracle import Oracle, Word, property_words
+from reput.format import (
+    batch,
+    body as bodies,
+    message as records,
+    properties as props,
+    sys_flag as flags,
+)
+from reput.format.batch import InnerMessage
+
+pytestmark = pytest.mark.interop
+
+BATCHES = 400
+
+
+def writes_last_separator(oracle: Oracle) -> bool:
+    return oracle.version != "4.9.7"
+
+
+def inner_words(message: InnerMessage) -> list[Word]:
+    return [message.flag, message.body, *property_words(props.decode(message.property_bytes))]
+
+
+def random_batch(random: Random, *, last_separator: bool = True) -> list[InnerMessage]:
+    return [
+        InnerMessage(
+            samples.number(random, 32),
+            samples.body(random)[:500],
+            props.encode(samples.properties(random), last_separator=last_separator),
+        )
+        for _ in range(random.choice((1, 2, 3, 10)))
+    ]
+
+
+def as_java_says(messages: list[InnerMessage]) -> list[dict[str, Any]]:
+    return [
+        {
+            "flag": message.flag,
+            "body": message.body.hex(),
+            "properties": props.decode(message.property_bytes),
+        }
+        for message in messages
+    ]
+
+
+def test_java_encodes_the_same_bytes(oracle: Oracle) -> None:
+    random = Random(1)
+    batches = [
+        random_batch(random, last_separator=writes_last_separator(oracle)) for _ in range(BATCHES)
+    ]
+    requests = [[word for message in part for word in inner_words(message)] for part in batches]
+    for part, answer in zip(batches, oracle.ask("encodeBatch", requests), strict=True):
+        assert batch.encode(part).hex() == answer
+        assert batch.decode(bytes.fromhex(answer)) == part
+
+
+def test_java_decodes_what_we_encode(oracle: Oracle) -> None:
+    random = Random(2)
+    batches = [random_batch(random, last_separator=i % 2 == 0) for i in range(BATCHES)]
+    answers = oracle.ask("decodeBatch", [(batch.encode(part),) for part in batches])
+    for part, answer in zip(batches, answers, strict=True):
+        assert answer == as_java_says(part)
+
+
+def test_empty_batch(oracle: Oracle) -> None:
+    assert oracle.ask_one("decodeBatch", b"") == batch.decode(b"") == []
+    assert oracle.ask_one("encodeBatch") == batch.encode([]).hex() == ""
+
+
+def test_batch_record_unwraps_as_in_a_5x_client(oracle: Oracle) -> None:
+    if oracle.is_4:
+        pytest.skip("4.x knows no batch records")
+    random = Random(3)
+    outers = []
+    for i in range(BATCHES):
+        outer = samples.message(random)
+        inner = random_batch(random)
+        first = random.randrange(1 << 40)
+        sys_flag = outer.sys_flag | flags.INNER_BATCH | flags.NEED_UNWRAP
+        compression = [0, *samples.COMPRESSIONS.values()][i % 5]
+        if compression:
+            sys_flag = sys_flag & ~flags.COMPRESSION_TYPE_MASK | compression
+        body = bodies.compress(batch.encode(inner), sys_flag)
+        outer = replace(
+            outer,
+            sys_flag=sys_flag,
+            body=body,
+            body_crc=bodies.crc(body),
+            queue_offset=first,
+            property_bytes=props.encode(
+                {props.INNER_BASE: str(first), props.INNER_NUM: str(len(inner))}
+            ),
+        )
+        outers.append(samples.stored(outer))
+    answers = oracle.ask("unwrap", [(record,) for _, record in outers])
+    for (outer, _), answer in zip(outers, answers, strict=True):
+        messages = batch.unwrap(outer)
+        assert len(messages) == len(answer)
+        for message, java in zip(messages, answer, strict=True):
+            assert message.topic == java["topic"]
+            assert message.plain_body().hex() == java["body"]
+            assert message.queue_id == java["queueId"]
+            assert message.queue_offset == java["queueOffset"]
+            assert message.physical_offset == java["physicalOffset"]
+            assert message.born_timestamp == java["bornTimestamp"]
+            assert message.store_timestamp == java["storeTimestamp"]
+            assert str(message.born_host) == java["bornHost"]
+            assert str(message.store_host) == java["storeHost"]
+            assert message.flag == java["flag"]
+            # The client copies WAIT, which matters to nobody any more, from the record around.
+            assert java["properties"] == {**message.properties, props.WAIT: "true"}
+            assert not message.sys_flag & (flags.INNER_BATCH | flags.COMPRESSED)
+            assert records.encode(message)  # can stand alone
