@@ -7,9 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import golden
 import hypothesis
 import pytest
+
+import golden
 
 # Examples follow from the test alone, so that a run that passed passes again.
 hypothesis.settings.register_profile(

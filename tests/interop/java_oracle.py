@@ -1,4 +1,4 @@
-"""RocketMQ's own Java classes as a process that answers: what the tests of this folder compare with.
+"""RocketMQ's own Java classes as a process that answers: what these tests compare with.
 
 ``Oracle.java`` is compiled against the official jars of one version and started once a session.
 The jars come from Maven, once a user: ``$REPUT_JARS/VERSION``, or ``~/.cache/reput/jars/VERSION``.

@@ -12,14 +12,12 @@ ODD = (
 )
 SURROGATES = "\ud800\ud83d\udbff\udc00\ude00\udfff"
 TOPIC = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789%|_-"
-MALFORMED = [
-    bytes.fromhex(text)
-    for text in (
-        # continuation alone, lead alone, overlong, surrogates, over U+10FFFF, never used
-        "80 bf c3 e2 e282 f0 f09f f09f98 c080 c1bf e08080 e09fbf f08080af f08fbfbf eda080 edbfbf "
-        "eda0bdedb880 eda0 edb0 ed f4908080 f48fbf f5808080 f888808080 fc8480808080 fe ff efbf"
-    ).split()
-]
+# Continuation alone, lead alone, overlong, surrogates, over U+10FFFF, bytes that are never used.
+MALFORMED_HEX = """
+    80 bf c3 e2 e282 f0 f09f f09f98 c080 c1bf e08080 e09fbf f08080af f08fbfbf eda080 edbfbf
+    eda0bdedb880 eda0 edb0 ed f4908080 f48fbf f5808080 f888808080 fc8480808080 fe ff efbf
+"""
+MALFORMED = [bytes.fromhex(text) for text in MALFORMED_HEX.split()]
 COMPRESSIONS = {
     "zlib": flags.COMPRESSED | flags.COMPRESSION_ZLIB,
     "zlib of clients before 4.9.4": flags.COMPRESSED,
@@ -61,7 +59,9 @@ def odd_property_bytes(random: Random) -> bytes:
     pieces: list[bytes] = []
     for _ in range(random.randint(0, 12)):
         name = random.choice(("", "TAGS", "KEYS", "a", "a", "é", "😀", text(random, 6)))
-        value = random.choice(("", "", "x", "v\x01w", "\x01", "\x01\x01b", "日本", text(random, 20)))
+        value = random.choice(
+            ("", "", "x", "v\x01w", "\x01", "\x01\x01b", "日本", text(random, 20))
+        )
         between = random.choice(("\x01", "\x01", "\x01", "\x01", "", "\x01\x01"))
         end = random.choice(("\x02", "\x02", "\x02", "\x02", "", "\x02\x02"))
         pieces.append((name + between + value + end).encode())

@@ -68,7 +68,9 @@ def test_crc(oracle: Oracle) -> None:
 
 def test_offset_id_from_java(oracle: Oracle) -> None:
     random = Random(3)
-    hosts = [samples.host(random, is_v6=oracle.version != "4.5.2" and i % 2 == 0) for i in range(500)]
+    hosts = [
+        samples.host(random, is_v6=oracle.version != "4.5.2" and i % 2 == 0) for i in range(500)
+    ]
     offsets = [samples.number(random, 64) for _ in hosts]
     ids = oracle.ask(
         "createMessageId",
@@ -81,7 +83,9 @@ def test_offset_id_from_java(oracle: Oracle) -> None:
 
 def test_offset_id_to_java(oracle: Oracle) -> None:
     random = Random(4)
-    hosts = [samples.host(random, is_v6=oracle.version != "4.5.2" and i % 2 == 0) for i in range(500)]
+    hosts = [
+        samples.host(random, is_v6=oracle.version != "4.5.2" and i % 2 == 0) for i in range(500)
+    ]
     ids = [message_id.encode_offset_id(host, samples.number(random, 64)) for host in hosts]
     ids += [text.lower() for text in ids]  # people paste what tools print
     for text, answer in zip(ids, oracle.ask("decodeMessageId", [(i,) for i in ids]), strict=True):

@@ -84,6 +84,8 @@ FIXED_BYTES_V1 = (
 )
 """91: a V1 record with two IPv4 hosts, without body, topic and properties."""
 
+TOPIC_BYTES_MAX_V1 = 127
+
 CRC_PROPERTY_BYTES = 20
 """``__CRC32#`` property at the very end: name (8), ``\\x01``, ten digits, ``\\x02``."""
 CRC_PROPERTY_PREFIX = (props.CRC32 + props.NAME_VALUE_SEPARATOR).encode()
@@ -222,8 +224,7 @@ def encode(message: StoredMessage) -> bytes:
         raise ValueError(
             f"properties take {len(message.property_bytes)} bytes, over {props.LENGTH_MAX}"
         )
-    # Java reads the one-byte length as signed, so 128 and up need V2.
-    is_v2 = message.version == 2 or len(topic) > 127
+    is_v2 = message.version == 2 or len(topic) > TOPIC_BYTES_MAX_V1
     topic_length = TOPIC_LENGTH_V2 if is_v2 else TOPIC_LENGTH_V1
     if len(topic) > 32767:
         raise ValueError(f"topic takes {len(topic)} bytes, over 32767")
@@ -317,7 +318,10 @@ def classify(
         return Verdict.BAD_LENGTH, 0
     (topic_bytes,) = topic_length.unpack_from(view, topic_at)
     properties_at = topic_at + topic_length.size + topic_bytes
-    if properties_at + PROPERTIES_LENGTH.size > end:
+    # Java reads the length of V1 as a signed byte: such a topic cannot have been written.
+    if properties_at + PROPERTIES_LENGTH.size > end or (
+        magic == MAGIC_V1 and topic_bytes > TOPIC_BYTES_MAX_V1
+    ):
         return Verdict.BAD_LENGTH, 0
     (property_bytes,) = PROPERTIES_LENGTH.unpack_from(view, properties_at)
     if property_bytes < 0 or properties_at + PROPERTIES_LENGTH.size + property_bytes != end:

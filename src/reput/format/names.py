@@ -35,6 +35,7 @@ SYSTEM_TOPICS = frozenset(
     }
 )
 SYSTEM_TOPIC_PREFIX = "rmq_sys_"  # 5.x: revive log, member sync, wheel timer
+SYNC_MEMBER_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"  # 5.x, then the broker's name
 REPLY_TOPIC_SUFFIX = "_REPLY_TOPIC"
 
 RETRY_PREFIX = "%RETRY%"

@@ -6,6 +6,7 @@ log is; a record or a run of damage that crosses a window comes out whole.
 """
 
 import bisect
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -92,6 +93,17 @@ class LogBatch:
     def columns(self) -> kernels.Columns:
         """Decode the records."""
         return kernels.Columns(self.buffer, self.positions)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRecords:
+    """Records that stood where they were looked for, and those that did not."""
+
+    batch: LogBatch
+    rows: npt.NDArray[np.int64]
+    """For each record of the batch, which of the asked-for offsets it stands at."""
+    bad: tuple[tuple[int, Damage], ...]
+    """Which of the asked-for offsets have no record of the asked-for size, and why."""
 
 
 class CommitLogView:
@@ -255,6 +267,82 @@ class CommitLogView:
                 return last
         return None
 
+    def read_at(
+        self,
+        physical_offsets: npt.NDArray[np.int64],
+        sizes: npt.NDArray[np.int32],
+        *,
+        check_crc: bool = True,
+    ) -> Iterator[FoundRecords]:
+        """Read records whose offsets and sizes are known, as from a consume queue, in windows.
+
+        Args:
+            physical_offsets: Ascending.
+            sizes: Of the same records.
+            check_crc: Compare bodies and records with their checksums.
+        """
+        starts = np.array([file.start for file in self.files], np.int64)
+        row = 0
+        while row < len(physical_offsets):
+            place = int(np.searchsorted(starts, physical_offsets[row], "right")) - 1
+            file = self.files[place] if place >= 0 else None
+            if file is None or physical_offsets[row] >= file.end:
+                gone = Damage(int(physical_offsets[row]), int(sizes[row]), Verdict.MISSING, "")
+                nothing = dataclasses.replace(_only(gone), damage=())
+                yield FoundRecords(nothing, np.empty(0, np.int64), ((row, gone),))
+                row += 1
+                continue
+            stop = self._window_rows(file, physical_offsets, sizes, row)
+            yield self._read_window(file, physical_offsets, sizes, row, stop, check_crc)
+            row = stop
+
+    def _window_rows(
+        self,
+        file: LogFile,
+        physical_offsets: npt.NDArray[np.int64],
+        sizes: npt.NDArray[np.int32],
+        row: int,
+    ) -> int:
+        """Return behind which row a window that starts at ``row`` ends."""
+        limit = min(file.end, int(physical_offsets[row]) + self._folder.window_bytes)
+        stop = int(np.searchsorted(physical_offsets, limit, "left"))
+        gaps = physical_offsets[row + 1 : stop] - physical_offsets[row : stop - 1] - sizes[row : stop - 1]
+        wide = np.flatnonzero(gaps > self._folder.gap_bytes_max)
+        stop = row + 1 + int(wide[0]) if len(wide) else stop
+        return max(min(stop, row + _SEGMENTS_MAX), row + 1)
+
+    def _read_window(
+        self,
+        file: LogFile,
+        physical_offsets: npt.NDArray[np.int64],
+        sizes: npt.NDArray[np.int32],
+        row: int,
+        stop: int,
+        check_crc: bool,
+    ) -> FoundRecords:
+        base = int(physical_offsets[row])
+        end = min(int((physical_offsets[row:stop] + sizes[row:stop]).max()), file.end)
+        window = self._read(file, base - file.start, end - base)
+        positions = physical_offsets[row:stop] - base
+        judged = kernels.judge(
+            window,
+            positions,
+            physical_offset=base,
+            file_end=file.nominal_end - base,
+            check_crc=check_crc,
+        )
+        good = (judged.verdicts == Verdict.MESSAGE) & (judged.sizes == sizes[row:stop])
+        bad = []
+        for i in np.flatnonzero(~good):
+            verdict = Verdict(int(judged.verdicts[i]))
+            # Framed right but of another size than asked for: not the record that was meant.
+            verdict = Verdict.BAD_SIZE if verdict is Verdict.MESSAGE else verdict
+            verdict = Verdict.BAD_MAGIC if verdict is Verdict.BLANK else verdict
+            at = base + int(positions[i])
+            bad.append((row + int(i), Damage(at, int(sizes[row + i]), verdict, file.name)))
+        batch = LogBatch(window, base, positions[good], judged.sizes[good])
+        return FoundRecords(batch, row + np.flatnonzero(good), tuple(bad))
+
     def walk(
         self, start: int, stop: int, *, check_crc: bool = True, is_end: bool = True
     ) -> Iterator[LogBatch]:
@@ -322,8 +410,27 @@ class CommitLogView:
                 found.sizes[is_message],
                 tuple(_closed(run) for run in runs),
             )
+        if pending is None and at == stop < file.nominal_end and not may_end_in_zeros:
+            # Damage that begins just here has no other walk to report it.
+            pending = self._damage_at(file, stop)
+            at += pending.length if pending else 0
+        if pending is not None and at >= stop and stop < file.nominal_end:
+            # It may reach further than this walk was to go.
+            end = self.find_record(at, file.nominal_end)
+            if pending.verdict is not Verdict.ZEROS or end < file.nominal_end:
+                pending = dataclasses.replace(pending, length=end - pending.physical_offset)
         if pending is not None and not (pending.verdict is Verdict.ZEROS and may_end_in_zeros):
             yield _only(_closed(pending))
+
+
+    def _damage_at(self, file: LogFile, physical_offset: int) -> Damage | None:
+        position = physical_offset - file.start
+        window = self._read(file, position, self._folder.window_bytes)
+        file_end = file.nominal_size - position
+        found = kernels.scan(window, 0, 1, physical_offset=physical_offset, file_end=file_end, room=1)
+        runs = _runs(found, physical_offset, file.name)
+        is_framing = runs and runs[0].verdict not in (Verdict.BAD_CRC, Verdict.BAD_RECORD_CRC)
+        return runs[0] if is_framing else None
 
 
 def _runs(found: kernels.Segments, at: int, file: str) -> list[Damage]:

@@ -39,6 +39,8 @@ class Folder(Protocol):
     """The root as the user wrote it."""
     window_bytes: int
     """How much to read at once when walking."""
+    gap_bytes_max: int
+    """Reading on through a gap of this size is cheaper than a second read."""
 
     def entries(self, path: str) -> list[Entry]:
         """Return what a folder holds, by name; nothing for a folder that is not there."""
@@ -72,6 +74,7 @@ class LocalFolder:
     """A folder on a file system of this machine."""
 
     window_bytes = 32 * 1024 * 1024
+    gap_bytes_max = 1 << 62  # a map copies nothing
 
     def __init__(self, location: str, root: Path) -> None:
         self.location = location
@@ -142,6 +145,7 @@ class RemoteFolder:
     """A folder that pyarrow.fs reaches through its URI, read in ranges."""
 
     window_bytes = 16 * 1024 * 1024
+    gap_bytes_max = 256 * 1024
 
     def __init__(self, location: str) -> None:
         self.location = location

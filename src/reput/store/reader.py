@@ -528,6 +528,23 @@ class StoreReader:
             for level in sorted(levels)
         ]
 
+    def broker_name(self) -> str:
+        """Return the name of the broker that keeps this store; empty if its tables do not tell.
+
+        A 5.x broker has a topic that names it; any broker has one of its own name, with one queue,
+        open for reading, writing and inheriting.
+        """
+        topics = self.topics()
+        for name in topics:
+            if name.startswith(names.SYNC_MEMBER_PREFIX):
+                return name.removeprefix(names.SYNC_MEMBER_PREFIX)
+        own = [
+            name
+            for name, topic in topics.items()
+            if topic.perm == 7 and topic.read_queue_count == 1 and topic.write_queue_count == 1
+        ]
+        return own[0] if len(own) == 1 else ""
+
     def subscription_groups(self) -> dict[str, config_tables.Table]:
         """Return the group table as stored."""
         return config_tables.subscription_groups(self._folder)

@@ -1,7 +1,7 @@
 """Batch kernels over log buffers: the layouts of this package at memory speed.
 
-``scan`` walks a buffer into segments with verdicts, ``find_record`` finds the next record behind
-damage, ``Columns`` decodes records into Arrow-shaped buffers and gives what dispatch needs (tags
+``scan`` walks a buffer into segments with verdicts, ``judge`` looks at given
+positions, ``find_record`` finds the next record behind damage, ``Columns`` decodes records into Arrow-shaped buffers and gives what dispatch needs (tags
 codes, key hashes). Written once in numba's subset of Python (``scan``, ``columns``, ``hashes``),
 compiled ahead of time; ``twin`` is the same in plain Python.
 
@@ -26,6 +26,7 @@ __all__ = [
     "data_end",
     "engine",
     "find_record",
+    "judge",
     "scan",
 ]
 
@@ -45,4 +46,5 @@ checksum = _chosen.checksum
 data_end = _chosen.data_end
 engine = _chosen.engine
 find_record = _chosen.find_record
+judge = _chosen.judge
 scan = _chosen.scan

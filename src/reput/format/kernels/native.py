@@ -190,6 +190,35 @@ def scan(
     return Segments(positions[:count], sizes[:count], verdicts[:count], int(next_position[0]))
 
 
+def judge(
+    buffer: Buffer,
+    positions: IntArray,
+    *,
+    physical_offset: int,
+    file_end: int | None = None,
+    check_crc: bool = True,
+) -> Segments:
+    """Judge what stands at given positions. See ``twin.judge``."""
+    data = _as_bytes(buffer)
+    positions = np.ascontiguousarray(positions, np.int64)
+    sizes = np.empty(len(positions), np.int32)
+    verdicts = np.empty(len(positions), np.uint8)
+    _call(
+        "judge",
+        _address(data),
+        len(data),
+        len(data) if file_end is None else file_end,
+        physical_offset,
+        int(check_crc),
+        _address(crc_tables()),
+        _address(positions),
+        len(positions),
+        _address(sizes),
+        _address(verdicts),
+    )
+    return Segments(positions, sizes, verdicts, len(data))
+
+
 def find_record(
     buffer: Buffer, position: int, *, physical_offset: int, file_end: int | None = None
 ) -> int:

@@ -57,6 +57,7 @@ JUDGED = record.JUDGED_BYTES
 HEAD_WORD = record.SIZE_AND_MAGIC.size
 CRC_BYTES = record.CRC_PROPERTY_BYTES
 CRC_PREFIX = int.from_bytes(record.CRC_PROPERTY_PREFIX[:8], "little", signed=True)
+TOPIC_MAX_V1 = record.TOPIC_BYTES_MAX_V1
 MAGIC_LEAD = MAGIC_V1 >> 24 & 255
 BLANK_LEAD = MAGIC_BLANK >> 24 & 255
 
@@ -116,8 +117,9 @@ def frame(at, left, file_left, physical_offset):  # type: ignore[no-untyped-def]
     topic = tail + TAIL_BYTES + body_length
     if body_length < 0 or topic + width > end:
         return BAD_LENGTH
-    properties = topic + width + load_topic_length(topic, magic)
-    if properties + 2 > end:
+    topic_length = load_topic_length(topic, magic)
+    properties = topic + width + topic_length
+    if properties + 2 > end or (magic == MAGIC_V1 and topic_length > TOPIC_MAX_V1):
         return BAD_LENGTH
     property_length = load_i16(properties)
     if property_length < 0 or properties + 2 + property_length != end:
@@ -185,7 +187,8 @@ def last_data(start, end):  # type: ignore[no-untyped-def]
 def resync(buffer, position, end, file_end, base):  # type: ignore[no-untyped-def]
     """Return the next position, from ``position``, where a framed record or blank stands, or ``end``."""
     at = position
-    while end - at >= HEAD_WORD:
+    least = JUDGED if end < file_end else HEAD_WORD  # fewer bytes of a part prove nothing
+    while end - at >= least:
         lead = get_u8(buffer + at + AT_MAGIC)
         if lead == MAGIC_LEAD or lead == BLANK_LEAD:
             verdict = frame(buffer + at, end - at, file_end - at, base + at)
@@ -196,13 +199,19 @@ def resync(buffer, position, end, file_end, base):  # type: ignore[no-untyped-de
 
 
 @njit(**COMPILE_OPTIONS)
+def unjudged(position, end):  # type: ignore[no-untyped-def]
+    """Return where what follows ``position`` in a part becomes too short to judge."""
+    return max(position + 1, end - JUDGED + 1)
+
+
+@njit(**COMPILE_OPTIONS)
 def damage_end(buffer, position, end, file_end, base):  # type: ignore[no-untyped-def]
     """Return where damage at ``position`` ends: at the next record, or before the zeros of the tail."""
     found = resync(buffer, position + 1, end, file_end, base)
     if found < end:
         return found
     if end < file_end:
-        return max(position + 1, end - JUDGED + 1)
+        return unjudged(position, end)
     behind = last_data(buffer + position, buffer + end) - buffer
     # A zero run shorter than a head word cannot be told from the end of what is damaged.
     return behind if end - behind >= HEAD_WORD and behind > position else end
@@ -248,7 +257,8 @@ def scan(  # type: ignore[no-untyped-def]
             behind = zeros_until(buffer + at, buffer + end) - buffer
             if behind == end:
                 verdict = ZEROS
-                size = end - at
+                # The last zeros of a part may be the first bytes of a TOTALSIZE.
+                size = (unjudged(at, end) if end < file_end else end) - at
             else:
                 size = damage_end(buffer, at, end, file_end, base) - at
         put_i64(positions + 8 * count, at)
@@ -258,6 +268,30 @@ def scan(  # type: ignore[no-untyped-def]
         at += size
     put_i64(next_position, at)
     return count
+
+
+@njit(**COMPILE_OPTIONS)
+def judge(buffer, end, file_end, base, check, table, positions, count, sizes, verdicts):  # type: ignore[no-untyped-def]
+    """Entry point: judge what stands at ``count`` given positions, each within the buffer.
+
+    Sizes are what the record claims, 0 where it is framed wrong. Returns the number of messages.
+    """
+    good = 0
+    for i in range(count):
+        at = get_i64(positions + 8 * i)
+        verdict = frame(buffer + at, end - at, file_end - at, base + at)
+        size = 0
+        if verdict == MESSAGE or verdict == TRUNCATED:
+            size = load_i32(buffer + at) if end - at >= JUDGED else 0
+        elif verdict == BLANK:
+            size = file_end - at
+        if verdict == MESSAGE and check:
+            verdict = checksums(table, buffer + at, size)
+        if verdict == MESSAGE:
+            good += 1
+        put_i32(sizes + 4 * i, size)
+        put_u8(verdicts + i, verdict)
+    return good
 
 
 @njit(**COMPILE_OPTIONS)
@@ -272,5 +306,5 @@ def data_end(buffer, start, end):  # type: ignore[no-untyped-def]
     return last_data(buffer + start, buffer + end) - buffer
 
 
-ENTRY_POINTS = {"scan": 13, "find_record": 5, "data_end": 3}
+ENTRY_POINTS = {"scan": 13, "judge": 10, "find_record": 5, "data_end": 3}
 """Name to number of arguments; all are int64, and so is the result."""

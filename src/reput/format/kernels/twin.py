@@ -58,7 +58,8 @@ def scan(
     Returns:
         Segments that tile ``[start, next_position)``. Damage runs to the next position where a
         record or blank is framed right and stands where it says (a failed checksum: to the record's
-        end), or to the zeros that end the data. A record cut by the end of a part is left.
+        end), or to the zeros that end the data. A record cut by the end of a part is left, and so
+        are zeros and damage in the last bytes of a part, too few to hold a head.
     """
     view = memoryview(buffer).cast("B")
     end = len(view)
@@ -75,6 +76,9 @@ def scan(
                 verdict, size = Verdict.ZEROS, end - at
             else:
                 size = _damage_end(view, at, physical_offset, file_end) - at
+        if verdict is Verdict.ZEROS and file_end is not None and end < file_end:
+            # The last zeros of a part may be the first bytes of a TOTALSIZE.
+            size = _unjudged(at, end) - at
         found.append((at, size, verdict))
         at += size
     return Segments(
@@ -85,13 +89,49 @@ def scan(
     )
 
 
+def judge(
+    buffer: Buffer,
+    positions: IntArray,
+    *,
+    physical_offset: int,
+    file_end: int | None = None,
+    check_crc: bool = True,
+) -> Segments:
+    """Judge what stands at given positions, as ``message.classify`` does for one.
+
+    Returns:
+        The positions with the sizes records claim (0 where framed wrong) and the verdicts.
+        ``BAD_ZEROS`` also where zeros reach the end: a record should be there.
+    """
+    view = memoryview(buffer).cast("B")
+    found = []
+    for at in map(int, positions):
+        verdict, size = record.classify(
+            view, at, physical_offset + at, file_end=file_end, check_crc=check_crc
+        )
+        if verdict is Verdict.ZEROS:
+            too_short = len(view) - at < record.SIZE_AND_MAGIC.size
+            verdict, size = Verdict.BAD_SIZE if too_short else Verdict.BAD_ZEROS, 0
+        found.append((size, verdict))
+    return Segments(
+        np.asarray(positions, np.int64),
+        np.array([size for size, _ in found], np.int32),
+        np.array([verdict for _, verdict in found], np.uint8),
+        len(view),
+    )
+
+
+def _unjudged(at: int, end: int) -> int:
+    return max(at + 1, end - record.JUDGED_BYTES + 1)
+
+
 def _damage_end(view: memoryview, at: int, physical_offset: int, file_end: int | None) -> int:
     end = len(view)
     found = find_record(view, at + 1, physical_offset=physical_offset, file_end=file_end)
     if found < end:
         return found
     if file_end is not None and end < file_end:
-        return max(at + 1, end - record.JUDGED_BYTES + 1)
+        return _unjudged(at, end)
     behind = data_end(view, at)
     is_clear = end - behind >= record.SIZE_AND_MAGIC.size and behind > at
     return behind if is_clear else end

@@ -1,0 +1,9 @@
+"""Where PySpark finds ``format("rocketmq")``: it looks for ``DefaultSource`` in ``pyspark_*``."""
+
+from reput.spark.source import RocketMQDataSource
+
+__all__ = ["DefaultSource"]
+
+
+class DefaultSource(RocketMQDataSource):
+    """The data source under the name PySpark looks for."""

@@ -1,0 +1,1 @@
+"""RocketMQ stores as Spark DataFrames: ``spark.read.format("rocketmq")``."""

@@ -1,0 +1,139 @@
+"""What rows are wanted, as far as it can be told from columns: for skipping and for dropping.
+
+Pure. A ``Constraint`` is the meeting of what options and pushed-down predicates demand. Everything
+it says is checked on every row, so a predicate that went into one needs no second look by Spark.
+"""
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+_LOWEST, _HIGHEST = -(1 << 63), (1 << 63) - 1
+
+ALWAYS_PRESENT = frozenset(
+    {
+        "topic",
+        "queue_id",
+        "queue_offset",
+        "physical_offset",
+        "msg_id",
+        "offset_msg_id",
+        "store_size",
+    }
+)
+"""Columns that are never null in a row that is a message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Whole numbers from ``low`` to ``high``, both included."""
+
+    low: int = _LOWEST
+    high: int = _HIGHEST
+
+    def meet(self, other: "Span") -> "Span":
+        """Return what is in both."""
+        return Span(max(self.low, other.low), min(self.high, other.high))
+
+    @property
+    def is_all(self) -> bool:
+        """Whether nothing is left out."""
+        return self.low == _LOWEST and self.high == _HIGHEST
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether everything is."""
+        return self.low > self.high
+
+
+ALL = Span()
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """Conditions that must all hold; None or ``ALL`` where there is none."""
+
+    topics: frozenset[str] | None = None
+    queue_ids: frozenset[int] | None = None
+    tags: frozenset[str] | None = None
+    message_ids: frozenset[str] | None = None
+    queue_offsets: Span = ALL
+    physical_offsets: Span = ALL
+    store_times_us: Span = ALL
+    """Microseconds since the epoch, as Spark's timestamps are."""
+    messages_only: bool = False
+    """Rows that stand for damage are not wanted: a column they have not must not be null."""
+
+    def meet(self, other: "Constraint") -> "Constraint":
+        """Return what satisfies both."""
+        return Constraint(
+            _meet(self.topics, other.topics),
+            _meet(self.queue_ids, other.queue_ids),
+            _meet(self.tags, other.tags),
+            _meet(self.message_ids, other.message_ids),
+            self.queue_offsets.meet(other.queue_offsets),
+            self.physical_offsets.meet(other.physical_offsets),
+            self.store_times_us.meet(other.store_times_us),
+            self.messages_only or other.messages_only,
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing can satisfy it."""
+        sets = (self.topics, self.queue_ids, self.tags, self.message_ids)
+        spans = (self.queue_offsets, self.physical_offsets, self.store_times_us)
+        return any(one is not None and not one for one in sets) or any(s.is_empty for s in spans)
+
+    def describe(self) -> str:
+        """Return the conditions in words, for logs."""
+        parts = []
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, Span):
+                if not value.is_all:
+                    parts.append(f"{field.name} {value.low}..{value.high}")
+            elif isinstance(value, frozenset):
+                parts.append(f"{field.name} in {sorted(value, key=str)}")
+        return ", ".join(parts) or "everything"
+
+
+def _meet(a: "frozenset[Any] | None", b: "frozenset[Any] | None") -> "frozenset[Any] | None":
+    if a is None or b is None:
+        return b if a is None else a
+    return a & b
+
+
+_SETS = {
+    "topic": "topics",
+    "queue_id": "queue_ids",
+    "tags": "tags",
+    "msg_id": "message_ids",
+}
+_SPANS = {
+    "queue_offset": "queue_offsets",
+    "physical_offset": "physical_offsets",
+    "store_timestamp": "store_times_us",
+}
+
+
+def from_values(column: str, values: Iterable[Any]) -> Constraint | None:
+    """Return the constraint of ``column IN values``; None if this column has no such constraint."""
+    wanted = list(values)
+    if any(value is None for value in wanted):
+        return None
+    if column in _SETS:
+        return Constraint(messages_only=True, **{_SETS[column]: frozenset(wanted)})
+    if column in _SPANS and wanted and all(type(value) is int for value in wanted):
+        if len(set(wanted)) != 1:
+            return None
+        return from_span(column, wanted[0], wanted[0])
+    return None
+
+
+def from_span(column: str, low: int | None, high: int | None) -> Constraint | None:
+    """Return the constraint of ``low <= column <= high``; None if this column has none."""
+    if column not in _SPANS:
+        return None
+    span = Span(_LOWEST if low is None else low, _HIGHEST if high is None else high)
+    return Constraint(messages_only=True, **{_SPANS[column]: span})

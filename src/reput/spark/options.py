@@ -1,0 +1,416 @@
+"""The options of ``format("rocketmq")``: what they are called, what they may be, what they mean.
+
+Pure: text in, ``ReadOptions`` out. Every refusal names the option, its value and what is allowed.
+Names are compared without case, as Spark does. Reference: docs/reference/spark-options.md.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from reput.errors import InvalidOption
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+
+PERMISSIVE = "PERMISSIVE"
+DROPMALFORMED = "DROPMALFORMED"
+FAILFAST = "FAILFAST"
+SALVAGE = "SALVAGE"
+MODES = (PERMISSIVE, DROPMALFORMED, FAILFAST, SALVAGE)
+
+VIEWS = (
+    "messages",
+    "consumequeue",
+    "index",
+    "files",
+    "gaps",
+    "offsets",
+    "topics",
+    "checkpoint",
+)
+ISOLATIONS = ("committed", "half", "all")
+SCANS = ("auto", "log", "consumequeue")
+DECOMPRESS = ("auto", "none")
+
+QueueOffsets = dict[str, dict[str, dict[int, int]]]
+"""topic -> broker -> queue id -> number, as the JSON options have it."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """One end of what to read, per queue: an offset, a time, or a word.
+
+    The most specific that is set wins: ``timestamp_ms``, then ``timestamps``, then the rest.
+    """
+
+    word: str | None = None
+    """``earliest`` or ``latest``."""
+    group: str | None = None
+    """From where this consumer group would read on."""
+    offsets: QueueOffsets = field(default_factory=dict)
+    """Queue offsets; ``EARLIEST`` and ``LATEST`` count."""
+    timestamps: QueueOffsets = field(default_factory=dict)
+    """Store times, ms."""
+    timestamp_ms: int | None = None
+    """One store time for all queues, ms."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether this bound leaves nothing out."""
+        return (
+            self.word is not None
+            and self.timestamp_ms is None
+            and not self.timestamps
+            and not self.offsets
+            and self.group is None
+        )
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """Everything a batch read was told."""
+
+    paths: tuple[str, ...]
+    allow_live: bool = False
+    topics: frozenset[str] | None = None
+    topic_pattern: str | None = None
+    assign: dict[str, dict[str, tuple[int, ...]]] | None = None
+    start: Bound = Bound(word="earliest")
+    end: Bound = Bound(word="latest")
+    late_timestamp: str = "error"
+    """When no message is as late as a starting timestamp: ``error`` or ``latest``."""
+    start_physical_offset: int | None = None
+    end_physical_offset: int | None = None
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
+    max_bytes_per_partition: int = 128 * 1024 * 1024
+    fail_on_data_loss: bool = True
+    include_headers: bool = True
+    raw_properties: bool = False
+    tags: frozenset[str] | None = None
+    sql92: str | None = None
+    keys: frozenset[str] | None = None
+    unique_keys: frozenset[str] | None = None
+    include_body: bool = True
+    columns: tuple[str, ...] | None = None
+    decompress: bool = True
+    charset: str | None = None
+    isolation: str = "committed"
+    include_system_topics: bool = True
+    include_retry: bool = True
+    include_dlq: bool = True
+    resolve_topics: bool = False
+    mode: str = FAILFAST
+    corrupt_column: str | None = None
+    """Name of the column that says what is wrong with a row; None leaves it out."""
+    check_crc: bool = True
+    view: str = "messages"
+    scan: str = "auto"
+    broker: str = ""
+    """Name to show in column ``broker``; empty: what the store's own tables tell."""
+
+    @property
+    def selects_topics(self) -> bool:
+        """Whether topics were named one way or the other."""
+        return self.topics is not None or self.topic_pattern is not None or self.assign is not None
+
+
+CORRUPT_COLUMN = "_corrupt_record"
+
+_TOPIC_OPTIONS = "topic (or topics, subscribe), subscribePattern, assign"
+
+
+class _Texts:
+    """The options as text, without regard to case, remembering which were looked at."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._texts = {name.lower(): (name, str(value)) for name, value in options.items()}
+        self._known: set[str] = set()
+
+    def text(self, *names: str) -> str | None:
+        """Return the value of the first of these names that is set."""
+        found = None
+        for name in names:
+            self._known.add(name.lower())
+            if found is None and name.lower() in self._texts:
+                found = self._texts[name.lower()][1].strip()
+        return found
+
+    def flag(self, name: str, default: bool) -> bool:
+        text = self.text(name)
+        if text is None:
+            return default
+        if text.lower() not in ("true", "false"):
+            raise InvalidOption(name, text, "true or false")
+        return text.lower() == "true"
+
+    def number(self, name: str, least: int = 0) -> int | None:
+        text = self.text(name)
+        if text is None:
+            return None
+        if not re.fullmatch(r"-?\d{1,19}", text) or not least <= int(text) < 1 << 63:
+            raise InvalidOption(name, text, f"a whole number from {least} to {(1 << 63) - 1}")
+        return int(text)
+
+    def size(self, name: str, default: int) -> int:
+        text = self.text(name)
+        if text is None:
+            return default
+        match = re.fullmatch(r"(\d{1,15})\s*([kmgt]?)b?", text.lower())
+        if not match or int(match[1]) == 0:
+            raise InvalidOption(name, text, "a size such as 67108864, 64k, 128m or 1g")
+        return int(match[1]) << (10 * " kmgt".index(match[2] or " "))
+
+    def choice(self, name: str, allowed: tuple[str, ...], default: str) -> str:
+        text = self.text(name)
+        if text is None:
+            return default
+        for value in allowed:
+            if value.lower() == text.lower():
+                return value
+        raise InvalidOption(name, text, ", ".join(allowed))
+
+    def words(self, *names: str, separator: str = ",") -> frozenset[str] | None:
+        text = self.text(*names)
+        if text is None:
+            return None
+        words = frozenset(word.strip() for word in text.split(separator) if word.strip())
+        if not words:
+            raise InvalidOption(names[0], text, f"names separated by {separator!r}")
+        return words
+
+    def unknown(self) -> list[str]:
+        return [name for key, (name, _) in self._texts.items() if key not in self._known]
+
+    def known(self) -> list[str]:
+        return sorted(self._known)
+
+
+def parse(options: Mapping[str, str]) -> ReadOptions:
+    """Return the options of a batch read of stores.
+
+    Raises:
+        InvalidOption: A value is not allowed, two options exclude each other, ``path`` is missing,
+            or a name is not known.
+    """
+    texts = _Texts(options)
+    topics, pattern, assign = _topics(texts)
+    mode_given = texts.text("mode") is not None
+    mode = texts.choice("mode", MODES, FAILFAST)
+    corrupt = texts.text("columnNameOfCorruptRecord")
+    shows_damage = mode in (PERMISSIVE, SALVAGE) and mode_given
+    parsed = ReadOptions(
+        paths=_paths(texts),
+        allow_live=texts.flag("allowLive", False),
+        topics=topics,
+        topic_pattern=pattern,
+        assign=assign,
+        start=_bound(texts, "starting", EARLIEST),
+        end=_bound(texts, "ending", LATEST),
+        late_timestamp=texts.choice(
+            "startingOffsetsByTimestampStrategy", ("error", "latest"), "error"
+        ),
+        start_physical_offset=texts.number("startingPhysicalOffset"),
+        end_physical_offset=texts.number("endingPhysicalOffset"),
+        min_partitions=texts.number("minPartitions", 1),
+        max_records_per_partition=texts.number("maxRecordsPerPartition", 1),
+        max_bytes_per_partition=texts.size("maxBytesPerPartition", 128 * 1024 * 1024),
+        fail_on_data_loss=texts.flag("failOnDataLoss", True),
+        include_headers=texts.flag("includeHeaders", True),
+        raw_properties=texts.flag("rawProperties", False),
+        tags=_tags(texts),
+        sql92=texts.text("sql92"),
+        keys=_keys(texts),
+        unique_keys=texts.words("uniqKey"),
+        include_body=texts.flag("includeBody", True),
+        columns=_columns(texts),
+        decompress=texts.choice("decompress", DECOMPRESS, "auto") == "auto",
+        charset=_charset(texts),
+        isolation=texts.choice("readIsolation", ISOLATIONS, "committed"),
+        include_system_topics=texts.flag("includeSystemTopics", True),
+        include_retry=texts.flag("includeRetry", True),
+        include_dlq=texts.flag("includeDlq", True),
+        resolve_topics=texts.flag("resolveTopics", False),
+        mode=mode,
+        corrupt_column=(corrupt or CORRUPT_COLUMN) if shows_damage else None,
+        check_crc=texts.flag("checkCrc", True),
+        view=texts.choice("view", VIEWS, "messages"),
+        scan=texts.choice("scan", SCANS, "auto"),
+        broker=texts.text("broker") or "",
+    )
+    unknown = texts.unknown()
+    if unknown:
+        raise InvalidOption(unknown[0], options.get(unknown[0]), "one of " + ", ".join(texts.known()))
+    _check_ranges(parsed)
+    return parsed
+
+
+def _paths(texts: _Texts) -> tuple[str, ...]:
+    text = texts.text("path")
+    several = texts.text("paths")
+    if several is not None:
+        try:
+            found = json.loads(several)
+        except ValueError:
+            found = None
+        if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+            raise InvalidOption("paths", several, "a JSON array of store folders")
+        return tuple(found)
+    if not text:
+        raise InvalidOption("path", text, "the store folder: .load('/path/to/store') or its URI")
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _topics(
+    texts: _Texts,
+) -> tuple[frozenset[str] | None, str | None, dict[str, dict[str, tuple[int, ...]]] | None]:
+    topics = texts.words("topic", "topics", "subscribe")
+    pattern = texts.text("subscribePattern")
+    assign_text = texts.text("assign")
+    given = [one for one in (topics, pattern, assign_text) if one is not None]
+    if len(given) > 1:
+        raise InvalidOption("subscribe", given[0], f"one of {_TOPIC_OPTIONS}, not two of them")
+    if pattern is not None:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise InvalidOption("subscribePattern", pattern, f"a regular expression ({error})") from None
+    assign = None
+    if assign_text is not None:
+        shape = 'JSON {"topic": {"broker": [queue id, ...]}}'
+        table = _json("assign", assign_text, shape)
+        assign = {
+            topic: {
+                broker: tuple(_whole("assign", assign_text, one, shape) for one in queues)
+                for broker, queues in _object("assign", assign_text, brokers, shape).items()
+                if isinstance(queues, list) or _refuse("assign", assign_text, shape)
+            }
+            for topic, brokers in table.items()
+        }
+    return topics, pattern, assign
+
+
+def _bound(texts: _Texts, which: str, whole: int) -> Bound:
+    name = f"{which}Offsets"
+    text = texts.text(name)
+    allowed_word = "earliest" if whole == EARLIEST else "latest"
+    timestamp = texts.number(f"{which}Timestamp")
+    by_timestamp = texts.text(f"{name}ByTimestamp")
+    timestamps = _queue_offsets(f"{name}ByTimestamp", by_timestamp, 0) if by_timestamp else {}
+    word: str | None = allowed_word
+    group = None
+    offsets: QueueOffsets = {}
+    if text is not None and text.startswith("{"):
+        # A batch may not start at the latest nor end at the earliest: nothing would be left.
+        offsets = _queue_offsets(name, text, whole)
+        for queues in (queues for brokers in offsets.values() for queues in brokers.values()):
+            if any(number == _other(whole) for number in queues.values()):
+                raise InvalidOption(name, text, f"offsets from 0, or {whole} for {allowed_word}")
+    elif text is not None and text.startswith("group:"):
+        group = text.removeprefix("group:")
+        if not group:
+            raise InvalidOption(name, text, "group:NAME")
+    elif text is not None and text.lower() != allowed_word:
+        raise InvalidOption(
+            name, text, f'{allowed_word}, group:NAME or JSON {{"topic": {{"broker": {{"0": 23}}}}}}'
+        )
+    return Bound(word, group, offsets, timestamps, timestamp)
+
+
+def _other(whole: int) -> int:
+    return LATEST if whole == EARLIEST else EARLIEST
+
+
+def _queue_offsets(name: str, text: str, least: int) -> QueueOffsets:
+    shape = 'JSON {"topic": {"broker": {"queue id": number}}}'
+    return {
+        topic: {
+            broker: {
+                _whole(name, text, queue, shape): _whole(name, text, number, shape, EARLIEST)
+                for queue, number in _object(name, text, queues, shape).items()
+            }
+            for broker, queues in _object(name, text, brokers, shape).items()
+        }
+        for topic, brokers in _json(name, text, shape).items()
+    }
+
+
+def _json(name: str, text: str, shape: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    return _object(name, text, found, shape)
+
+
+def _object(name: str, text: str, value: Any, shape: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        _refuse(name, text, shape)
+    return dict(value)
+
+
+def _whole(name: str, text: str, value: Any, shape: str, least: int = 0) -> int:
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    if isinstance(value, str) and re.fullmatch(r"-?\d{1,18}", value):
+        value, is_number = int(value), True
+    if not is_number or not least <= value < 1 << 63:
+        _refuse(name, text, shape)
+    return int(value)
+
+
+def _refuse(name: str, text: str, shape: str) -> bool:
+    raise InvalidOption(name, text, shape)
+
+
+def _tags(texts: _Texts) -> frozenset[str] | None:
+    text = texts.text("tags")
+    if text is None or text == "*":
+        return None
+    tags = frozenset(tag.strip() for tag in text.split("||") if tag.strip())
+    if not tags:
+        raise InvalidOption("tags", text, "TagA, TagA || TagB, or *")
+    return tags
+
+
+def _keys(texts: _Texts) -> frozenset[str] | None:
+    key = texts.text("key")
+    several = texts.words("keyIn")
+    if key is not None and several is not None:
+        raise InvalidOption("key", key, "key or keyIn, not both")
+    return frozenset((key,)) if key is not None else several
+
+
+def _columns(texts: _Texts) -> tuple[str, ...] | None:
+    text = texts.text("columns")
+    if text is None:
+        return None
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _charset(texts: _Texts) -> str | None:
+    text = texts.text("charset")
+    if text is None:
+        return None
+    try:
+        b"".decode(text)
+    except LookupError:
+        raise InvalidOption("charset", text, "a character set Python knows, such as utf-8") from None
+    return text
+
+
+def _check_ranges(options: ReadOptions) -> None:
+    pairs: tuple[tuple[str, int | None, int | None], ...] = (
+        ("endingPhysicalOffset", options.start_physical_offset, options.end_physical_offset),
+        ("endingTimestamp", options.start.timestamp_ms, options.end.timestamp_ms),
+    )
+    for name, low, high in pairs:
+        if low is not None and high is not None and high < low:
+            raise InvalidOption(name, high, f"at least the start, {low}")
+    has_filter = options.keys is not None or options.unique_keys is not None
+    if options.view != "messages" and (has_filter or options.tags or options.sql92):
+        raise InvalidOption("view", options.view, "messages, together with key, uniqKey, tags, sql92")
+
+

@@ -1,0 +1,205 @@
+"""``spark.read.format("rocketmq")``: the PySpark data source. Thin: it translates, others decide.
+
+Found without registration through ``pyspark_rocketmq``. PySpark 4.2 or later.
+"""
+
+import datetime
+import sys
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+)
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from reput.errors import InvalidOption
+from reput.spark import filters, options as option_texts, views
+from reput.spark.filters import Constraint
+from reput.spark.rows import message_fields
+from reput.spark.scan import MessageScan
+
+_PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
+_SPARK_TYPES: dict[pa.DataType, DataType] = {
+    pa.string(): StringType(),
+    pa.binary(): BinaryType(),
+    pa.int32(): IntegerType(),
+    pa.int64(): LongType(),
+    pa.bool_(): BooleanType(),
+    pa.timestamp("us", tz="UTC"): TimestampType(),
+    pa.list_(pa.string()): ArrayType(StringType()),
+    pa.map_(pa.string(), pa.string()): MapType(StringType(), StringType()),
+}
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_MICROSECOND = datetime.timedelta(microseconds=1)
+
+
+class RocketMQDataSource(DataSource):
+    """RocketMQ stores as DataFrames. Options: docs/reference/spark-options.md."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self._options = option_texts.parse(dict(options))
+
+    @classmethod
+    def name(cls) -> str:
+        """Return ``rocketmq``."""
+        return "rocketmq"
+
+    def schema(self) -> StructType:
+        """Return the columns of the view, less what options leave out."""
+        fields = self._fields()
+        columns = self._options.columns or tuple(fields)
+        for name in columns:
+            if name not in fields:
+                raise InvalidOption("columns", name, ", ".join(fields))
+        return StructType([StructField(name, _SPARK_TYPES[fields[name]]) for name in columns])
+
+    def _fields(self) -> dict[str, pa.DataType]:
+        if self._options.view == "messages":
+            return message_fields(self._options)
+        return views.fields(self._options)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader; one that takes predicates only where Spark is there to push them."""
+        fields = self._fields()
+        for field in schema.fields:
+            known = fields.get(field.name)
+            if known is None or _SPARK_TYPES[known] != field.dataType:
+                allowed = ", ".join(
+                    f"{name} {_SPARK_TYPES[kind].simpleString()}" for name, kind in fields.items()
+                )
+                raise InvalidOption(
+                    "schema", f"{field.name} {field.dataType.simpleString()}", allowed
+                )
+        columns = [field.name for field in schema.fields]
+        if self._options.view != "messages":
+            return ViewReader(self._options, columns)
+        # Spark refuses a reader that overrides pushFilters while its pushdown is switched off, and
+        # tells nobody whether it is; but only its pushdown worker ever calls it.
+        reader = PushdownReader if _is_pushdown_worker() else MessageReader
+        return reader(self._options, columns)
+
+
+def _is_pushdown_worker() -> bool:
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return _PUSHDOWN_WORKER in sys.modules or getattr(main, "name", "") == _PUSHDOWN_WORKER
+
+
+class StorePartition(InputPartition):
+    """A part of one or more stores."""
+
+
+class MessageReader(DataSourceReader):
+    """Reads view ``messages``."""
+
+    def __init__(self, options: option_texts.ReadOptions, columns: Sequence[str]) -> None:
+        self._options = options
+        self._columns = columns
+        self._constraint = Constraint()
+
+    def _scan(self) -> MessageScan:
+        return MessageScan(self._options, self._columns, self._constraint)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Plan the read."""
+        return [StorePartition(task) for task in self._scan().tasks()]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a partition as Arrow batches."""
+        # A plan without partitions still runs one task, with nothing to read. Spark pickles the
+        # reader before it asks for partitions: what planning found travels in the tasks.
+        if partition.value is None:
+            return iter(())
+        return self._scan().read(partition.value)
+
+
+class PushdownReader(MessageReader):
+    """The same, with predicates that skip files, queues and rows."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        """Take the predicates that ``reput.spark.filters`` knows; yield the others back."""
+        for one in filters:
+            constraint = constraint_of(one)
+            if constraint is None:
+                yield one
+            else:
+                self._constraint = self._constraint.meet(constraint)
+
+
+class ViewReader(DataSourceReader):
+    """Reads the views that are not messages."""
+
+    def __init__(self, options: option_texts.ReadOptions, columns: Sequence[str]) -> None:
+        self._options = options
+        self._columns = columns
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Plan the read: one partition a store and, where a view is large, a file or queue."""
+        return [StorePartition(part) for part in views.partitions(self._options)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a partition."""
+        if partition.value is None:
+            return iter(())
+        return views.read(self._options, self._columns, partition.value)
+
+
+def constraint_of(predicate: Filter) -> Constraint | None:
+    """Return a pushed-down predicate as a constraint, None if it cannot be one."""
+    column = ".".join(getattr(predicate, "attribute", ()))
+    if isinstance(predicate, IsNotNull):
+        is_known = column in filters.ALWAYS_PRESENT
+        return Constraint(messages_only=True) if is_known else None
+    value = _plain(getattr(predicate, "value", None))
+    if value is None:
+        return None
+    match predicate:
+        case EqualTo() | EqualNullSafe():
+            return filters.from_values(column, [value])
+        case In():
+            return filters.from_values(column, value)
+        case GreaterThanOrEqual():
+            return filters.from_span(column, value, None) if type(value) is int else None
+        case GreaterThan():
+            return filters.from_span(column, value + 1, None) if type(value) is int else None
+        case LessThanOrEqual():
+            return filters.from_span(column, None, value) if type(value) is int else None
+        case LessThan():
+            return filters.from_span(column, None, value - 1) if type(value) is int else None
+    return None
+
+
+def _plain(value: Any) -> Any:
+    """Return a predicate's value with times as microseconds."""
+    if isinstance(value, datetime.datetime):
+        if value.tzinfo is None:
+            return None  # a timestamp without zone is another type
+        return (value - _EPOCH) // _MICROSECOND
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return value

@@ -1,0 +1,346 @@
+"""The views besides messages: what the files of a store say, as tables.
+
+``consumequeue`` units, ``index`` entries, log ``files``, ``gaps`` in the log, consumer ``offsets``,
+``topics``, ``checkpoint``. Columns: docs/reference/spark-schema.md.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from reput.format import names
+from reput.spark.options import ReadOptions
+from reput.store.commit_log_view import LogBatch
+from reput.store.reader import StoreReader
+
+_TIMESTAMP = pa.timestamp("us", tz="UTC")
+_ROWS_A_BATCH = 1 << 16
+
+FIELDS: dict[str, dict[str, pa.DataType]] = {
+    "consumequeue": {
+        "topic": pa.string(),
+        "queue_id": pa.int32(),
+        "queue_offset": pa.int64(),
+        "physical_offset": pa.int64(),
+        "size": pa.int32(),
+        "tags_code": pa.int64(),
+        "message_count": pa.int32(),
+        "bit_map": pa.binary(),
+    },
+    "index": {
+        "file": pa.string(),
+        "entry": pa.int32(),
+        "key_hash": pa.int32(),
+        "physical_offset": pa.int64(),
+        "store_timestamp": _TIMESTAMP,
+        "previous": pa.int32(),
+    },
+    "files": {
+        "family": pa.string(),
+        "file": pa.string(),
+        "start_offset": pa.int64(),
+        "size": pa.int64(),
+        "first_physical_offset": pa.int64(),
+        "last_physical_offset": pa.int64(),
+        "min_store_timestamp": _TIMESTAMP,
+        "max_store_timestamp": _TIMESTAMP,
+        "wasted_bytes": pa.int64(),
+        "modified": _TIMESTAMP,
+    },
+    "gaps": {
+        "physical_offset": pa.int64(),
+        "length": pa.int64(),
+        "kind": pa.string(),
+        "reason": pa.string(),
+        "file": pa.string(),
+    },
+    "offsets": {
+        "topic": pa.string(),
+        "consumer_group": pa.string(),
+        "queue_id": pa.int32(),
+        "consumer_offset": pa.int64(),
+        "min_offset": pa.int64(),
+        "max_offset": pa.int64(),
+        "lag": pa.int64(),
+    },
+    "topics": {
+        "topic": pa.string(),
+        "read_queue_count": pa.int32(),
+        "write_queue_count": pa.int32(),
+        "perm": pa.int32(),
+        "is_ordered": pa.bool_(),
+        "filter_type": pa.string(),
+        "attributes": pa.map_(pa.string(), pa.string()),
+        "is_system": pa.bool_(),
+        "queue_count": pa.int32(),
+        "message_count": pa.int64(),
+    },
+    "checkpoint": {
+        "name": pa.string(),
+        "value": pa.int64(),
+        "timestamp": _TIMESTAMP,
+    },
+}
+
+_COMMON_COLUMNS = {"broker": pa.string(), "store": pa.string()}
+
+
+@dataclass(frozen=True, slots=True)
+class ViewPart:
+    """A part of a view: a store, and the queue or file of it where the view is cut by those."""
+
+    store: int
+    topic: str = ""
+    queue_id: int = 0
+    file: str = ""
+
+
+def fields(options: ReadOptions) -> dict[str, pa.DataType]:
+    """Return the columns of a view: the store it is of, the broker, and its own."""
+    return {**_COMMON_COLUMNS, **FIELDS[options.view]}
+
+
+def partitions(options: ReadOptions) -> list[ViewPart]:
+    """Cut a view: queues by queue, the index by file, the others by store."""
+    parts = []
+    for store in range(len(options.paths)):
+        reader = _open(options, store)
+        if options.view == "consumequeue":
+            parts += [
+                ViewPart(store, topic, queue_id)
+                for table in (reader.queue_ids, reader.batch_queue_ids)
+                for topic, ids in table.items()
+                if _is_wanted(options, topic)
+                for queue_id in ids
+            ]
+        elif options.view == "index":
+            parts += [ViewPart(store, file=file.name) for file in reader.index.files]
+        else:
+            parts.append(ViewPart(store))
+    return parts
+
+
+def _open(options: ReadOptions, store: int) -> StoreReader:
+    return StoreReader.open(options.paths[store], allow_live=options.allow_live)
+
+
+def _is_wanted(options: ReadOptions, topic: str) -> bool:
+    return options.topics is None or topic in options.topics
+
+
+def read(options: ReadOptions, columns: Sequence[str], part: ViewPart) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a part of a view."""
+    reader = _open(options, part.store)
+    known = fields(options)
+    schema = pa.schema([(name, known[name]) for name in columns])
+    common = {"broker": options.broker or reader.broker_name(), "store": reader.location}
+    for values in _VIEWS[options.view](reader, options, part):
+        count = len(next(iter(values.values())))
+        arrays = [
+            pa.array(values[name], field.type)
+            if name in values
+            else pa.array([common[name]] * count, field.type)
+            for name, field in zip(schema.names, schema, strict=True)
+        ]
+        if count:
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+Values = dict[str, Any]
+
+
+def _rows(view: str, rows: Sequence[Sequence[Any]]) -> Values:
+    return {
+        name: [row[i] for row in rows] for i, name in enumerate(FIELDS[view])
+    }
+
+
+def _micros(time_ms: int | None) -> int | None:
+    return None if time_ms is None else time_ms * 1000
+
+
+def _consume_queue(reader: StoreReader, options: ReadOptions, part: ViewPart) -> Iterator[Values]:
+    if part.queue_id in reader.batch_queue_ids.get(part.topic, ()):
+        units = reader.batch_queue(part.topic, part.queue_id).units
+        yield _unit_values(part, units["queue_offset"], units, units["message_count"])
+    if part.queue_id not in reader.queue_ids.get(part.topic, ()):
+        return
+    queue = reader.queue(part.topic, part.queue_id)
+    extension = reader.extension(part.topic, part.queue_id)
+    for start in range(queue.min_offset, queue.max_offset, _ROWS_A_BATCH):
+        numbers, units = queue.units(start, min(start + _ROWS_A_BATCH, queue.max_offset))
+        values = _unit_values(part, numbers, units, np.ones(len(units), np.int32))
+        if extension.files:
+            found = [
+                extension.unit(int(code)) if code < -(1 << 31) else None
+                for code in units["tags_code"]
+            ]
+            values["bit_map"] = [one.bit_map if one else None for one in found]
+            values["tags_code"] = [
+                one.tags_code if one else int(code)
+                for one, code in zip(found, units["tags_code"], strict=True)
+            ]
+        yield values
+
+
+def _unit_values(part: ViewPart, numbers: Any, units: Any, counts: Any) -> Values:
+    native = {name: units[name].astype(units[name].dtype.newbyteorder("=")) for name in units.dtype.names}
+    return {
+        "topic": [part.topic] * len(units),
+        "queue_id": [part.queue_id] * len(units),
+        "queue_offset": np.asarray(numbers).astype(np.int64),
+        "physical_offset": native["physical_offset"],
+        "size": native["size"],
+        "tags_code": native["tags_code"],
+        "message_count": np.asarray(counts).astype(np.int32),
+        "bit_map": [None] * len(units),
+    }
+
+
+def _index(reader: StoreReader, options: ReadOptions, part: ViewPart) -> Iterator[Values]:
+    file = next(one for one in reader.index.files if one.name == part.file)
+    entries = file.entries()
+    times = file.header.begin_timestamp + entries["seconds"].astype(np.int64) * 1000
+    for start in range(0, len(entries), _ROWS_A_BATCH):
+        some = entries[start : start + _ROWS_A_BATCH]
+        yield {
+            "file": [file.name] * len(some),
+            "entry": np.arange(start + 1, start + 1 + len(some), dtype=np.int32),
+            "key_hash": some["key_hash"].astype(np.int32),
+            "physical_offset": some["physical_offset"].astype(np.int64),
+            "store_timestamp": times[start : start + len(some)] * 1000,
+            "previous": some["previous"].astype(np.int32),
+        }
+
+
+def _files(reader: StoreReader, options: ReadOptions, part: ViewPart) -> Iterator[Values]:
+    rows: list[Sequence[Any]] = [
+        (
+            "commitlog",
+            state.file.name,
+            state.file.start,
+            state.file.size,
+            state.first_offset,
+            state.last_offset,
+            _micros(state.min_store_timestamp),
+            _micros(state.max_store_timestamp),
+            state.wasted_bytes,
+            _micros(state.file.modified_ms),
+        )
+        for state in reader.log_file_states()
+    ]
+    for queue in reader.queues():
+        for file in queue.files:
+            name = f"{queue.topic}/{queue.queue_id}/{file.name}"
+            modified = _micros(file.modified_ms)
+            rows.append(
+                ("consumequeue", name, file.start, file.size, *[None] * 5, modified)
+            )
+    for one in reader.index.files:
+        header = one.header
+        rows.append(
+            (
+                "index",
+                one.name,
+                None,
+                one.size,
+                header.begin_physical_offset,
+                header.end_physical_offset,
+                _micros(header.begin_timestamp),
+                _micros(header.end_timestamp),
+                None,
+                _micros(one.modified_ms),
+            )
+        )
+    yield _rows("files", rows)
+
+
+def _gaps(reader: StoreReader, options: ReadOptions, part: ViewPart) -> Iterator[Values]:
+    tail = reader.tail
+    found = [(one, kind) for one, kind in ((tail.torn, "torn"), (tail.stale, "stale")) if one]
+    walked: Iterator[LogBatch] = reader.walk(check_crc=options.check_crc)
+    rows = [(one, "damage") for batch in walked for one in batch.damage]
+    yield _rows(
+        "gaps",
+        [
+            (one.physical_offset, one.length, kind, one.reason, one.file)
+            for one, kind in [*rows, *found]
+        ],
+    )
+
+
+def _offsets(reader: StoreReader, options: ReadOptions, part: ViewPart) -> Iterator[Values]:
+    rows = []
+    for one in reader.consumer_offsets():
+        if not _is_wanted(options, one.topic):
+            continue
+        is_batch = one.queue_id in reader.batch_queue_ids.get(one.topic, ())
+        if is_batch:
+            batch = reader.batch_queue(one.topic, one.queue_id)
+            low, high = batch.min_offset, batch.max_offset
+        else:
+            queue = reader.queue(one.topic, one.queue_id)
+            low, high = queue.min_offset, queue.max_offset
+        lag = high - one.consumer_offset
+        rows.append((one.topic, one.group, one.queue_id, one.consumer_offset, low, high, lag))
+    yield _rows("offsets", rows)
+
+
+def _topics(reader: StoreReader, options: ReadOptions, part: ViewPart) -> Iterator[Values]:
+    table = reader.topics()
+    known = sorted({*table, *reader.queue_ids, *reader.batch_queue_ids})
+    rows = []
+    for name in known:
+        if not _is_wanted(options, name):
+            continue
+        topic = table.get(name)
+        queues = [reader.queue(name, i) for i in reader.queue_ids.get(name, ())]
+        batches = [reader.batch_queue(name, i) for i in reader.batch_queue_ids.get(name, ())]
+        count = sum(one.max_offset - one.min_offset for one in (*queues, *batches))
+        rows.append(
+            (
+                name,
+                topic.read_queue_count if topic else None,
+                topic.write_queue_count if topic else None,
+                topic.perm if topic else None,
+                topic.order if topic else None,
+                topic.filter_type if topic else None,
+                list(topic.attributes) if topic else None,
+                names.is_system_topic(name),
+                len(queues) + len(batches),
+                count,
+            )
+        )
+    yield _rows("topics", rows)
+
+
+def _checkpoint(reader: StoreReader, options: ReadOptions, part: ViewPart) -> Iterator[Values]:
+    page = reader.state.checkpoint
+    if page is None:
+        return
+    times = {
+        "physical_timestamp": page.physical_timestamp,
+        "queue_timestamp": page.queue_timestamp,
+        "index_timestamp": page.index_timestamp,
+    }
+    places = {
+        "master_flushed_offset": page.master_flushed_offset,
+        "confirmed_physical_offset": page.confirmed_physical_offset,
+        "queue_physical_offset": page.queue_physical_offset,
+    }
+    rows = [(name, value, _micros(value)) for name, value in times.items()]
+    yield _rows("checkpoint", [*rows, *((name, value, None) for name, value in places.items())])
+
+
+_VIEWS: dict[str, Callable[[StoreReader, ReadOptions, ViewPart], Iterator[Values]]] = {
+    "consumequeue": _consume_queue,
+    "index": _index,
+    "files": _files,
+    "gaps": _gaps,
+    "offsets": _offsets,
+    "topics": _topics,
+    "checkpoint": _checkpoint,
+}

@@ -1,0 +1,212 @@
+"""Which engine runs: the shared object, else numba here, else the twin. Each in its own process."""
+
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import golden
+import pytest
+
+import reput
+from reput.format.kernels import native
+
+PACKAGE = Path(reput.__file__).parent
+SHARED_OBJECT = Path("reput", "format", "kernels", "_kernels.so")
+
+needs_shared_object = pytest.mark.skipif(
+    not (PACKAGE.parent / SHARED_OBJECT).exists(), reason="the kernels are not built here"
+)
+needs_numba = pytest.mark.skipif(
+    importlib.util.find_spec("numba") is None, reason="numba is not installed"
+)
+
+BLOCKED = "import sys; sys.modules['numba'] = sys.modules['llvmlite'] = None\n"
+
+REPORT = '''
+import hashlib, json, sys
+import numpy as np
+from reput.format import kernels
+
+digest = hashlib.sha256()
+for path in sys.argv[1:]:
+    data = open(path, "rb").read()
+    base = int(path.rsplit("/", 1)[1])
+    found = kernels.scan(data, 0, len(data), physical_offset=base)
+    assert kernels.find_record(data, 0, physical_offset=base) == 0
+    judged = kernels.judge(data, found.positions, physical_offset=base)
+    columns = kernels.Columns(data, found.positions[found.verdicts == 0])
+    pairs, words = columns.properties(), columns.keys()
+    for part in (
+        *found[:3], *judged[:3], np.array([kernels.data_end(data), kernels.checksum(data)]),
+        *columns.topics()[:2], *columns.bodies()[0][:2], pairs.offsets, *pairs.names[:2],
+        *pairs.values[:2], words.offsets, *words.words[:2], *columns.message_ids()[:2],
+        *columns.born_hosts()[:2], columns.topic_ids()[0], *columns.key_hashes(with_tags=True),
+    ):
+        digest.update(part.tobytes())
+print(json.dumps({
+    "engine": kernels.engine(),
+    "file": kernels.__file__,
+    "has_numba": sys.modules.get("numba") is not None,
+    "digest": digest.hexdigest(),
+}))
+'''
+
+
+def run(site: Path, home: Path | str, code: str = "", **env: str) -> dict[str, Any]:
+    """Read a golden log in a new process, with the package below ``site``; return what it says."""
+    logs = [str(file) for file in golden.log_files(golden.unpack("5.5.0", "clean"))]
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("XDG_CACHE_HOME", "REPUT_KERNELS")
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code + REPORT, *logs],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=kept | {"PYTHONPATH": str(site), "HOME": str(home), **env},
+    )
+    assert done.returncode == 0, done.stderr
+    said: dict[str, Any] = json.loads(done.stdout)
+    assert Path(said.pop("file")).is_relative_to(site)
+    return said
+
+
+@pytest.fixture(scope="module")
+def expected() -> str:
+    """The digest that the twin finds."""
+    root = PACKAGE.parent
+    said = run(root, "/proc", REPUT_KERNELS="twin")
+    assert said["engine"] == "twin"
+    assert not said["has_numba"]
+    return str(said["digest"])
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Path:
+    """A folder with a copy of the package, without the shared object."""
+    site = tmp_path / "site"
+    shutil.copytree(
+        PACKAGE, site / "reput", ignore=shutil.ignore_patterns("*.so", "__pycache__", "*.tmp")
+    )
+    return site
+
+
+@needs_shared_object
+@pytest.mark.parametrize("code", ["", BLOCKED])
+def test_shared_object_needs_no_numba(code: str, expected: str, tmp_path: Path) -> None:
+    said = run(PACKAGE.parent, tmp_path, code)
+    assert said == {"engine": "native", "has_numba": False, "digest": expected}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_twin_where_nothing_can_be_compiled(bare: Path, expected: str, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    said = run(bare, home, BLOCKED)
+    assert said == {"engine": "twin", "has_numba": False, "digest": expected}
+    assert list(home.iterdir()) == []
+
+
+@needs_shared_object
+def test_twin_on_demand(expected: str, tmp_path: Path) -> None:
+    said = run(PACKAGE.parent, tmp_path, REPUT_KERNELS="twin")
+    assert said == {"engine": "twin", "has_numba": False, "digest": expected}
+
+
+def test_twin_where_numba_is_installed_but_cannot_be_imported(bare: Path, expected: str) -> None:
+    """As with a numpy that is newer than numba knows."""
+    broken = bare / "numba"
+    broken.mkdir()
+    (broken / "__init__.py").write_text("raise ImportError('Numba needs NumPy 1.0 or less')")
+    assert run(bare, "/proc")["engine"] == "twin"
+    assert run(bare, "/proc")["digest"] == expected
+
+
+def test_shared_object_that_does_not_load_is_passed_over(bare: Path, expected: str) -> None:
+    """Made for another machine, or cut."""
+    (bare / SHARED_OBJECT).write_bytes(b"\x7fELF, but not of this machine")
+    said = run(bare, "/proc", BLOCKED)
+    assert said == {"engine": "twin", "has_numba": False, "digest": expected}
+
+
+@needs_numba
+@pytest.mark.slow
+def test_numba_compiles_once_and_keeps_the_code(
+    bare: Path, expected: str, tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    said = run(bare, home)
+    assert said == {"engine": "numba", "has_numba": True, "digest": expected}
+    (cached,) = (home / ".cache" / "reput").iterdir()
+    before = cached.stat()
+
+    assert run(bare, home) == said
+    # From another cache folder, in which nothing could be written.
+    elsewhere = tmp_path / "cache"
+    (home / ".cache").rename(elsewhere)
+    assert run(bare, "/proc", XDG_CACHE_HOME=str(elsewhere)) == said
+    (still,) = (elsewhere / "reput").iterdir()
+    after = still.stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+    # Another source means another file.
+    hashes = bare / "reput" / "format" / "kernels" / "hashes.py"
+    hashes.write_text(hashes.read_text() + "\n# changed\n")
+    assert run(bare, "/proc", XDG_CACHE_HOME=str(elsewhere)) == said
+    assert len(list((elsewhere / "reput").iterdir())) == 2
+
+
+@needs_numba
+@pytest.mark.slow
+def test_numba_works_where_nothing_can_be_kept(bare: Path, expected: str) -> None:
+    """In /proc not even root can make a folder."""
+    said = run(bare, "/proc")
+    assert said == {"engine": "numba", "has_numba": True, "digest": expected}
+
+
+def test_cache_that_may_not_be_read_costs_a_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A home of another user: not even looking is allowed."""
+    from reput.format.kernels import build
+
+    class Closed:
+        def refuse(self, *_: object, **__: object) -> None:
+            raise PermissionError
+
+        is_file = exists = stat = read_bytes = mkdir = write_bytes = refuse
+        parent = property(lambda self: self)
+
+    monkeypatch.setattr(native, "_cache_file", Closed)
+    monkeypatch.setattr(build, "object_code", lambda: b"code")
+    assert native._compiled_code() == b"code"
+
+
+def test_cache_follows_every_source_with_a_layout_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers from these files are compiled in: a cached object must not outlive them."""
+    here = Path(native.__file__).parent
+    read: list[Path] = []
+    original = Path.read_bytes
+
+    def note(path: Path) -> bytes:
+        read.append(path.resolve())
+        return original(path)
+
+    monkeypatch.setattr(Path, "read_bytes", note)
+    native._cache_file()
+    formats = here.parent
+    for source in ("scan", "columns", "hashes", "memory", "build"):
+        assert here / f"{source}.py" in read
+    for source in ("message", "properties", "sys_flag"):
+        assert formats / f"{source}.py" in read
+
+
+def test_digest_is_one_of_something(expected: str) -> None:
+    assert expected != hashlib.sha256().hexdigest()
