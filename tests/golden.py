@@ -1,8 +1,12 @@
 """The golden stores below ``data/golden``: written and described by RocketMQ's own classes.
 
 ``import golden`` in a test (pyproject puts ``tests`` on the path), or take the fixtures of the
-same names from ``conftest.py``. Archives are unpacked once a session, for all workers together.
+same names from ``conftest.py``. A store is unpacked once a session, for all workers together, and
+only if a test asks for it; ``files`` and ``records`` read bytes without unpacking.
 **An unpacked store is shared: read it.** A test that changes one takes ``copy_store``.
+
+Names of stores are those of the archives (``clean``, ...), ``torn/VARIANT`` for a damaged store
+and ``torn/VARIANT-recovered`` for what the broker made of it.
 
     STORE = pytest.mark.parametrize(("version", "name"), golden.STORES)
 
@@ -20,7 +24,7 @@ import shutil
 import struct
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,23 +61,21 @@ ROOT_VARIABLE = "REPUT_GOLDEN"
 
 @functools.cache
 def manifest(version: str, name: str) -> dict[str, Any]:
-    """The manifest of a store, or of ``torn/VARIANT`` as Java left it after recovery."""
-    if name.startswith("torn/"):
-        text = _recovered(version, name).with_suffix(".json").read_bytes()
-    else:
-        text = gzip.decompress((DATA / version / f"{name}.json.gz").read_bytes())
-    found: dict[str, Any] = json.loads(text)
+    """The manifest of a store; there is none of a damaged one, but ``torn`` has one for all."""
+    found: dict[str, Any] = json.loads(_text(version, name, ".json"))
     return found
 
 
 @functools.cache
 def messages(version: str, name: str) -> list[dict[str, Any]]:
-    """One entry a record, in the order of the log; ``name`` as for ``manifest``."""
+    """One entry a record, in the order of the log."""
+    return [json.loads(line) for line in _text(version, name, ".messages.jsonl").splitlines()]
+
+
+def _text(version: str, name: str, ending: str) -> bytes:
     if name.startswith("torn/"):
-        text = _recovered(version, name).with_suffix(".messages.jsonl").read_bytes()
-    else:
-        text = gzip.decompress((DATA / version / f"{name}.messages.jsonl.gz").read_bytes())
-    return [json.loads(line) for line in text.splitlines()]
+        return _archive(version, "torn").read(name + ending)
+    return gzip.decompress((DATA / version / f"{name}{ending}.gz").read_bytes())
 
 
 @functools.cache
@@ -109,15 +111,26 @@ def known_properties(version: str, properties: dict[str, str]) -> dict[str, str]
 # --- the stores -----------------------------------------------------------
 
 
+@functools.cache
 def unpack(version: str, name: str) -> Path:
-    """The root directory of an unpacked store, shared by all tests: do not change it.
+    """The root directory of an unpacked store, shared by all tests: do not change it."""
+    target = Path(os.environ[ROOT_VARIABLE]) / version / name
+    if not target.exists():
+        prefix = f"{name}/" if name.startswith("torn/") else ""
+        archive = _archive(version, name.split("/")[0])
+        _appear(target, lambda draft: archive.extract(prefix, draft))
+    return target / "store"
 
-    ``name`` is an archive (``clean``, ...), ``torn/VARIANT`` for a damaged store, or
-    ``torn/VARIANT-recovered`` for what the broker made of it.
-    """
-    if name.startswith("torn/"):
-        return _unpack(version, "torn") / name / "store"
-    return _unpack(version, name) / "store"
+
+def files(version: str, name: str) -> dict[str, bytes]:
+    """Every file of a store, by its path below the root directory; nothing is unpacked."""
+    prefix = f"{name}/store/" if name.startswith("torn/") else "store/"
+    archive = _archive(version, name.split("/")[0])
+    return {
+        path.removeprefix(prefix): archive.read(path)
+        for path in sorted(archive.members)
+        if path.startswith(prefix)
+    }
 
 
 def copy_store(version: str, name: str, into: Path) -> Path:
@@ -148,57 +161,80 @@ class Place(NamedTuple):
 
 def records(version: str, name: str) -> Iterator[tuple[dict[str, Any], Place]]:
     """Every message of the manifest, with its bytes; ``name`` as for ``manifest``."""
-    store = _recovered(version, name) / "store" if "/" in name else unpack(version, name)
-    files = {int(file.name): file.read_bytes() for file in log_files(store)}
+    logs = {
+        int(path.removeprefix("commitlog/")): data
+        for path, data in files(version, name).items()
+        if path.startswith("commitlog/")
+    }
     file_bytes = int(manifest(version, name)["config"]["mappedFileSizeCommitLog"])
     for message in messages(version, name):
         offset = message["commitLogOffset"]
         position = offset % file_bytes
-        yield message, Place(files[offset - position], position, offset, message["storeSize"])
+        yield message, Place(logs[offset - position], position, offset, message["storeSize"])
 
 
 def find_record(version: str, name: str, physical_offset: int) -> Place:
     """The bytes of the record at an offset of the log, found without the manifest."""
-    for file in log_files(unpack(version, name)):
-        position = physical_offset - int(file.name)
-        if 0 <= position < file.stat().st_size:
-            data = file.read_bytes()
-            (size,) = struct.unpack_from(">i", data, position)
-            return Place(data, position, physical_offset, size)
+    for path, data in files(version, name).items():
+        if path.startswith("commitlog/"):
+            position = physical_offset - int(path.removeprefix("commitlog/"))
+            if 0 <= position < len(data):
+                (size,) = struct.unpack_from(">i", data, position)
+                return Place(data, position, physical_offset, size)
     raise LookupError(f"{version} {name} has no offset {physical_offset}")
 
 
 # --- unpacking ------------------------------------------------------------
 
 
-def _recovered(version: str, name: str) -> Path:
-    return _unpack(version, "torn") / f"{name.removesuffix('-recovered')}-recovered"
+class _Archive:
+    """A decompressed archive: any file of it can be read, and any folder of it unpacked."""
+
+    def __init__(self, path: Path) -> None:
+        self._tar = tarfile.open(path)  # noqa: SIM115 - for the whole session
+        self.members = {one.name: one for one in self._tar.getmembers() if one.isreg()}
+
+    def read(self, path: str) -> bytes:
+        """The bytes of one file."""
+        stream = self._tar.extractfile(self.members[path])
+        assert stream is not None
+        return stream.read()
+
+    def extract(self, prefix: str, into: Path) -> None:
+        """Unpack what lies below a prefix, without the prefix; times are kept."""
+        for member in self._tar.getmembers():
+            if member.name.startswith(prefix):
+                shorter = member.replace(name=member.name.removeprefix(prefix), deep=False)
+                self._tar.extract(shorter, into, filter="data")
 
 
 @functools.cache
-def _unpack(version: str, name: str) -> Path:
-    """Unpack an archive, or use what another worker has unpacked.
-
-    It appears under its name when it is whole. Two workers that meet do the work twice, and the
-    second one throws its own away: no lock to wait for or to leave behind.
-    """
-    target = Path(os.environ[ROOT_VARIABLE]) / version / name
-    if target.exists():
-        return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as draft:
-        whole = Path(draft) / name
-        whole.mkdir()
+def _archive(version: str, name: str) -> _Archive:
+    target = Path(os.environ[ROOT_VARIABLE]) / version / f"{name}.tar"
+    if not target.exists():
+        packed = DATA / version / f"{name}.tar.zst"
         decompressor = zstandard.ZstdDecompressor(max_window_size=_WINDOW_BYTES_MAX)
-        with (
-            (DATA / version / f"{name}.tar.zst").open("rb") as packed,
-            decompressor.stream_reader(packed) as stream,
-            tarfile.open(fileobj=stream, mode="r|") as archive,
-        ):
-            archive.extractall(whole, filter="data")
+
+        def decompress(draft: Path) -> None:
+            with packed.open("rb") as source, draft.open("wb") as plain:
+                decompressor.copy_stream(source, plain)
+
+        _appear(target, decompress)
+    return _Archive(target)
+
+
+def _appear(target: Path, make: Callable[[Path], None]) -> None:
+    """Make a file or folder that appears under its name when it is whole.
+
+    Two workers that meet do the work twice, and the second one throws its own away: no lock to wait
+    for or to leave behind.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        draft = Path(folder) / "draft"
+        make(draft)
         try:
-            whole.rename(target)
+            draft.rename(target)
         except OSError:
             if not target.exists():
                 raise
-    return target

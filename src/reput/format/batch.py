@@ -84,15 +84,14 @@ def decode(body: bytes) -> list[InnerMessage]:
 def unwrap(outer: records.StoredMessage) -> list[records.StoredMessage]:
     """Return the messages a BatchCQ record holds, in queue order; any other record as it is.
 
-    Each takes topic, queue, times and hosts from the record around it and the next queue offset.
+    Each takes topic, queue, times and hosts from the record around it and the next queue offset,
+    as Java's client does. (INNER_BASE says the record's own queue offset once more.)
 
     Raises:
         CorruptRecord: The body is not a batch.
     """
     if not outer.sys_flag & flags.INNER_BATCH:
         return [outer]
-    base = outer.properties.get(props.INNER_BASE, "")
-    first = int(base) if base.isdigit() else outer.queue_offset
     plain = outer.sys_flag & ~(
         flags.INNER_BATCH | flags.NEED_UNWRAP | flags.COMPRESSED | flags.COMPRESSION_TYPE_MASK
     )
@@ -102,7 +101,7 @@ def unwrap(outer: records.StoredMessage) -> list[records.StoredMessage]:
             body=inner.body,
             flag=inner.flag,
             sys_flag=plain,
-            queue_offset=first + i,
+            queue_offset=outer.queue_offset + i,
             property_bytes=inner.property_bytes,
             properties=props.decode(inner.property_bytes),
         )

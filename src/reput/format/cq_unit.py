@@ -60,7 +60,7 @@ class Unit:
     @property
     def is_written(self) -> bool:
         """Whether it points at a record: not the zeros behind the end, not a pre-blank."""
-        return self.size > 0 and not self.is_pre_blank
+        return self.size > 0 and self.physical_offset >= 0 and not self.is_pre_blank
 
     @property
     def is_pre_blank(self) -> bool:
@@ -98,7 +98,7 @@ class BatchUnit:
     @property
     def is_written(self) -> bool:
         """Whether it points at a record."""
-        return self.size > 0 and self.message_count > 0
+        return self.size > 0 and self.physical_offset >= 0 and self.message_count > 0
 
 
 def tags_code(tags: str | None) -> int:
@@ -112,7 +112,7 @@ def pack(unit: Unit) -> bytes:
 
 
 def unpack(buffer: bytes | memoryview, position: int = 0) -> Unit:
-    """Return the unit at ``position``. Raises ``CorruptRecord`` if fewer than 20 bytes are there."""
+    """Return the unit at ``position``. Raises ``CorruptRecord`` if it is cut."""
     return Unit(*_unpack(UNIT, buffer, position, "consume-queue unit"))
 
 

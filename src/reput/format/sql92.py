@@ -39,7 +39,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from math import copysign
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedToken, v_args
 
@@ -266,7 +266,7 @@ start: disjunction
 
 ?equality: comparison
     | equality "=" comparison -> equal
-    | equality "<>" comparison -> not_equal
+    | equality _UNEQUAL comparison -> not_equal
     | equality _IS _NULL -> is_null
     | equality _IS _NOT _NULL -> is_not_null
 
@@ -295,7 +295,8 @@ start: disjunction
 
 %declare _NOT _AND _OR _BETWEEN _IN _IS _TRUE _FALSE _NULL SEARCH
 
-ORDER: ">=" | "<=" | ">" | "<"
+_UNEQUAL.1: "<>"
+ORDER: />=|<=|>|</
 ID: /[A-Za-z_$][A-Za-z0-9_$]*/
 STRING: /'(?:''|[^'])*'/
 FLOAT.1: /(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+/
@@ -309,9 +310,10 @@ BLANK: /[ \t\n\r\f]+/
 """
 
 _SEARCHES = ("CONTAINS", "STARTSWITH", "ENDSWITH")
+_OTHER_KEYWORDS = ("NOT", "AND", "OR", "BETWEEN", "IN", "IS", "TRUE", "FALSE", "NULL")
 _KEYWORDS = {
-    **{word: f"_{word}" for word in "NOT AND OR BETWEEN IN IS TRUE FALSE NULL".split()},
-    **{word: "SEARCH" for word in _SEARCHES},
+    **{word: f"_{word}" for word in _OTHER_KEYWORDS},
+    **dict.fromkeys(_SEARCHES, "SEARCH"),
 }
 
 
@@ -328,18 +330,25 @@ def _parse(text: str) -> tuple[_Node, str]:
     except UnexpectedToken as error:
         tail = error.token
     except UnexpectedCharacters as error:
-        at = error.pos_in_stream
-        if text[at] == "'":
-            raise Sql92Error(f"the string at character {at + 1} has no end: {text[at:]}") from None
-        raise Sql92Error(f"no word begins at character {at + 1}: {text[at:]}") from None
+        raise Sql92Error(_not_a_word(text, cast(int, error.pos_in_stream))) from None
     try:
-        root = cast(_Node, parser.feed_eof())
+        root = cast(_Node, parser.feed_token(Token("$END", "")))
     except UnexpectedToken:
         if tail is None:
             raise Sql92Error("the expression ends too early") from None
-        place = f"at character {(tail.start_pos or 0) + 1}"
-        raise Sql92Error(f"{str(tail)!r} {place} was not expected there") from None
-    return root, "" if tail is None else text[tail.start_pos :]
+        raise Sql92Error(f"unexpected {str(tail)!r} at character {_at(tail) + 1}") from None
+    return root, "" if tail is None else text[_at(tail) :]
+
+
+def _at(token: Token) -> int:
+    assert token.start_pos is not None
+    return token.start_pos
+
+
+def _not_a_word(text: str, at: int) -> str:
+    if text[at] == "'":
+        return f"the string that begins at character {at + 1} does not end"
+    return f"no word begins with {text[at]!r}, character {at + 1}"
 
 
 @cache
@@ -402,9 +411,8 @@ class _Builder(Transformer[Token, _Node]):
         return _Search([node], operator.upper(), _unquote(text), is_negated=True)
 
     def between(self, node: _Node, low: _Node, high: _Node) -> _Node:
-        if isinstance(low, _Constant) and isinstance(high, _Constant):
-            if low.is_literal and high.is_literal:
-                _check_between(low, high)
+        if _is_literal(low) and _is_literal(high):
+            _check_between(low, high)
         # Java evaluates the node twice; the second time it is known to be no error.
         again = _Nothing([]) if isinstance(node, _Nothing) else node
         return _logic(AND, _order(node, ">=", low), _order(again, "<=", high))
@@ -449,7 +457,7 @@ class _Builder(Transformer[Token, _Node]):
             raise Sql92Error(f"{literal} is greater than 1.7976931348623157E308")
         if value == 0:
             raise Sql92Error(f"{literal} is less than 4.9E-324")
-        return _Constant([], value, DOUBLE, _java_text(value))
+        return _Constant([], value, DOUBLE, repr(value))
 
     def true(self) -> _Node:
         return _Constant([], True, BOOLEAN, "TRUE")
@@ -461,7 +469,7 @@ class _Builder(Transformer[Token, _Node]):
         return _Constant([], None, BOOLEAN, "NULL")
 
 
-def _is_literal(node: _Node) -> bool:
+def _is_literal(node: _Node) -> TypeGuard[_Constant]:
     return isinstance(node, _Constant) and node.is_literal
 
 
@@ -510,27 +518,13 @@ def _check_between(low: _Constant, high: _Constant) -> None:
     except EvaluationError as error:
         raise Sql92Error(str(error)) from None
     if is_descending:
-        low_text, high_text = (
-            node.value if node.type == STRING else node.text for node in (low, high)
-        )
+        texts = [
+            node.text.lower() if node.type == BOOLEAN else str(node.value) for node in (low, high)
+        ]
         raise Sql92Error(
-            f"Illegal values of between, left value({low_text}) must less than or equal to "
-            f"right value({high_text})"
+            f"Illegal values of between, left value({texts[0]}) must less than or equal to "
+            f"right value({texts[1]})"
         )
-
-
-def _java_text(value: float) -> str:
-    """Return ``Double.toString`` of a positive number, but for digits beyond the shortest."""
-    if 1e-3 <= value < 1e7:
-        digits = f"{value!r}"
-        return digits if "e" not in digits else f"{value:f}"
-    mantissa, exponent = f"{value:.17e}".split("e")
-    for precision in range(1, 17):
-        short = f"{value:.{precision}e}"
-        if float(short) == value:
-            mantissa, exponent = short.split("e")
-            break
-    return f"{mantissa}E{int(exponent)}"
 
 
 # --- from nodes to a function ----------------------------------------------
@@ -545,6 +539,11 @@ _DOUBLE_ORDERS = {
     ">=": "not {} < {}",
     "<": "{} < {}",
     "<=": "{} <= {}",
+}
+# When the next operand is evaluated, and what both make together. {0} is the value so far.
+_JOINS = {
+    AND: ("{0} is not False", "{1} if {0} else (False if {1} is False else None)"),
+    OR: ("not {0}", "(True if {1} else None) if {0} is None else {1}"),
 }
 _SEARCH_TESTS = {
     "CONTAINS": "{1} in {0}",
@@ -672,13 +671,7 @@ class _Writer:
         raise AssertionError(left, right)
 
     def _logic(self, node: _Logic) -> str:
-        if node.operator == AND:
-            going_on, joined = (
-                "{0} is not False",
-                "{1} if {0} else (False if {1} is False else None)",
-            )
-        else:
-            going_on, joined = "not {0}", "(True if {1} else None) if {0} is None else {1}"
+        going_on, joined = _JOINS[node.operator]
         first, *others = node.operands
         result = self._let(self.value(first))
         for operand in others:
@@ -736,9 +729,10 @@ def _parse_integer(text: str, bits: int) -> int:
 
 def _double(text: str) -> float:
     """Return ``Double.valueOf``, which takes ``1f``, ``0x1p3`` and ``NaN``, but not ``nan``."""
-    found = _DOUBLE.fullmatch(text.strip(_JAVA_BLANKS))
+    trimmed = text.strip(_JAVA_BLANKS)
+    found = _DOUBLE.fullmatch(trimmed)
     if not found:
-        raise EvaluationError(f'For input string: "{text}"')
+        raise EvaluationError(f'For input string: "{trimmed}"' if trimmed else "empty String")
     decimal, name, hexadecimal = found.groups()
     if hexadecimal is None:
         return float(decimal or name)
@@ -774,7 +768,9 @@ def _compare(left: Any, left_type: str, right: Any, right_type: str) -> int:
     """Return the sign of Java's ``__compare``, which first brings both to one type."""
     if left_type != right_type:
         if left_type == BOOLEAN and right_type == STRING:
-            raise EvaluationError("Java cannot cast the boolean on the left to a string")
+            raise EvaluationError(
+                "class java.lang.Boolean cannot be cast to class java.lang.String"
+            )
         if BOOLEAN in (left_type, right_type) and left_type != STRING:
             return -1
         if right_type == STRING:
@@ -783,7 +779,8 @@ def _compare(left: Any, left_type: str, right: Any, right_type: str) -> int:
             left, left_type = _PARSERS[right_type](left), right_type
     if DOUBLE in (left_type, right_type):
         return _compare_doubles(float(left), float(right))
-    return (left > right) - (left < right)
+    sign: int = (left > right) - (left < right)
+    return sign
 
 
 def _compare_strings(left: str, right: str) -> int:

@@ -1,12 +1,11 @@
 """The commit log for reading: files, segments, single records.
 
-A walk yields what stands in a range, tiled: records, blanks, unwritten zeros and damage. It reads in
-windows (maps of local files, range requests of remote ones), so memory stays flat however large the
-log is; a record or a run of damage that crosses a window comes out whole.
+A walk yields what stands in a range, tiled: records, blanks, unwritten zeros and damage. It reads
+in windows (maps of local files, range requests of remote ones), so memory stays flat however large
+the log is; what a walk finds does not depend on where windows end.
 """
 
 import bisect
-import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,6 +24,9 @@ _TAIL_SLACK_BYTES = 8
 """A record may end with zeros: the length of absent properties."""
 _HEAD_BYTES = 4096
 _SEGMENTS_MAX = 1 << 16
+_FRAMED = (Verdict.MESSAGE, Verdict.BLANK, Verdict.TRUNCATED)
+_CHECKSUMS = (Verdict.BAD_CRC, Verdict.BAD_RECORD_CRC)
+"""Of whole records: what follows is judged for itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,16 +165,38 @@ class CommitLogView:
 
     def data_end_of(self, file: LogFile) -> int:
         """Return the physical offset behind the file's last byte that is not zero, or its start."""
-        end = file.size
+        end = self._data_end_before(file, file.end)
+        return min(end + _TAIL_SLACK_BYTES, file.end) if end > file.start else file.start
+
+    def _data_end_before(self, file: LogFile, stop: int) -> int:
+        """Return the physical offset behind the last byte before ``stop`` that is not zero."""
+        end = min(stop, file.end) - file.start
         step = _TAIL_STEP_BYTES
         while end > 0:
             start = max(end - step, 0)
             found = kernels.data_end(self._read(file, start, end - start))
             if found:
-                return file.start + min(start + found + _TAIL_SLACK_BYTES, file.size)
+                return file.start + start + found
             end = start
             step = min(step * 4, self._folder.window_bytes)
         return file.start
+
+    def data_goes_on(self, physical_offset: int) -> bool:
+        """Whether anything but zeros stands from an offset on, in its file or a later one."""
+        return any(
+            self._data_end_before(file, file.end) > max(physical_offset, file.start)
+            for file in self.files
+            if file.end > physical_offset
+        )
+
+    def holds(self, physical_offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Tell which offsets lie in a file that is there."""
+        starts = np.array([file.start for file in self.files], np.int64)
+        ends = np.array([file.end for file in self.files], np.int64)
+        place = np.searchsorted(starts, physical_offsets, "right") - 1
+        inside: npt.NDArray[np.bool_] = place >= 0
+        inside[inside] = physical_offsets[inside] < ends[place[inside]]
+        return inside
 
     def file_at(self, physical_offset: int) -> LogFile:
         """Return the file that holds an offset.
@@ -199,15 +223,10 @@ class CommitLogView:
             CorruptRecord: No whole record stands there.
         """
         file = self.file_at(physical_offset)
-        at = physical_offset - file.start
-        data = self._read(file, at, size or _HEAD_BYTES)
+        head = self._read(file, physical_offset - file.start, size or _HEAD_BYTES)
+        _, data = self._framed(file, physical_offset, head)
         verdict, claimed = record.classify(
-            data, 0, physical_offset, file_end=file.nominal_size - at, check_crc=False
-        )
-        if verdict is Verdict.TRUNCATED and claimed > len(data):
-            data = self._read(file, at, claimed)
-        verdict, claimed = record.classify(
-            data, 0, physical_offset, file_end=file.nominal_size - at
+            data, 0, physical_offset, file_end=file.nominal_end - physical_offset
         )
         if verdict is not Verdict.MESSAGE:
             reason = record.REASONS.get(verdict, f"no record here but {verdict.name.lower()}")
@@ -223,23 +242,52 @@ class CommitLogView:
         return self.message_at(physical_offset).store_timestamp
 
     def find_record(self, physical_offset: int, stop: int) -> int:
-        """Return the offset of the first record or blank from ``physical_offset`` on, else ``stop``."""
+        """Return where the next record or blank from ``physical_offset`` on is, else ``stop``."""
         for file in self.files:
-            if file.end <= physical_offset:
-                continue
             at = max(physical_offset, file.start)
             while at < min(file.end, stop):
-                start = at - file.start
-                window = self._read(file, start, self._folder.window_bytes)
+                length = min(self._folder.window_bytes, stop - at + record.JUDGED_BYTES)
+                window = self._read(file, at - file.start, length)
                 found = kernels.find_record(
-                    window, 0, physical_offset=at, file_end=file.nominal_size - start
+                    window, 0, physical_offset=at, file_end=file.nominal_end - at
                 )
+                at += found
                 if found < len(window):
-                    return min(at + found, stop)
-                if start + len(window) >= file.size:
+                    if at >= stop:
+                        return stop
+                    if self._framed(file, at, memoryview(window)[found:])[0] in _FRAMED:
+                        return at
+                    at += 1
+                elif at < file.end and found:
+                    at -= record.JUDGED_BYTES - 1  # too few bytes of a part to judge
+                else:
                     break
-                at += max(len(window) - record.JUDGED_BYTES, 1)
         return stop
+
+    def part_start(self, physical_offset: int, stop: int) -> int:
+        """Return where to walk from for the part of the log that ``[physical_offset, stop)`` is."""
+        for file in self.files:
+            if physical_offset <= file.start:
+                return min(file.start, stop)
+            if physical_offset < file.nominal_end:
+                return self.find_record(physical_offset, min(file.nominal_end, stop))
+        return stop
+
+    def _framed(self, file: LogFile, physical_offset: int, data: Bytes) -> tuple[Verdict, Bytes]:
+        """Judge head and lengths of what stands at an offset; ``data`` is its first part, or more.
+
+        Returns the verdict, and the data with as much added as the record needs.
+        """
+        file_end = file.nominal_end - physical_offset
+        verdict, claimed = record.classify(
+            data, 0, physical_offset, file_end=file_end, check_crc=False
+        )
+        if verdict is Verdict.TRUNCATED and claimed > len(data):
+            data = self._read(file, physical_offset - file.start, claimed)
+            verdict, _ = record.classify(
+                data, 0, physical_offset, file_end=file_end, check_crc=False
+            )
+        return verdict, data
 
     def first_record(self, file: LogFile) -> StoredMessage | None:
         """Return the first message of a file, None if it starts with anything else."""
@@ -248,15 +296,15 @@ class CommitLogView:
         except (CorruptRecord, NotInStore):
             return None
 
-    def last_record(self, file: LogFile) -> StoredMessage | None:
-        """Return the last message of a file, found from the end of its data backwards."""
-        end = self.data_end_of(file) - file.start
-        start = end
-        while start > 0:
-            start = max(start - _TAIL_STEP_BYTES, 0)
-            at = file.start + start
+    def last_record(self, file: LogFile, stop: int | None = None) -> StoredMessage | None:
+        """Return the last message of a file that starts before ``stop``, found from behind."""
+        end = self.data_end_of(file)
+        high = end if stop is None else min(end, stop)
+        while high > file.start:
+            low = max(high - _TAIL_STEP_BYTES, file.start)
             last: StoredMessage | None = None
-            while (at := self.find_record(at, file.start + end)) < file.start + end:
+            at = low
+            while (at := self.find_record(at, high)) < high:
                 try:
                     last = self.message_at(at)
                 except CorruptRecord:
@@ -265,6 +313,7 @@ class CommitLogView:
                     at += last.store_size
             if last is not None:
                 return last
+            high = low
         return None
 
     def read_at(
@@ -288,7 +337,7 @@ class CommitLogView:
             file = self.files[place] if place >= 0 else None
             if file is None or physical_offsets[row] >= file.end:
                 gone = Damage(int(physical_offsets[row]), int(sizes[row]), Verdict.MISSING, "")
-                nothing = dataclasses.replace(_only(gone), damage=())
+                nothing = _only([])
                 yield FoundRecords(nothing, np.empty(0, np.int64), ((row, gone),))
                 row += 1
                 continue
@@ -306,7 +355,11 @@ class CommitLogView:
         """Return behind which row a window that starts at ``row`` ends."""
         limit = min(file.end, int(physical_offsets[row]) + self._folder.window_bytes)
         stop = int(np.searchsorted(physical_offsets, limit, "left"))
-        gaps = physical_offsets[row + 1 : stop] - physical_offsets[row : stop - 1] - sizes[row : stop - 1]
+        gaps = (
+            physical_offsets[row + 1 : stop]
+            - physical_offsets[row : stop - 1]
+            - sizes[row : stop - 1]
+        )
         wide = np.flatnonzero(gaps > self._folder.gap_bytes_max)
         stop = row + 1 + int(wide[0]) if len(wide) else stop
         return max(min(stop, row + _SEGMENTS_MAX), row + 1)
@@ -352,27 +405,32 @@ class CommitLogView:
             start: Where a record, blank or file starts.
             stop: Records from here on are left.
             check_crc: Compare bodies and records with their checksums.
-            is_end: The log ends at ``stop``: zeros up to it are room, not damage.
+            is_end: The log ends at ``stop``: zeros up to it are room, not damage. Else damage
+                that begins at ``stop`` is told too, and any in full: parts that start where
+                ``part_start`` says tell each damage once.
         """
+        if start >= stop:
+            return
         expected = start
         for file in self.files:
-            if file.nominal_end <= start or file.start >= stop:
+            if file.nominal_end <= start:
                 continue
-            if file.start > expected:
+            is_met = expected < stop or (expected == stop and not is_end)
+            if expected < file.start and is_met:
                 gap = paths.offset_name(expected)
-                damage = Damage(expected, file.start - expected, Verdict.MISSING, gap)
-                yield _only(damage)
+                yield _only([Damage(expected, file.start - expected, Verdict.MISSING, gap)])
+            if file.start >= stop:
+                return
             expected = file.nominal_end
             file_stop = min(stop, file.nominal_end)
-            may_be_empty = is_end and stop <= file.nominal_end
+            is_end_here = is_end and stop <= file.nominal_end
             yield from self._walk_file(
-                file, max(start, file.start), file_stop, check_crc, may_be_empty
+                file, max(start, file.start), file_stop, check_crc, is_end_here
             )
 
     def _walk_file(
-        self, file: LogFile, start: int, stop: int, check_crc: bool, may_end_in_zeros: bool
+        self, file: LogFile, start: int, stop: int, check_crc: bool, is_end: bool
     ) -> Iterator[LogBatch]:
-        pending: Damage | None = None  # what the next window may continue
         at = start
         window_bytes = self._folder.window_bytes
         while at < stop:
@@ -387,53 +445,61 @@ class CommitLogView:
                 check_crc=check_crc,
                 room=_SEGMENTS_MAX,
             )
-            if found.next_position == 0:
-                if position + len(window) < file.size:
-                    window_bytes *= 4  # a record larger than the window
-                    continue
-                cut = Damage(at, file.nominal_end - at, Verdict.TRUNCATED, file.name)
-                yield _only(_joined(pending, cut) if pending else cut)
-                return
-            runs = _runs(found, at, file.name)
-            if pending is not None:
-                if runs and runs[0].physical_offset == at and _is_one_run(pending, runs[0]):
-                    runs[0] = _joined(pending, runs[0])
-                else:
-                    runs.insert(0, pending)
-            at += found.next_position
-            pending = runs.pop() if runs and runs[-1].end == at else None
+            is_cut = found.next_position == 0
+            if is_cut and len(window) == window_bytes and position + len(window) < file.size:
+                window_bytes *= 4  # a record larger than the window
+                continue
+            cut = [Damage(at, 1, Verdict.TRUNCATED, file.name)]
+            runs = cut if is_cut else _runs(found, at, file)
+            at += max(found.next_position, 1)
+            if runs and runs[-1].end == at and runs[-1].verdict not in _CHECKSUMS:
+                rest, at = self._whole_run(file, runs.pop(), stop, is_end)
+                runs += rest
             is_message = found.verdicts == Verdict.MESSAGE
             yield LogBatch(
                 window,
                 file.start + position,
                 found.positions[is_message],
                 found.sizes[is_message],
-                tuple(_closed(run) for run in runs),
+                tuple(runs),
             )
-        if pending is None and at == stop < file.nominal_end and not may_end_in_zeros:
-            # Damage that begins just here has no other walk to report it.
-            pending = self._damage_at(file, stop)
-            at += pending.length if pending else 0
-        if pending is not None and at >= stop and stop < file.nominal_end:
-            # It may reach further than this walk was to go.
-            end = self.find_record(at, file.nominal_end)
-            if pending.verdict is not Verdict.ZEROS or end < file.nominal_end:
-                pending = dataclasses.replace(pending, length=end - pending.physical_offset)
-        if pending is not None and not (pending.verdict is Verdict.ZEROS and may_end_in_zeros):
-            yield _only(_closed(pending))
+        if not is_end and at < file.nominal_end:
+            # Damage that begins just here, behind the last record, has no other walk to report it.
+            window = self._read(file, at - file.start, self._folder.window_bytes)
+            file_end = file.nominal_end - at
+            found = kernels.scan(window, 0, 1, physical_offset=at, file_end=file_end, room=1)
+            for run in _runs(found, at, file):
+                if run.verdict not in _CHECKSUMS:
+                    yield _only(self._whole_run(file, run, stop, is_end)[0])
+
+    def _whole_run(
+        self, file: LogFile, run: Damage, stop: int, is_end: bool
+    ) -> tuple[list[Damage], int]:
+        """Complete a run of damage or zeros that a window may have cut.
+
+        It ends at the next record or blank. Where none follows, the zeros behind it are a run of
+        their own, which at the end of the log is room and no damage.
+
+        Returns the runs, and where they end.
+        """
+        limit = stop if is_end else file.nominal_end
+        end = self.find_record(min(run.end, limit), limit)
+        zeros = limit
+        if end == limit <= file.end:
+            zeros = max(self._data_end_before(file, limit), run.physical_offset)
+            # Fewer zeros cannot be told from the end of what is damaged.
+            zeros = zeros if limit - zeros >= record.SIZE_AND_MAGIC.size else limit
+        runs = []
+        if zeros > run.physical_offset:
+            verdict = Verdict.BAD_ZEROS if run.verdict is Verdict.ZEROS else run.verdict
+            length = min(end, zeros) - run.physical_offset
+            runs.append(Damage(run.physical_offset, length, verdict, run.file))
+        if end > zeros and not is_end:
+            runs.append(Damage(zeros, end - zeros, Verdict.BAD_ZEROS, run.file))
+        return runs, end
 
 
-    def _damage_at(self, file: LogFile, physical_offset: int) -> Damage | None:
-        position = physical_offset - file.start
-        window = self._read(file, position, self._folder.window_bytes)
-        file_end = file.nominal_size - position
-        found = kernels.scan(window, 0, 1, physical_offset=physical_offset, file_end=file_end, room=1)
-        runs = _runs(found, physical_offset, file.name)
-        is_framing = runs and runs[0].verdict not in (Verdict.BAD_CRC, Verdict.BAD_RECORD_CRC)
-        return runs[0] if is_framing else None
-
-
-def _runs(found: kernels.Segments, at: int, file: str) -> list[Damage]:
+def _runs(found: kernels.Segments, at: int, file: LogFile) -> list[Damage]:
     """Return damage and zeros of a window."""
     is_run = (found.verdicts > Verdict.TRUNCATED) | (found.verdicts == Verdict.ZEROS)
     return [
@@ -441,30 +507,12 @@ def _runs(found: kernels.Segments, at: int, file: str) -> list[Damage]:
             at + int(found.positions[i]),
             int(found.sizes[i]),
             Verdict(int(found.verdicts[i])),
-            file,
+            file.name,
         )
         for i in np.flatnonzero(is_run)
     ]
 
 
-def _is_one_run(first: Damage, second: Damage) -> bool:
-    """Whether two neighbours are the same run: zeros behind damage are not part of it."""
-    return second.verdict is not Verdict.ZEROS or first.verdict is Verdict.ZEROS
-
-
-def _joined(first: Damage, second: Damage) -> Damage:
-    verdict = first.verdict if second.verdict is Verdict.ZEROS else _closed(first).verdict
-    return Damage(first.physical_offset, first.length + second.length, verdict, first.file)
-
-
-def _closed(run: Damage) -> Damage:
-    """Return a run that something follows: zeros are damage then."""
-    if run.verdict is not Verdict.ZEROS:
-        return run
-    return Damage(run.physical_offset, run.length, Verdict.BAD_ZEROS, run.file)
-
-
-def _only(damage: Damage) -> LogBatch:
-    return LogBatch(
-        b"", damage.physical_offset, np.empty(0, np.int64), np.empty(0, np.int32), (damage,)
-    )
+def _only(damage: list[Damage]) -> LogBatch:
+    at = damage[0].physical_offset if damage else 0
+    return LogBatch(b"", at, np.empty(0, np.int64), np.empty(0, np.int32), tuple(damage))

@@ -1,12 +1,14 @@
 """The JSON tables under config/, as brokers of all versions write them.
 
 Their JSON is fastjson's: maps with integer keys have them without quotes. A table that is missing,
-empty or cannot be parsed is taken from its ``.bak``, as brokers do; one that cannot be parsed either
-way is an error, not an empty table.
+empty or cannot be parsed is taken from its ``.bak``, as brokers do; one that cannot be parsed
+either way is an error, not an empty table (anchors D37).
 """
 
+import contextlib
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,12 +66,13 @@ def load(folder: Folder, path: str) -> Table | None:
     """
     problem: Exception | None = None
     for candidate in (path, path + paths.BACKUP_SUFFIX):
-        if folder.entry(candidate) is None:
+        entry = folder.entry(candidate)
+        if entry is None or entry.is_folder:
             continue
         try:
             text = bytes(folder.read(candidate)).decode()
             table = parse(text) if text.strip() else None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             problem = problem or error
             continue
         if isinstance(table, dict):
@@ -84,7 +87,8 @@ def load(folder: Folder, path: str) -> Table | None:
 def topics(folder: Folder) -> dict[str, TopicConfig]:
     """Return the topics of topics.json by name."""
     table = _member(load(folder, paths.TOPICS), "topicConfigTable", paths.TOPICS)
-    return {name: _topic(name, value) for name, value in sorted(table.items())}
+    with _expected(paths.TOPICS):
+        return {name: _topic(name, value) for name, value in sorted(table.items())}
 
 
 def _topic(name: str, value: Table) -> TopicConfig:
@@ -105,28 +109,38 @@ def consumer_offsets(folder: Folder) -> list[ConsumerOffset]:
     """Return every offset of consumerOffset.json, by topic, group and queue."""
     table = _member(load(folder, paths.CONSUMER_OFFSETS), "offsetTable", paths.CONSUMER_OFFSETS)
     found = []
-    for key, queues in table.items():
-        topic, _, group = key.partition(GROUP_SEPARATOR)
-        found += [
-            ConsumerOffset(topic, group, int(queue_id), int(value))
-            for queue_id, value in queues.items()
-        ]
+    with _expected(paths.CONSUMER_OFFSETS):
+        for key, queues in table.items():
+            topic, _, group = key.partition(GROUP_SEPARATOR)
+            found += [
+                ConsumerOffset(topic, group, int(queue_id), int(value))
+                for queue_id, value in queues.items()
+            ]
     return sorted(found, key=lambda one: (one.topic, one.group, one.queue_id))
 
 
 def delay_offsets(folder: Folder) -> dict[int, int]:
-    """Return how far each delay level has delivered: level -> queue offset of the schedule topic."""
+    """Return how far each delay level has delivered: level -> offset in its schedule queue."""
     table = _member(load(folder, paths.DELAY_OFFSETS), "offsetTable", paths.DELAY_OFFSETS)
-    return {
-        int(level): int(value) for level, value in sorted(table.items(), key=lambda kv: int(kv[0]))
-    }
+    with _expected(paths.DELAY_OFFSETS):
+        return dict(sorted((int(level), int(value)) for level, value in table.items()))
 
 
 def subscription_groups(folder: Folder) -> dict[str, Table]:
     """Return the groups of subscriptionGroup.json by name, as stored."""
     path = paths.SUBSCRIPTION_GROUPS
     table = _member(load(folder, path), "subscriptionGroupTable", path)
-    return dict(sorted(table.items()))
+    with _expected(path):
+        return {name: dict(value) for name, value in sorted(table.items())}
+
+
+@contextlib.contextmanager
+def _expected(path: str) -> Iterator[None]:
+    """Turn what is raised by a table that is JSON, but no table of this kind, into an error."""
+    try:
+        yield
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:
+        raise CorruptRecord(f"not the expected kind of table: {error}", file=path) from error
 
 
 def _member(table: Table | None, name: str, path: str) -> Table:

@@ -36,6 +36,8 @@ assert BATCH_UNIT_TYPE.itemsize == cq_unit.BATCH_SIZE
 
 UnitArray = npt.NDArray[np.void]
 
+_NEAR_UNITS = 400
+
 
 @dataclass(frozen=True, slots=True)
 class QueueFile:
@@ -80,6 +82,12 @@ class ConsumeQueueView:
         """The files that hold units."""
         return [file for file in list_queue_files(self._folder, self._path) if file.size]
 
+    @property
+    def cut_file(self) -> QueueFile | None:
+        """A file that is shorter than its neighbours: units may be missing (anchors D19)."""
+        usual = max((file.size for file in self.files), default=0)
+        return next((file for file in self.files if file.size < usual), None)
+
     @cached_property
     def max_offset(self) -> int:
         """The queue offset the next message will get; 0 for a queue without files."""
@@ -102,9 +110,10 @@ class ConsumeQueueView:
     @cached_property
     def end_physical_offset(self) -> int | None:
         """Where the last message of the queue ends in the log; None for an empty queue."""
-        if not self.max_offset:
-            return None
-        last = self.unit(self.max_offset - 1)
+        try:
+            last = self.unit(self.max_offset - 1)
+        except (NotInStore, CorruptRecord):
+            return None  # no unit in any file, though files may start above zero
         return last.physical_offset + last.size if last.is_written else None
 
     def _written_units(self, file: QueueFile) -> int:
@@ -121,6 +130,8 @@ class ConsumeQueueView:
                 else:
                     high = middle
             written = low
+            if _goes_on(sizes, low):
+                written = int(np.flatnonzero(sizes)[-1]) + 1
         return written
 
     def _units_of(self, file: QueueFile, first: int, count: int) -> UnitArray:
@@ -155,6 +166,7 @@ class ConsumeQueueView:
 
         Raises:
             NotInStore: No file holds it.
+            CorruptRecord: The file that held it is cut.
         """
         at = queue_offset * cq_unit.SIZE
         place = bisect.bisect_right([file.start for file in self.files], at) - 1
@@ -163,10 +175,28 @@ class ConsumeQueueView:
             if at + cq_unit.SIZE <= file.start + file.size:
                 path = f"{self._path}/{file.name}"
                 return cq_unit.unpack(bytes(self._folder.read(path, at - file.start, cq_unit.SIZE)))
+            if at < file.start + max(one.size for one in self.files):
+                raise CorruptRecord(
+                    f"is cut to {file.size} bytes, before queue offset {queue_offset}",
+                    file=f"{self._path}/{file.name}",
+                )
         raise NotInStore(
             f"queue {self.topic}/{self.queue_id} has no unit {queue_offset}; "
             f"it holds {self.min_offset} to {self.max_offset}"
         )
+
+
+def _goes_on(sizes: npt.NDArray[np.int32], written: int) -> bool:
+    """Whether units follow the zeros behind ``written``, so that zeros do not mean the end.
+
+    Looks at all that is near and then in doubling steps: the empty end, most of many a file, shall
+    not be read for it.
+    """
+    if sizes[written : written + _NEAR_UNITS].any():
+        return True
+    steps = np.arange(max(len(sizes) - written, 1).bit_length())
+    ahead = written + (_NEAR_UNITS << steps)
+    return bool(sizes[ahead[ahead < len(sizes)]].any())
 
 
 def _is_written(units: UnitArray) -> npt.NDArray[np.bool_]:
@@ -176,12 +206,16 @@ def _is_written(units: UnitArray) -> npt.NDArray[np.bool_]:
 
 
 class BatchConsumeQueueView:
-    """The units of one batch queue of 5.x: one a batch, each naming its first queue offset."""
+    """The units of one batch queue of 5.x: one a batch, each naming its first queue offset.
 
-    def __init__(self, folder: Folder, topic: str, queue_id: int) -> None:
+    Takes what ``ConsumeQueueView`` takes.
+    """
+
+    def __init__(self, folder: Folder, topic: str, queue_id: int, log_min: int) -> None:
         self.topic = topic
         self.queue_id = queue_id
         self._folder = folder
+        self._log_min = log_min
         self._path = paths.queue_folder(topic, queue_id, paths.BATCH_CONSUME_QUEUE)
 
     @cached_property
@@ -201,8 +235,9 @@ class BatchConsumeQueueView:
 
     @property
     def min_offset(self) -> int:
-        """The first queue offset."""
-        return int(self.units["queue_offset"][0]) if len(self.units) else 0
+        """The first queue offset of a batch that is still in the log, else ``max_offset``."""
+        alive = np.flatnonzero(self.units["physical_offset"] >= self._log_min)
+        return int(self.units["queue_offset"][alive[0]]) if len(alive) else self.max_offset
 
     @property
     def max_offset(self) -> int:
@@ -227,7 +262,8 @@ class BatchConsumeQueueView:
         place = int(np.searchsorted(self.units["queue_offset"], queue_offset, "right")) - 1
         if place >= 0:
             found = self.units[place]
-            if queue_offset < int(found["queue_offset"]) + int(found["message_count"]):
+            first = int(found["queue_offset"])
+            if first <= queue_offset < first + int(found["message_count"]):
                 return cq_unit.BatchUnit(*(int(value) for value in found.tolist()[:7]))
         raise NotInStore(f"batch queue {self.topic}/{self.queue_id} has no message {queue_offset}")
 

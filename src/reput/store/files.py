@@ -1,22 +1,28 @@
 """The folder a store is read from: local, or anything pyarrow.fs speaks (s3, gs, hdfs, ...).
 
 The only module that imports mmap. Never writes. Large reads of local files are maps, so a reader
-copies nothing; a map lives as long as a view of it does.
+copies nothing; a map lives as long as a view of it does. Parts of local files are read through
+descriptors that stay open; whole files are opened afresh, as a broker replaces its tables.
 """
 
+import errno
 import fcntl
+import functools
 import mmap
 import os
+import stat
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import unquote, urlsplit
 
-from reput.errors import StoreUnavailable
+from reput.errors import NotInStore, ReputError, StoreUnavailable
 
 _MAP_FROM_BYTES = 64 * 1024
 """Below this a read copies: a map costs more than it saves."""
+_OPEN_FILES_MAX = 64
 
 Bytes = bytes | memoryview
 
@@ -38,7 +44,7 @@ class Folder(Protocol):
     location: str
     """The root as the user wrote it."""
     window_bytes: int
-    """How much to read at once when walking."""
+    """How much to read at once when walking; 64 or more."""
     gap_bytes_max: int
     """Reading on through a gap of this size is cheaper than a second read."""
 
@@ -49,7 +55,12 @@ class Folder(Protocol):
         """Return one file or folder, or None."""
 
     def read(self, path: str, start: int = 0, length: int | None = None) -> Bytes:
-        """Return bytes of a file, fewer than asked for at its end."""
+        """Return bytes of a file, fewer than asked for at its end.
+
+        Raises:
+            NotInStore: The file is gone.
+            StoreUnavailable: It cannot be read.
+        """
 
     def lock_holder(self, path: str) -> int | None:
         """Return the process that holds a file's lock, None if nobody does or nobody can say."""
@@ -61,70 +72,114 @@ def open_folder(location: str) -> Folder:
     Raises:
         StoreUnavailable: There is no such folder, or the file system cannot be reached.
     """
-    if "://" in location and not location.startswith("file://"):
+    if "://" in location and not location.startswith("file:"):
         return RemoteFolder(location)
-    root = Path(location.removeprefix("file://"))
+    root = _local_path(location)
     if not root.is_dir():
         found = "is a file" if root.exists() else "does not exist"
         raise StoreUnavailable(f"{location} {found}; give the folder that holds commitlog/")
     return LocalFolder(location, root)
 
 
+def _local_path(location: str) -> Path:
+    if not location.startswith("file:"):
+        return Path(location)
+    host = urlsplit(location).netloc
+    if host not in ("", "localhost"):
+        raise StoreUnavailable(f"{location} is on host {host}; a local one is file:///...")
+    return Path(unquote(location.removeprefix("file:").removeprefix(f"//{host}")))
+
+
 class LocalFolder:
     """A folder on a file system of this machine."""
 
-    window_bytes = 32 * 1024 * 1024
+    window_bytes = 8 * 1024 * 1024
     gap_bytes_max = 1 << 62  # a map copies nothing
 
     def __init__(self, location: str, root: Path) -> None:
         self.location = location
         self._root = str(root)
+        self._opened = functools.lru_cache(_OPEN_FILES_MAX)(_OpenFile)
 
     def entries(self, path: str) -> list[Entry]:
         """Return what a folder holds, by name."""
         try:
             with os.scandir(f"{self._root}/{path}") as scan:
                 found = list(_existing(scan))
-        except (FileNotFoundError, NotADirectoryError):
+        except (OSError, ValueError) as error:
+            _expect_absent(error, self.location, path)
             return []
         return sorted(found, key=lambda entry: entry.name)
 
     def entry(self, path: str) -> Entry | None:
         """Return one file or folder, or None."""
         try:
-            state = os.stat(f"{self._root}/{path}")
-        except (FileNotFoundError, NotADirectoryError):
+            state = Path(self._root, path).stat()
+        except (OSError, ValueError) as error:
+            _expect_absent(error, self.location, path)
             return None
         return _entry(path.rsplit("/", 1)[-1], state)
 
     def read(self, path: str, start: int = 0, length: int | None = None) -> Bytes:
         """Return bytes of a file; a view of a map if they are many."""
-        descriptor = os.open(f"{self._root}/{path}", os.O_RDONLY | os.O_CLOEXEC)
+        opener = _OpenFile if length is None else self._opened
         try:
-            # The size is asked for now: a map that reached beyond the file would kill the process.
-            left = max(os.fstat(descriptor).st_size - start, 0)
-            length = left if length is None else min(length, left)
-            if length < _MAP_FROM_BYTES:
-                return os.pread(descriptor, length, start)
-            skipped = start % mmap.ALLOCATIONGRANULARITY
-            mapped = mmap.mmap(
-                descriptor, length + skipped, access=mmap.ACCESS_READ, offset=start - skipped
-            )
-            mapped.madvise(mmap.MADV_SEQUENTIAL)
-            return memoryview(mapped)[skipped:]
-        finally:
-            os.close(descriptor)
+            return _read(opener(f"{self._root}/{path}"), start, length)
+        except OSError as error:
+            raise _problem(error, self.location, path) from error
 
     def lock_holder(self, path: str) -> int | None:
         """Return the process on this machine that holds the lock on a file's first byte."""
         query = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
         try:
-            with open(f"{self._root}/{path}", "rb") as file:
+            with Path(self._root, path).open("rb") as file:
                 answer = fcntl.fcntl(file, fcntl.F_GETLK, query)
         except (OSError, ValueError):
             return None
         kind, _, _, _, pid = struct.unpack("hhqqi4x", answer)
         return None if kind == fcntl.F_UNLCK else int(pid)
+
+
+class _OpenFile:
+    """A descriptor that closes with its last use: one thread may drop what another reads."""
+
+    __slots__ = ("descriptor",)
+
+    def __init__(self, path: str) -> None:
+        self.descriptor = -1
+        self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def __del__(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+
+
+def _read(file: _OpenFile, start: int, length: int | None) -> Bytes:
+    # The size is asked for now: a map that reached beyond the file would kill the process.
+    left = max(os.fstat(file.descriptor).st_size - start, 0)
+    length = left if length is None else min(length, left)
+    if length < _MAP_FROM_BYTES:
+        return os.pread(file.descriptor, length, start)
+    skipped = start % mmap.ALLOCATIONGRANULARITY
+    mapped = mmap.mmap(
+        file.descriptor, length + skipped, access=mmap.ACCESS_READ, offset=start - skipped
+    )
+    mapped.madvise(mmap.MADV_SEQUENTIAL)
+    return memoryview(mapped)[skipped:]
+
+
+def _expect_absent(error: OSError | ValueError, location: str, path: str) -> None:
+    """Accept an error that says that there is no such file, which names nobody can have say too."""
+    is_absent = isinstance(error, (FileNotFoundError, NotADirectoryError))
+    is_impossible = isinstance(error, ValueError) or error.errno == errno.ENAMETOOLONG
+    if not (is_absent or is_impossible):
+        raise _problem(error, location, path) from error
+
+
+def _problem(error: Exception, location: str, path: str) -> ReputError:
+    if isinstance(error, FileNotFoundError):
+        return NotInStore(f"{path} is gone: deleted while {location} was read")
+    return StoreUnavailable(f"{path} of {location} cannot be read: {error}")
 
 
 def _existing(scan: Iterator["os.DirEntry[str]"]) -> Iterator[Entry]:
@@ -136,7 +191,7 @@ def _existing(scan: Iterator["os.DirEntry[str]"]) -> Iterator[Entry]:
 
 
 def _entry(name: str, state: os.stat_result) -> Entry:
-    is_folder = os.path.stat.S_ISDIR(state.st_mode)
+    is_folder = stat.S_ISDIR(state.st_mode)
     size = 0 if is_folder else state.st_size
     return Entry(name, size, state.st_mtime_ns // 1_000_000, is_folder)
 
@@ -167,13 +222,22 @@ class RemoteFolder:
 
     def entries(self, path: str) -> list[Entry]:
         """Return what a folder holds, by name."""
-        selector = self._selector(f"{self._root}/{path}", allow_not_found=True)
-        found = (self._entry(info) for info in self._fs.get_file_info(selector))
+        try:
+            selector = self._selector(f"{self._root}/{path}", allow_not_found=True)
+            infos = self._fs.get_file_info(selector)
+        except (OSError, ValueError) as error:
+            _expect_absent(error, self.location, path)
+            return []
+        found = (self._entry(info) for info in infos)
         return sorted((entry for entry in found if entry), key=lambda entry: entry.name)
 
     def entry(self, path: str) -> Entry | None:
         """Return one file or folder, or None."""
-        return self._entry(self._fs.get_file_info(f"{self._root}/{path}"))
+        try:
+            return self._entry(self._fs.get_file_info(f"{self._root}/{path}"))
+        except (OSError, ValueError) as error:
+            _expect_absent(error, self.location, path)
+            return None
 
     def _entry(self, info: Any) -> Entry | None:
         if info.type == self._types.NotFound:
@@ -184,9 +248,13 @@ class RemoteFolder:
 
     def read(self, path: str, start: int = 0, length: int | None = None) -> Bytes:
         """Return bytes of a file in one range request."""
-        with self._fs.open_input_file(f"{self._root}/{path}") as file:
-            left = max(file.size() - start, 0)
-            return memoryview(file.read_at(left if length is None else min(length, left), start))
+        try:
+            with self._fs.open_input_file(f"{self._root}/{path}") as file:
+                left = max(file.size() - start, 0)
+                length = left if length is None else min(length, left)
+                return memoryview(file.read_at(length, start))
+        except (OSError, ValueError) as error:
+            raise _problem(error, self.location, path) from error
 
     def lock_holder(self, path: str) -> int | None:
         """Return None: object stores have no locks to ask about."""

@@ -20,6 +20,11 @@ from reput.store.files import Bytes, Folder
 SLACK_MS = 1000
 DEFAULT_SLOT_COUNT = 5_000_000
 DEFAULT_ENTRY_COUNT = 20_000_000
+_USUAL_BYTES_PER_SLOT = (
+    index_entry.SLOT.size + DEFAULT_ENTRY_COUNT // DEFAULT_SLOT_COUNT * index_entry.ENTRY.size
+)
+_MANY_SLOTS = 10_000
+"""So many cannot fit a file's header by chance; few can."""
 
 ENTRY_TYPE = np.dtype(
     [("key_hash", ">i4"), ("physical_offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")]
@@ -45,69 +50,89 @@ class IndexFileView:
 
     @cached_property
     def header(self) -> index_entry.Header:
-        """The header. Raises ``CorruptRecord`` if the file is too short for one."""
+        """The header; that of a file without entries if it is empty.
+
+        Raises:
+            CorruptRecord: The file is too short for one, or it is nonsense.
+        """
+        if self.size == 0:
+            return index_entry.Header(0, 0, 0, 0, 0, 0)
         try:
-            return index_entry.unpack_header(self._read(0, index_entry.HEADER.size))
+            header = index_entry.unpack_header(self._read(0, index_entry.HEADER.size))
         except CorruptRecord as error:
             raise CorruptRecord(error.reason, file=self._path) from None
+        if header.next_entry < 0:
+            raise CorruptRecord(f"header says {header.next_entry} entries", file=self._path)
+        return header
 
     @cached_property
     def slot_count(self) -> int:
         """How many slots the file has, which it does not say.
 
-        File size gives 4*slots + 20*entries; of the pairs that fit, the right one is where the
-        first and the last entry carry the physical offsets that the header names.
+        File size gives 4*slots + 20*entries. The right pair is where the first and the last entry
+        carry the physical offsets that the header names, and the last one's slot leads to it.
 
         Raises:
             CorruptRecord: No split of the file fits its header.
         """
-        body = self.size - index_entry.HEADER.size
         if self.header.entry_count == 0:
             return 0
-        usual = (
-            DEFAULT_SLOT_COUNT,
-            body // (index_entry.SLOT.size + 4 * index_entry.ENTRY.size),
-        )
-        for slot_count in usual:
-            if self._splits_at(slot_count):
-                return slot_count
-        most = (body - index_entry.ENTRY.size * self.header.next_entry) // index_entry.SLOT.size
-        candidates = range(body // index_entry.SLOT.size % 5, most + 1, 5)
-        for slot_count in self._matching_ends(candidates):
-            if self._splits_at(slot_count):
-                return slot_count
-        raise CorruptRecord("no number of slots fits header and size", file=self._path)
+        body = self.size - index_entry.HEADER.size
+        for usual in (DEFAULT_SLOT_COUNT, body // _USUAL_BYTES_PER_SLOT):
+            if usual >= _MANY_SLOTS and self._splits_at(usual):
+                return usual
+        fits = [count for count in self._matching_ends(body) if self._splits_at(count)]
+        if len(fits) > 1:
+            fits = [count for count in fits if self._agrees_at(count)]
+        if not fits:
+            raise CorruptRecord("no number of slots fits header and size", file=self._path)
+        return fits[0]
 
-    def _matching_ends(self, candidates: range) -> Iterator[int]:
-        """Yield the candidates under which the last entry has the header's last offset."""
+    def _matching_ends(self, body: int) -> Iterator[int]:
+        """Yield the numbers of slots under which the last entry has the header's last offset."""
+        most = (body - ENTRY_TYPE.itemsize * self.header.next_entry) // index_entry.SLOT.size
+        # Slots more by five move the entries on by one: all last entries are one array.
+        candidates = range(body // index_entry.SLOT.size % 5, most + 1, 5)
         if not len(candidates):
             return
-        entry = index_entry.entry_position(self.header.next_entry - 1, candidates[0])
-        words = np.frombuffer(self._read(entry, self.size), np.uint8)
-        target = np.frombuffer(self.header.end_physical_offset.to_bytes(8, "big"), np.uint8)
-        step = candidates.step * index_entry.SLOT.size
-        starts = np.arange(len(candidates)) * step + 4
-        starts = starts[starts + 8 <= len(words)]
-        match = np.ones(len(starts), np.bool_)
-        for i in range(8):
-            match &= words[starts + i] == target[i]
-        for place in np.flatnonzero(match):
+        start = index_entry.entry_position(self.header.next_entry - 1, candidates[0])
+        data = self._read(start, len(candidates) * ENTRY_TYPE.itemsize)
+        last = np.frombuffer(data, ENTRY_TYPE, len(data) // ENTRY_TYPE.itemsize)
+        for place in np.flatnonzero(last["physical_offset"] == self.header.end_physical_offset):
             yield candidates[int(place)]
 
     def _splits_at(self, slot_count: int) -> bool:
-        body = self.size - index_entry.HEADER.size
-        entry_bytes = body - slot_count * index_entry.SLOT.size
+        entry_bytes = self.size - index_entry.HEADER.size - slot_count * index_entry.SLOT.size
+        capacity, rest = divmod(entry_bytes, ENTRY_TYPE.itemsize)
         last = self.header.next_entry - 1
-        if slot_count <= 0 or entry_bytes % index_entry.ENTRY.size:
-            return False
-        if entry_bytes < (last + 1) * index_entry.ENTRY.size:
+        if slot_count <= 0 or rest or capacity <= last:
             return False
         newest = self._entry(last, slot_count)
         if newest.physical_offset != self.header.end_physical_offset or newest.key_hash < 0:
             return False
         if self._entry(1, slot_count).physical_offset != self.header.begin_physical_offset:
             return False
-        return self._slot(newest.key_hash % slot_count) == last
+        # A running broker may have put more since the header was read.
+        return last <= self._slot(newest.key_hash % slot_count) < capacity
+
+    def _agrees_at(self, slot_count: int) -> bool:
+        """Whether all slots lead to entries that belong to them, and nothing follows the entries.
+
+        The whole file says more than its header: needed for small files only, where several
+        numbers of slots fit that.
+        """
+        data = self._read(0, self.size)
+        count = self.header.entry_count
+        slots = np.frombuffer(data, ">i4", slot_count, index_entry.HEADER.size)
+        start = index_entry.entry_position(1, slot_count)
+        hashes = np.frombuffer(data, ENTRY_TYPE, count, start)["key_hash"]
+        used = np.flatnonzero(slots)
+        numbers = slots[used]
+        return (
+            bool(((numbers > 0) & (numbers <= count)).all())
+            and bool((hashes[numbers - 1] % slot_count == used).all())
+            and not any(data[start + count * ENTRY_TYPE.itemsize :])
+        )
 
     def _slot(self, slot: int) -> int:
         data = self._read(index_entry.slot_position(slot), index_entry.SLOT.size)
@@ -131,15 +156,21 @@ class IndexFileView:
         )
 
     def chain(self, key_hash: int) -> Iterator[int]:
-        """Yield the physical offsets of entries with this hash, newest first."""
+        """Yield the physical offsets of entries with this hash, newest first.
+
+        Raises:
+            CorruptRecord: The chain leads to an entry of another slot, or not to an older one.
+        """
         if self.header.entry_count == 0:
             return
         slot_count = self.slot_count
-        number = self._slot(key_hash % slot_count)
-        # A chain only leads to older entries; one that does not is damage and ends here.
-        newer = self.header.next_entry
-        while 0 < number < newer:
-            entry = self._entry(number, slot_count)
+        slot = key_hash % slot_count
+        number = self._slot(slot)
+        newer = number + 1
+        while number:
+            entry = self._entry(number, slot_count) if 0 < number < newer else None
+            if entry is None or entry.key_hash % slot_count != slot:
+                raise CorruptRecord(f"entry {number} is not of slot {slot}", file=self._path)
             if entry.key_hash == key_hash:
                 yield entry.physical_offset
             newer, number = number, entry.previous

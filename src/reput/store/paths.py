@@ -26,10 +26,12 @@ ROCKSDB_MARKS = {
     f"{CONFIG}/rdb": "configuration tables",
     f"{CONFIG}/metadata": "configuration tables",
 }
-"""Files that a broker in RocksDB mode leaves, and what it keeps there instead of in files."""
+"""What a broker in RocksDB mode leaves, and what it keeps there instead of in files."""
 
 _OFFSET_DIGITS = 20
+_OFFSET_MAX = (1 << 63) - 1
 _INDEX_DIGITS = 17
+_QUEUE_ID_MAX = (1 << 31) - 1
 
 
 def offset_name(offset_bytes: int) -> str:
@@ -40,7 +42,7 @@ def offset_name(offset_bytes: int) -> str:
 def parse_offset_name(name: str) -> int | None:
     """Return the byte offset a log or queue file starts at; None for any other name."""
     is_name = len(name) == _OFFSET_DIGITS and name.isascii() and name.isdigit()
-    return int(name) if is_name else None
+    return int(name) if is_name and int(name) <= _OFFSET_MAX else None
 
 
 def is_index_name(name: str) -> bool:
@@ -55,4 +57,7 @@ def queue_folder(topic: str, queue_id: int, family: str = CONSUME_QUEUE) -> str:
 
 def parse_queue_id(name: str) -> int | None:
     """Return the queue id a folder stands for; None for any other name, which brokers skip."""
-    return int(name) if name.isascii() and name.isdigit() else None
+    if not (name.isascii() and name.isdigit()):
+        return None
+    queue_id = int(name)
+    return queue_id if str(queue_id) == name and queue_id <= _QUEUE_ID_MAX else None

@@ -24,6 +24,7 @@ import numpy as np
 from reput.errors import CorruptRecord, NotInStore, StoreUnavailable
 from reput.format import (
     checkpoint_page,
+    cq_unit,
     index_entry,
     message as record,
     message_id,
@@ -42,6 +43,7 @@ from reput.store.files import Folder, open_folder
 from reput.store.index_view import IndexView
 
 END_OF_TIME_MS = (1 << 63) - 1
+_UNITS_AT_ONCE = 4096
 
 
 class Boundary(enum.Enum):
@@ -72,6 +74,8 @@ class StoreState:
     lock_holder: int | None
     """Process id."""
     checkpoint: checkpoint_page.Checkpoint | None
+    checkpoint_problem: CorruptRecord | None = None
+    """Why a checkpoint that is there cannot be read; no reason not to read the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +121,7 @@ class StoreReader:
         self._folder = folder
         self._allow_live = allow_live
         self._queue_views: dict[tuple[str, int], ConsumeQueueView] = {}
+        self._batch_queue_views: dict[tuple[str, int], BatchConsumeQueueView] = {}
         self.log = CommitLogView(folder)
         self.index = IndexView(folder)
 
@@ -134,19 +139,22 @@ class StoreReader:
         """
         folder = open_folder(location)
         for mark, what in paths.ROCKSDB_MARKS.items():
-            if folder.entry(mark) is not None:
+            entry = folder.entry(mark)
+            is_topic = mark.startswith(f"{paths.CONSUME_QUEUE}/") and entry and entry.is_folder
+            if entry is not None and not is_topic:
                 raise StoreUnavailable(
                     f"{location} keeps its {what} in RocksDB ({mark} is there); reput reads stores "
                     "whose queues and tables are files (storeType=default)"
                 )
-        if folder.entry(paths.COMMIT_LOG) is None:
+        log = folder.entry(paths.COMMIT_LOG)
+        if log is None or not log.is_folder:
             raise StoreUnavailable(f"{location} is no store: it has no folder {paths.COMMIT_LOG}")
         reader = cls(folder, allow_live=allow_live)
         holder = reader.state.lock_holder
         if holder is not None and not allow_live:
             raise StoreUnavailable(
-                f"{location} is in use by process {holder}; stop the broker, or allow reading beside "
-                "it (option allowLive=true, --live)"
+                f"{location} is in use by process {holder}; stop the broker, or allow reading "
+                "beside it (option allowLive=true, --live)"
             )
         return reader
 
@@ -162,18 +170,18 @@ class StoreReader:
 
     @cached_property
     def state(self) -> StoreState:
-        """How the broker left the store.
-
-        Raises:
-            CorruptRecord: The checkpoint is cut.
-        """
+        """How the broker left the store."""
         has_abort = self._folder.entry(paths.ABORT) is not None
         holder = self._folder.lock_holder(paths.LOCK)
         if holder is not None:
             condition = Condition.RUNNING
         else:
             condition = Condition.CRASHED if has_abort else Condition.CLEAN
-        return StoreState(condition, has_abort, holder, self._checkpoint())
+        try:
+            checkpoint, problem = self._checkpoint(), None
+        except CorruptRecord as error:
+            checkpoint, problem = None, error
+        return StoreState(condition, has_abort, holder, checkpoint, problem)
 
     def _checkpoint(self) -> checkpoint_page.Checkpoint | None:
         entry = self._folder.entry(paths.CHECKPOINT)
@@ -227,7 +235,12 @@ class StoreReader:
 
     def batch_queue(self, topic: str, queue_id: int) -> BatchConsumeQueueView:
         """Return a batch queue of 5.x."""
-        return BatchConsumeQueueView(self._folder, topic, queue_id)
+        key = (topic, queue_id)
+        if key not in self._batch_queue_views:
+            self._batch_queue_views[key] = BatchConsumeQueueView(
+                self._folder, topic, queue_id, self.log.min_offset
+            )
+        return self._batch_queue_views[key]
 
     def extension(self, topic: str, queue_id: int) -> ExtView:
         """Return a queue's extension units."""
@@ -256,13 +269,14 @@ class StoreReader:
 
     @cached_property
     def tail(self) -> LogTail:
-        """Where the log ends, found as a recovery would find it but without giving up valid records.
+        """Where the log ends, as a recovery would find it but without giving up valid records.
 
         Up to where the queues reach everything counts. Behind that the log is walked, and at the
         first thing that is no record:
 
         * zeros: the end;
-        * a broker is running: the end, it is writing there;
+        * a broker is running: the end, it is writing there. The very last record may be half
+          written: it counts when a queue points at it or something follows;
         * stopped cleanly: the end; what follows was cut off earlier;
         * crashed, and nothing readable follows: the end, with a torn tail;
         * crashed, and what follows is older than what is before: the end, cut off earlier;
@@ -276,6 +290,16 @@ class StoreReader:
         return self.tail.end_offset
 
     def _find_end(self) -> LogTail:
+        found = self._walked_end()
+        if not self.is_live or found.end_offset <= max(self.queue_end or 0, self.log.min_offset):
+            return found
+        if self.log.data_goes_on(found.end_offset):
+            return found
+        file = self.log.file_at(found.end_offset - 1)
+        last = self.log.last_record(file, found.end_offset)
+        return dataclasses.replace(found, end_offset=last.physical_offset) if last else found
+
+    def _walked_end(self) -> LogTail:
         data_end = self.log.data_end
         if not self.log.files or data_end == self.log.min_offset:
             return LogTail(self.log.min_offset)
@@ -331,8 +355,11 @@ class StoreReader:
     def walk(
         self, start: int | None = None, stop: int | None = None, *, check_crc: bool = True
     ) -> Iterator[LogBatch]:
-        """Walk the log from ``start`` to ``stop`` (all of it by default). See ``CommitLogView.walk``."""
-        start = self.log.min_offset if start is None else start
+        """Walk the log from ``start`` to ``stop``, all of it by default.
+
+        See ``CommitLogView.walk``. What is before the log has expired and is no damage.
+        """
+        start = max(start or 0, self.log.min_offset)
         is_end = stop is None or stop >= self.end_offset
         stop = self.end_offset if stop is None else min(stop, self.end_offset)
         return self.log.walk(start, stop, check_crc=check_crc, is_end=is_end)
@@ -345,8 +372,8 @@ class StoreReader:
             for position in batch.positions:
                 yield record.decode(batch.buffer, int(position), check_crc=False)
 
-    def message_at(self, physical_offset: int) -> StoredMessage:
-        """Return the message at a physical offset.
+    def message_at(self, physical_offset: int, size: int | None = None) -> StoredMessage:
+        """Return the message at a physical offset; ``size`` saves a read where it is known.
 
         Raises:
             NotInStore: The offset lies outside the log.
@@ -356,22 +383,24 @@ class StoreReader:
             raise NotInStore(
                 f"physical offset {physical_offset} is behind the end of the log, {self.end_offset}"
             )
-        return self.log.message_at(physical_offset)
+        return self.log.message_at(physical_offset, size)
 
     def message_in_queue(self, topic: str, queue_id: int, queue_offset: int) -> StoredMessage:
-        """Return the message a queue has under an offset; in a batch queue, the batch that holds it.
+        """Return the message a queue has under an offset; in a batch queue, its whole batch.
 
         Raises:
             NotInStore: The queue has no such offset, or its message has left the log.
             CorruptRecord: The unit points at something else than a message of this queue.
         """
+        unit: cq_unit.Unit | cq_unit.BatchUnit
         if queue_id in self.batch_queue_ids.get(topic, ()):
-            batch = self.batch_queue(topic, queue_id).unit(queue_offset)
-            return self.log.message_at(batch.physical_offset, batch.size)
-        unit = self.queue(topic, queue_id).unit(queue_offset)
+            unit = self.batch_queue(topic, queue_id).unit(queue_offset)
+            queue_offset = unit.queue_offset
+        else:
+            unit = self.queue(topic, queue_id).unit(queue_offset)
         if not unit.is_written:
             raise NotInStore(f"queue {topic}/{queue_id} holds no message at {queue_offset}")
-        found = self.log.message_at(unit.physical_offset, unit.size)
+        found = self.message_at(unit.physical_offset, unit.size)
         if not belongs(found, topic, queue_id, queue_offset):
             raise CorruptRecord(
                 f"unit {queue_offset} of queue {topic}/{queue_id} points at message "
@@ -381,32 +410,47 @@ class StoreReader:
         return found
 
     def messages_by_id(self, text: str, topic: str | None = None) -> list[StoredMessage]:
-        """Return the messages with an id: at most one for an offset id, copies too for a unique key.
+        """Return the messages with an id: one for an offset id, copies too for a unique key.
 
         Unique keys are looked up in the index, which needs the topic; without one every topic of
         the store is tried. Both kinds of id have the same lengths, so both are tried.
+
+        Raises:
+            CorruptRecord: Nothing was found, but what may be it cannot be read (anchors D37).
         """
         found: list[StoredMessage] = []
+        problems: list[CorruptRecord] = []
+        topics, problem = ({topic}, None) if topic else self._all_topics
         try:
             place = message_id.decode_offset_id(text)
-        except ValueError:
-            place = None
-        if place is not None:
+            one = self.message_at(place.physical_offset)
+        except (ValueError, NotInStore):
+            pass
+        except CorruptRecord as error:
+            problems.append(error)
+        else:
+            found += [one] if one.store_host == place.store_host else []
+        for name in sorted(topics):
             try:
-                one = self.message_at(place.physical_offset)
-            except (NotInStore, CorruptRecord):
-                pass
-            else:
-                if one.store_host == place.store_host:
-                    found.append(one)
-        for name in [topic] if topic else self._topic_names():
-            for one in self.messages_by_key(name, text).messages:
-                if one.unique_key == text and one not in found:
-                    found.append(one)
+                hits = self.messages_by_key(name, text)
+            except CorruptRecord as error:
+                problems.append(error)
+                continue
+            problems += hits.unreadable
+            found += [one for one in hits.messages if one.unique_key == text and one not in found]
+        problems += [problem] if problem else []
+        if problems and not found:
+            raise problems[0]
         return found
 
-    def _topic_names(self) -> list[str]:
-        return sorted({*self.queue_ids, *self.batch_queue_ids, *self.topics()})
+    @cached_property
+    def _all_topics(self) -> tuple[set[str], CorruptRecord | None]:
+        """Every topic that is known, and why there may be more."""
+        names = {*self.queue_ids, *self.batch_queue_ids}
+        try:
+            return names | set(self.topics()), None
+        except CorruptRecord as error:
+            return names, error
 
     def messages_by_key(
         self,
@@ -472,13 +516,18 @@ class StoreReader:
         return int(queue.units["queue_offset"][max(place, 0)]) if len(times) else 0
 
     def _store_time(self, queue: ConsumeQueueView, queue_offset: int) -> int:
-        """Return a message's store time; of a damaged one, that of the nearest before it."""
-        for number in range(queue_offset, queue.min_offset - 1, -1):
-            try:
-                unit = queue.unit(number)
-                return self.log.message_at(unit.physical_offset, unit.size).store_timestamp
-            except (CorruptRecord, NotInStore):
-                continue
+        """Return a message's store time; if it cannot be read, that of the nearest before it."""
+        stop, count = queue_offset + 1, 1
+        while stop > queue.min_offset:
+            start = max(stop - count, queue.min_offset)
+            _, units = queue.units(start, stop)
+            for unit in reversed(units[self.log.holds(units["physical_offset"])]):
+                try:
+                    found = self.log.message_at(int(unit["physical_offset"]), int(unit["size"]))
+                except (CorruptRecord, NotInStore):
+                    continue
+                return found.store_timestamp
+            stop, count = start, _UNITS_AT_ONCE
         return 0
 
     # Files and tables -----------------------------------------------------------------------
@@ -486,11 +535,11 @@ class StoreReader:
     def log_file_states(self) -> Iterator[LogFileState]:
         """Yield each log file with its first and last message; reads heads and tails only."""
         for file in self.log.files:
-            first = self.log.first_record(file)
-            if first is None:
-                at = self.log.find_record(file.start, file.end)
-                first = self._readable(at, file.end)
-            last = self.log.last_record(file) if first else None
+            stop = min(file.end, self.end_offset)
+            first = self.log.first_record(file) or self._readable(file.start, stop)
+            if first is not None and first.physical_offset >= stop:
+                first = None  # cut off by a recovery
+            last = self.log.last_record(file, stop) if first else None
             used = last.physical_offset + last.store_size if last else file.start
             yield LogFileState(
                 file,
@@ -558,4 +607,5 @@ def belongs(message: StoredMessage, topic: str, queue_id: int, queue_offset: int
     if message.topic == topic:
         return message.queue_id == queue_id and message.queue_offset == queue_offset
     queues = message.properties.get(props.INNER_MULTI_DISPATCH, "").split(props.LMQ_SEPARATOR)
-    return topic in queues
+    offsets = message.properties.get(props.INNER_MULTI_QUEUE_OFFSET, "").split(props.LMQ_SEPARATOR)
+    return (topic, str(queue_offset)) in zip(queues, offsets, strict=False)

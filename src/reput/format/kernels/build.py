@@ -5,6 +5,7 @@ object is not. Every entry point becomes a C function ``int64 reput_NAME(int64, 
 for the architecture's base processor, so that an object built on one machine loads on another.
 """
 
+import importlib
 import os
 import shutil
 import subprocess
@@ -18,11 +19,14 @@ _LINKERS = ("cc", "gcc", "clang")
 
 def entry_points() -> dict[str, tuple[Any, int]]:
     """Return each entry point's dispatcher and number of arguments."""
-    from reput.format.kernels import columns, hashes, scan
-
+    # Not ``from reput.format.kernels import scan``: there, that name is the function.
+    modules = [
+        importlib.import_module(f"reput.format.kernels.{name}")
+        for name in ("hashes", "scan", "columns")
+    ]
     return {
         name: (getattr(module, name), arguments)
-        for module in (hashes, scan, columns)
+        for module in modules
         for name, arguments in module.ENTRY_POINTS.items()
     }
 

@@ -35,7 +35,10 @@ from reput.format.kernels.layout import (
 )
 
 _SHARED_OBJECT = Path(__file__).with_name("_kernels.so")
-_SOURCES = ("memory.py", "hashes.py", "scan.py", "columns.py", "build.py", "../message.py")
+_SOURCES = (
+    *("memory.py", "hashes.py", "scan.py", "columns.py", "build.py"),
+    *("../message.py", "../properties.py", "../sys_flag.py"),  # whose numbers are compiled in
+)
 
 
 class KernelsUnavailable(ImportError):
@@ -70,11 +73,13 @@ class _CompiledHere:
         self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
         self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
         self._engine.finalize_object()
-
-    def function(self, name: str) -> Callable[..., int]:
         from reput.format.kernels import build
 
-        arguments = build.entry_points()[name][1]
+        # Now, so that a numba that cannot be imported is found out before this engine is chosen.
+        self._entry_points = build.entry_points()
+
+    def function(self, name: str) -> Callable[..., int]:
+        arguments = self._entry_points[name][1]
         kind = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * arguments)
         return kind(self._engine.get_function_address(f"reput_{name}"))
 
@@ -92,8 +97,10 @@ def _cache_file() -> Path:
 def _compiled_code() -> bytes:
     """Return object code from the cache, or compile (seconds) and try to cache it."""
     cached = _cache_file()
-    if cached.is_file():
+    try:
         return cached.read_bytes()
+    except OSError:
+        pass  # Not there yet, or in a home that is not ours to read.
     from reput.format.kernels import build
 
     code = build.object_code()
@@ -110,10 +117,16 @@ def _compiled_code() -> bytes:
 @functools.cache
 def _library() -> _SharedObject | _CompiledHere:
     if _SHARED_OBJECT.exists():
-        return _SharedObject(_SHARED_OBJECT)
+        try:
+            return _SharedObject(_SHARED_OBJECT)
+        except OSError:
+            pass  # Made for another system; slower is better than not at all.
     if importlib.util.find_spec("numba") is None:
         raise KernelsUnavailable("no shared object beside the kernels, and numba is not installed")
-    return _CompiledHere(_compiled_code())
+    try:
+        return _CompiledHere(_compiled_code())
+    except ImportError as error:  # as numba raises where numpy is too new for it
+        raise KernelsUnavailable(f"numba cannot be imported: {error}") from error
 
 
 @functools.cache

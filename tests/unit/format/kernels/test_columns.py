@@ -1,13 +1,14 @@
-"""Records as columns: against Java's manifests field by field, and the kernels against each other."""
+"""Records as columns: against Java's manifests field by field, and kernel against kernel."""
 
 import hashlib
+import itertools
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import golden
 import numpy as np
 import pytest
 
+import golden
 from reput.format import body as bodies, cq_unit, index_entry, message as record, sys_flag as flags
 from reput.format.kernels import native, twin
 from reput.format.kernels.layout import IntArray, Pairs, Runs, Words
@@ -36,7 +37,7 @@ NUMBERS = (
 def texts(runs: Runs) -> list[bytes | None]:
     """The values of a column."""
     ends, data = runs.offsets.tolist(), runs.data.tobytes()
-    values = [data[a:b] for a, b in zip(ends, ends[1:], strict=False)]
+    values = [data[a:b] for a, b in itertools.pairwise(ends)]
     if runs.present is None:
         return list(values)
     return [
@@ -52,7 +53,7 @@ def strings(runs: Runs) -> list[str | None]:
 def lists(offsets: IntArray, values: list[Any]) -> list[list[Any]]:
     """Values by row."""
     ends = offsets.tolist()
-    return [values[a:b] for a, b in zip(ends, ends[1:], strict=False)]
+    return [values[a:b] for a, b in itertools.pairwise(ends)]
 
 
 def columns_of(columns: Any) -> dict[str, Any]:
@@ -241,8 +242,22 @@ def test_topic_that_is_not_utf8_is_read_as_java_reads_it() -> None:
             assert hashes.tolist() == [tag_hash] * 2
 
 
+@pytest.mark.parametrize("character", ["ü", "€", "😀"])
+def test_character_cut_by_the_end_of_a_text_is_not_read_on(character: str) -> None:
+    """Even where the bytes behind the record would complete it."""
+    whole = character.encode()
+    for cut in range(1, len(whole)):
+        data = pack(0, property_bytes=b"TAGS\x01" + whole[:cut]) + whole[cut:] + bytes(8)
+        at = np.zeros(1, np.int64)
+        compiled = native.Columns(data, at)
+        assert_same(compiled, twin.Columns(data, at))
+        assert strings(compiled.tags()) == [whole[:cut].decode("utf-8", "replace")]
+
+
 def test_absent_is_null_and_never_empty() -> None:
-    columns = native.Columns(*build([{}, {"property_bytes": b"TAGS\x01\x02KEYS\x01\x02UNIQ_KEY\x01"}]))
+    columns = native.Columns(
+        *build([{}, {"property_bytes": b"TAGS\x01\x02KEYS\x01\x02UNIQ_KEY\x01"}])
+    )
     assert texts(columns.tags()) == texts(columns.unique_keys()) == [None, None]
     assert columns.tags_codes().tolist() == [0, 0]
     assert columns.keys().offsets.tolist() == [0, 0, 0]
@@ -294,7 +309,9 @@ def test_take_by_mask_and_by_indices() -> None:
         part = compiled.take(rows)
         assert_same(part, plain.take(rows))
         assert_same(part, twin.Columns(ODD_LOG, ODD_POSITIONS[rows]))
-        assert_same(part.take(np.arange(part.count)[::2]), plain.take(rows).take(np.arange(part.count)[::2]))
+        assert_same(
+            part.take(np.arange(part.count)[::2]), plain.take(rows).take(np.arange(part.count)[::2])
+        )
     assert_same(compiled, plain)
 
 
@@ -313,7 +330,7 @@ MANY = 100_000
 
 
 def many() -> tuple[bytes, IntArray]:
-    """A log of a hundred thousand small records, a thousand of them distinct but for their place."""
+    """A log of a hundred thousand small records: a thousand, again and again."""
     kinds = [
         {
             "topic": f"Topic{i % 37}",
@@ -327,9 +344,7 @@ def many() -> tuple[bytes, IntArray]:
     ]
     one_round, positions = build(kinds)
     data = np.frombuffer(one_round * (MANY // 1000), np.uint8).copy()
-    starts = np.concatenate(
-        [positions + len(one_round) * i for i in range(MANY // 1000)]
-    )
+    starts = np.concatenate([positions + len(one_round) * i for i in range(MANY // 1000)])
     places = np.arange(8) + starts[:, None] + record.POSITION_PHYSICAL_OFFSET
     data[places] = starts.astype(">i8").view(np.uint8).reshape(-1, 8)
     return data.tobytes(), starts
@@ -394,9 +409,7 @@ def rows_of(columns: native.Columns) -> list[dict[str, Any]]:
         "bodyLength": [len(one or b"") for one in texts(plain)],
         "bodySha256": [hashlib.sha256(one or b"").hexdigest() for one in texts(plain)],
         "offsetMsgId": strings(columns.offset_ids()),
-        "properties": [
-            dict(zip(*row, strict=True)) for row in zip(names, values, strict=True)
-        ],
+        "properties": [dict(zip(*row, strict=True)) for row in zip(names, values, strict=True)],
         "words": lists(words.offsets, strings(words.words)),
         "messageId": strings(columns.message_ids()),
         "tagsCode": columns.tags_codes().tolist(),
@@ -444,5 +457,7 @@ def test_every_indexed_key_has_the_hash_java_looks_up(version: str) -> None:
             for row, found in enumerate(lists(words.offsets, strings(words.words)))
             for key in found
         ]
-        expected = [(row, index_entry.key_hash(f"{topics[row]}#{key}")) for row, key in unique + keys]
+        expected = [
+            (row, index_entry.key_hash(f"{topics[row]}#{key}")) for row, key in unique + keys
+        ]
         assert list(zip(rows.tolist(), hashes.tolist(), strict=True)) == expected

@@ -4,10 +4,10 @@ import itertools
 import random
 import zlib
 
-import golden
 import numpy as np
 import pytest
 
+import golden
 from reput.format import body as bodies, index_entry, java, message as record
 from reput.format.kernels import native, twin
 from reput.format.message import Host, StoredMessage

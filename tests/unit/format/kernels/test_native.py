@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import golden
 import pytest
 
+import golden
 import reput
 from reput.format.kernels import native
 
@@ -28,7 +28,7 @@ needs_numba = pytest.mark.skipif(
 
 BLOCKED = "import sys; sys.modules['numba'] = sys.modules['llvmlite'] = None\n"
 
-REPORT = '''
+REPORT = """
 import hashlib, json, sys
 import numpy as np
 from reput.format import kernels
@@ -55,7 +55,7 @@ print(json.dumps({
     "has_numba": sys.modules.get("numba") is not None,
     "digest": digest.hexdigest(),
 }))
-'''
+"""
 
 
 def run(site: Path, home: Path | str, code: str = "", **env: str) -> dict[str, Any]:
@@ -86,6 +86,7 @@ def expected() -> str:
     said = run(root, "/proc", REPUT_KERNELS="twin")
     assert said["engine"] == "twin"
     assert not said["has_numba"]
+    assert said["digest"] != hashlib.sha256().hexdigest()
     return str(said["digest"])
 
 
@@ -139,9 +140,7 @@ def test_shared_object_that_does_not_load_is_passed_over(bare: Path, expected: s
 
 @needs_numba
 @pytest.mark.slow
-def test_numba_compiles_once_and_keeps_the_code(
-    bare: Path, expected: str, tmp_path: Path
-) -> None:
+def test_numba_compiles_once_and_keeps_the_code(bare: Path, expected: str, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     said = run(bare, home)
@@ -157,12 +156,6 @@ def test_numba_compiles_once_and_keeps_the_code(
     (still,) = (elsewhere / "reput").iterdir()
     after = still.stat()
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
-
-    # Another source means another file.
-    hashes = bare / "reput" / "format" / "kernels" / "hashes.py"
-    hashes.write_text(hashes.read_text() + "\n# changed\n")
-    assert run(bare, "/proc", XDG_CACHE_HOME=str(elsewhere)) == said
-    assert len(list((elsewhere / "reput").iterdir())) == 2
 
 
 @needs_numba
@@ -201,12 +194,9 @@ def test_cache_follows_every_source_with_a_layout_in_it(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(Path, "read_bytes", note)
     native._cache_file()
+    monkeypatch.undo()
     formats = here.parent
     for source in ("scan", "columns", "hashes", "memory", "build"):
         assert here / f"{source}.py" in read
     for source in ("message", "properties", "sys_flag"):
         assert formats / f"{source}.py" in read
-
-
-def test_digest_is_one_of_something(expected: str) -> None:
-    assert expected != hashlib.sha256().hexdigest()

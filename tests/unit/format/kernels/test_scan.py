@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import golden
 import numpy as np
 import pytest
 
+import golden
 from reput.format import body as bodies, message as record, sys_flag as flags
 from reput.format.kernels import native, twin
 from reput.format.kernels.layout import Segments
@@ -320,9 +320,7 @@ def test_walk_over_growing_parts_finds_everything() -> None:
         at = 0
         found = []
         for end in [*range(step, len(data), step), len(data)]:
-            segments = native.scan(
-                data[:end], at, end, physical_offset=BASE, file_end=len(data)
-            )
+            segments = native.scan(data[:end], at, end, physical_offset=BASE, file_end=len(data))
             found += listed(segments)
             at = segments.next_position
         assert at == len(data)
@@ -347,7 +345,7 @@ def test_data_end_at_every_position_and_alignment() -> None:
     for length, zeros, lead in itertools.product(range(12), range(20), range(3)):
         data = b"?" * lead + b"\1" * length + bytes(zeros)
         for start in (0, lead, len(data)):
-            expected = lead + length if lead + length > start else start
+            expected = max(start, lead + length)
             assert native.data_end(data, start) == twin.data_end(data, start) == expected
 
 
@@ -434,9 +432,7 @@ def test_every_record_java_found_is_found(version: str, name: str) -> None:
                 found[base + at] = size
             elif verdict > Verdict.TRUNCATED:
                 damage.append((base + at, size, verdict))
-    expected = {
-        one["commitLogOffset"]: one["storeSize"] for one in golden.messages(version, name)
-    }
+    expected = {one["commitLogOffset"]: one["storeSize"] for one in golden.messages(version, name)}
     assert expected.items() <= found.items()
     beyond = golden.manifest(version, name)["log"].get("readableBeyondEnd", [])
     assert set(found) - set(expected) <= set(beyond)

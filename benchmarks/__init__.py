@@ -1,0 +1,1 @@
+"""Named workloads; ``python -m benchmarks`` runs them and prints JSON."""

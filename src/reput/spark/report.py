@@ -1,0 +1,342 @@
+"""A store at a glance, computed by Spark: what is in it, when it came, how large it is, what is broken.
+
+``collect`` runs the jobs and returns plain numbers; ``reput.spark.report_page`` draws them. Whatever
+a number says, it says of the whole store, system topics included.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from pyspark.sql import DataFrame, SparkSession, functions as F
+from pyspark.sql.types import IntegerType
+
+from reput import __version__
+from reput.format import index_entry
+from reput.store.reader import StoreReader
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being computed, how many steps are done, and how many there are."""
+
+BUCKETS_SECONDS = (1, 10, 60, 600, 3600, 6 * 3600, 86400, 7 * 86400)
+BUCKET_COUNT_MAX = 200
+TOP_COUNT = 12
+OTHERS = "others"
+
+
+@dataclass
+class TopicRow:
+    """One topic."""
+
+    topic: str
+    messages: int
+    bytes: int
+    body_bytes: int
+    queues: int
+    first_ms: int
+    last_ms: int
+
+
+@dataclass
+class Agreement:
+    """How well a derived file family agrees with the log."""
+
+    right: int
+    """Entries that point at the message they stand for."""
+    wrong: int
+    """Entries that point at no such message."""
+    missing: int
+    """Messages (or keys of messages) that have no entry."""
+
+
+@dataclass
+class GapRow:
+    """A run of bytes of the log that is no record."""
+
+    physical_offset: int
+    length: int
+    kind: str
+    reason: str
+    file: str
+
+
+@dataclass
+class FileRow:
+    """A log file."""
+
+    name: str
+    size: int
+    wasted: int
+    first_ms: int | None
+    last_ms: int | None
+
+
+@dataclass
+class LagRow:
+    """How far a group is behind."""
+
+    group: str
+    topic: str
+    lag: int
+
+
+@dataclass
+class Report:
+    """Everything the report shows. Times are ms since the epoch, sizes bytes."""
+
+    store: str
+    broker: str
+    condition: str
+    reput_version: str
+    spark_version: str
+    messages: int = 0
+    bytes: int = 0
+    body_bytes: int = 0
+    first_ms: int = 0
+    last_ms: int = 0
+    topics: list[TopicRow] = field(default_factory=list)
+    tags: list[tuple[str, int]] = field(default_factory=list)
+    """(tag, messages), most first; the empty tag for messages without."""
+    bucket_seconds: int = 3600
+    timeline: list[tuple[int, str, int]] = field(default_factory=list)
+    """(start of bucket, topic or ``others``, messages)."""
+    sizes: list[tuple[int, int]] = field(default_factory=list)
+    """(power of two that record sizes are below, messages)."""
+    latencies: list[tuple[int, int]] = field(default_factory=list)
+    """(power of two that ms from born to stored are below, messages)."""
+    producers: list[tuple[str, int]] = field(default_factory=list)
+    """(address without port, messages), most first."""
+    gaps: list[GapRow] = field(default_factory=list)
+    files: list[FileRow] = field(default_factory=list)
+    queue_agreement: Agreement | None = None
+    index_agreement: Agreement | None = None
+    lags: list[LagRow] = field(default_factory=list)
+    seconds: float = 0.0
+    """How long the jobs took."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain lists and dictionaries."""
+        return dataclasses.asdict(self)
+
+
+def collect(spark: SparkSession, path: str, progress: Progress | None = None) -> Report:
+    """Compute the report of a store.
+
+    Args:
+        spark: The session to run the jobs in.
+        path: The store folder.
+        progress: Told before each step.
+
+    Raises:
+        ReputError: The store cannot be read.
+    """
+    reader = StoreReader.open(path)
+    report = Report(
+        store=path,
+        broker=reader.broker_name(),
+        condition=reader.state.condition.value,
+        reput_version=__version__,
+        spark_version=spark.version,
+    )
+    read = functools.partial(_messages, spark, path)
+    view = functools.partial(_view, spark, path)
+    steps: list[tuple[str, Callable[[], None]]] = [
+        ("messages per topic", lambda: _topics(report, read)),
+        ("messages per tag", lambda: _tags(report, read)),
+        ("messages over time", lambda: _timeline(report, read)),
+        ("sizes and latencies", lambda: _histograms(report, read)),
+        ("producers", lambda: _producers(report, read)),
+        ("damage", lambda: _gaps(report, view("gaps"))),
+        ("log files", lambda: _files(report, view("files"))),
+        ("consume queues against log", lambda: _queues(report, read, view("consumequeue"))),
+        ("index against log", lambda: _index(report, read, view("index"))),
+        ("consumer lag", lambda: _lags(report, view("offsets"))),
+    ]
+    for done, (name, run) in enumerate(steps):
+        if progress:
+            progress(name, done, len(steps))
+        run()
+    if progress:
+        progress("done", len(steps), len(steps))
+    return report
+
+
+class _Read(Protocol):
+    """Gives the messages of the store with some columns only: Spark cannot prune them itself."""
+
+    def __call__(self, *columns: str) -> DataFrame: ...
+
+
+def _messages(spark: SparkSession, path: str, *columns: str) -> DataFrame:
+    reader = spark.read.format("rocketmq").option("readIsolation", "all")
+    # Damage has a chapter of its own, and a body need not be unpacked to be measured.
+    reader = reader.option("mode", "DROPMALFORMED").option("columns", ",".join(columns))
+    return reader.option("decompress", "none").load(path)
+
+
+def _view(spark: SparkSession, path: str, view: str) -> DataFrame:
+    return spark.read.format("rocketmq").option("view", view).load(path)
+
+
+def _ms(column: str) -> Any:
+    return F.unix_millis(F.col(column))
+
+
+def _topics(report: Report, read: _Read) -> None:
+    messages = read("topic", "queue_id", "store_size", "body", "store_timestamp")
+    rows = (
+        messages.groupBy("topic")
+        .agg(
+            F.count("*").alias("messages"),
+            F.sum("store_size").alias("bytes"),
+            F.sum(F.octet_length("body")).alias("body_bytes"),
+            F.count_distinct("queue_id").alias("queues"),
+            F.min(_ms("store_timestamp")).alias("first_ms"),
+            F.max(_ms("store_timestamp")).alias("last_ms"),
+        )
+        .orderBy(F.desc("messages"), "topic")
+        .collect()
+    )
+    report.topics = [TopicRow(**row.asDict()) for row in rows]
+    report.messages = sum(row.messages for row in report.topics)
+    report.bytes = sum(row.bytes for row in report.topics)
+    report.body_bytes = sum(row.body_bytes for row in report.topics)
+    report.first_ms = min((row.first_ms for row in report.topics), default=0)
+    report.last_ms = max((row.last_ms for row in report.topics), default=0)
+
+
+def _pairs(frame: DataFrame) -> list[tuple[Any, Any]]:
+    return [(row[0], row[1]) for row in frame.collect()]
+
+
+def _top(messages: DataFrame, column: Any, limit: int) -> list[tuple[str, int]]:
+    counted = messages.groupBy(column.alias("name")).count()
+    return _pairs(counted.orderBy(F.desc("count"), "name").limit(limit))
+
+
+def _tags(report: Report, read: _Read) -> None:
+    messages = read("tags")
+    report.tags = _top(messages, F.coalesce(F.col("tags"), F.lit("")), 2 * TOP_COUNT)
+
+
+def _producers(report: Report, read: _Read) -> None:
+    messages = read("born_host")
+    address = F.regexp_replace("born_host", ":-?[0-9]+$", "")
+    report.producers = _top(messages, address, TOP_COUNT)
+
+
+def _timeline(report: Report, read: _Read) -> None:
+    messages = read("topic", "store_timestamp")
+    span = max(report.last_ms - report.first_ms, 1) / 1000
+    report.bucket_seconds = next(
+        (one for one in BUCKETS_SECONDS if span / one <= BUCKET_COUNT_MAX), BUCKETS_SECONDS[-1]
+    )
+    width = report.bucket_seconds * 1000
+    shown = [row.topic for row in report.topics[: TOP_COUNT - 1]]
+    bucket = F.floor(_ms("store_timestamp") / width) * width
+    topic = F.when(F.col("topic").isin(shown), F.col("topic")).otherwise(F.lit(OTHERS))
+    counted = messages.groupBy(bucket.alias("bucket"), topic.alias("name")).count()
+    report.timeline = [(row[0], row[1], row[2]) for row in counted.orderBy("bucket", "name").collect()]
+
+
+def _histograms(report: Report, read: _Read) -> None:
+    messages = read("store_size", "store_timestamp", "born_timestamp")
+    report.sizes = _powers_of_two(messages, F.col("store_size"))
+    latency = F.greatest(_ms("store_timestamp") - _ms("born_timestamp"), F.lit(0))
+    report.latencies = _powers_of_two(messages, latency)
+
+
+def _powers_of_two(messages: DataFrame, value: Any) -> list[tuple[int, int]]:
+    power = F.pow(F.lit(2), F.length(F.bin(value.cast("long")))).cast("long")
+    below = F.when(value < 1, F.lit(1).cast("long")).otherwise(power)
+    return _pairs(messages.groupBy(below.alias("below")).count().orderBy("below"))
+
+
+def _gaps(report: Report, gaps: DataFrame) -> None:
+    columns = [one.name for one in dataclasses.fields(GapRow)]
+    rows = gaps.select(*columns).orderBy("physical_offset").collect()
+    report.gaps = [GapRow(**row.asDict()) for row in rows]
+
+
+def _files(report: Report, files: DataFrame) -> None:
+    rows = (
+        files.filter("family = 'commitlog'")
+        .select(
+            F.col("file").alias("name"),
+            "size",
+            F.col("wasted_bytes").alias("wasted"),
+            _ms("min_store_timestamp").alias("first_ms"),
+            _ms("max_store_timestamp").alias("last_ms"),
+        )
+        .orderBy("name")
+        .collect()
+    )
+    report.files = [FileRow(**row.asDict()) for row in rows]
+
+
+def _agreement(entries: DataFrame, expected: DataFrame, on: list[str]) -> Agreement:
+    """Match what is there with what should be there, each counted as often as it is."""
+    there = entries.groupBy(*on).agg(F.count("*").alias("there"))
+    wanted = expected.groupBy(*on).agg(F.count("*").alias("wanted"))
+    both = there.join(wanted, on, "full_outer").select(
+        F.coalesce("there", F.lit(0)).alias("there"), F.coalesce("wanted", F.lit(0)).alias("wanted")
+    )
+    row = both.agg(
+        # A record may be indexed twice after a recovery: that is right both times.
+        F.sum(F.when(F.col("wanted") > 0, F.col("there")).otherwise(0)).alias("right"),
+        F.sum(F.when(F.col("wanted") == 0, F.col("there")).otherwise(0)).alias("wrong"),
+        F.sum(F.when(F.col("there") == 0, F.col("wanted")).otherwise(0)).alias("missing"),
+    ).first()
+    assert row is not None
+    return Agreement(row["right"] or 0, row["wrong"] or 0, row["missing"] or 0)
+
+
+_NOT_QUEUED = "(sys_flag & 12) in (4, 12)"  # prepared, rolled back
+
+
+def _queues(report: Report, read: _Read, view: DataFrame) -> None:
+    messages = read("topic", "queue_id", "queue_offset", "physical_offset", "store_size", "sys_flag")
+    on = ["topic", "queue_id", "queue_offset", "physical_offset", "size"]
+    units = view.filter("topic not like '\\%LMQ\\%%'").select(*on)
+    queued = messages.filter(f"not {_NOT_QUEUED}").withColumn("size", F.col("store_size"))
+    report.queue_agreement = _agreement(units, queued.select(*on), on)
+
+
+def _index(report: Report, read: _Read, view: DataFrame) -> None:
+    messages = read("topic", "physical_offset", "sys_flag", "tags", "keys", "properties")
+    index = view.select("key_hash", "physical_offset")
+    start = index.agg(F.min("physical_offset")).first()
+    if start is None or start[0] is None:
+        return
+    # Rolled-back records are not indexed, nor is anything from before the oldest index file.
+    keyed = messages.filter(f"(sys_flag & 12) != 12 and physical_offset >= {start[0]}")
+    unique = F.array_compact(F.array(F.col("properties")["UNIQ_KEY"]))
+    # 5.4 and later index the tags too; whether this store's broker did, its entries tell.
+    tag = F.array_compact(F.array(F.concat(F.lit(index_entry.TAG_KEY_PREFIX), F.col("tags"))))
+    keys = F.concat(unique, "keys")
+    expected = _hashed(keyed, keys)
+    if index.join(_hashed(keyed.filter("tags is not null"), tag), ["key_hash", "physical_offset"]).head(1):
+        expected = _hashed(keyed, F.concat(keys, tag))
+    report.index_agreement = _agreement(index, expected, ["key_hash", "physical_offset"])
+
+
+def _hashed(messages: DataFrame, keys: Any) -> DataFrame:
+    exploded = messages.select("topic", "physical_offset", F.explode(keys).alias("key"))
+    return exploded.select(_key_hash("topic", "key").alias("key_hash"), "physical_offset")
+
+
+@F.udf(returnType=IntegerType(), useArrow=False)  # Arrow would need pandas
+def _key_hash(topic: str, key: str) -> int:
+    return index_entry.key_hash(index_entry.key_of(topic, key))
+
+
+def _lags(report: Report, offsets: DataFrame) -> None:
+    rows = (
+        offsets.groupBy("consumer_group", "topic")
+        .agg(F.sum("lag").alias("lag"))
+        .orderBy(F.desc("lag"), "consumer_group", "topic")
+        .collect()
+    )
+    report.lags = [LagRow(row[0], row[1], row[2]) for row in rows]

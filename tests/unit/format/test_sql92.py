@@ -1,0 +1,311 @@
+"""SQL92 filters, as the page says and beyond; the jar itself is asked in tests/interop."""
+
+import pickle
+import re
+import string
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, strategies as st
+
+from reput.format import sql92
+from reput.format.sql92 import EvaluationError, Sql92Error, compile_filter
+
+PAGE = Path(__file__).parents[3] / "docs/formats/sql92.md"
+VALUES = {"true": True, "false": False, "null": None}
+
+
+def table(columns: str) -> list[list[str]]:
+    """The cells of the table of the page with these columns."""
+    text = PAGE.read_text(encoding="utf-8")
+    found = re.search(rf"^\| {columns} \|\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.MULTILINE)
+    assert found, columns
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in found[1].splitlines()]
+
+
+def properties(cell: str) -> dict[str, str]:
+    return dict(pair.split("=") for pair in cell.strip("`").split(", ")) if cell else {}
+
+
+def value(expression: str, **message: str) -> bool | None:
+    return compile_filter(expression).evaluate(message)
+
+
+# --- the page --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("expression", "message", "wanted"), table(r"expression \| properties \| value")
+)
+def test_example(expression: str, message: str, wanted: str) -> None:
+    one = compile_filter(expression.strip("`"))
+    if wanted == "error":
+        with pytest.raises(EvaluationError):
+            one.evaluate(properties(message))
+    else:
+        assert one.evaluate(properties(message)) is VALUES[wanted]
+    assert one.matches(properties(message)) == (wanted == "true")
+
+
+@pytest.mark.parametrize(("expression", "reason"), table(r"expression \| reason"))
+def test_refusal(expression: str, reason: str) -> None:
+    with pytest.raises(Sql92Error) as refused:
+        compile_filter(expression.strip("`"))
+    assert str(refused.value) == reason
+
+
+def test_every_keyword_is_on_the_page() -> None:
+    (words,) = [form for word, form in table(r"word \| form") if word == "keyword"]
+    keywords = re.findall(r"`(\w+)`", words)
+    for keyword in keywords:
+        for spelling in (keyword, keyword.lower(), keyword.title()):
+            with pytest.raises(Sql92Error):
+                compile_filter(f"{spelling} = 5 AND {spelling} > 5")
+    assert set(keywords) == set(sql92._KEYWORDS)
+    assert str(sql92.NESTING_MAX) in PAGE.read_text(encoding="utf-8")
+
+
+# --- words -----------------------------------------------------------------
+
+
+def test_blanks_and_comments_stand_anywhere() -> None:
+    assert value("/**/a\t--x\n=\r\n5/* * / ** */\f--'\r", a="5")
+    assert value("a=5--x\r\nAND/***/b='--x\n/*'", a="5", b="--x\n/*")
+
+
+def test_names_and_strings_do_not_reach_the_source() -> None:
+    for text in ("{0}", "'", '"', "\\", "\n", "\\n", "{", "%s", "\0", "k0", "\ud800", "é😀"):
+        literal = "'" + text.replace("'", "''") + "'"
+        assert value(f"a = {literal} AND a CONTAINS {literal} AND a IN ({literal})", a=text)
+    for name in ("$", "_", "get", "integer", "evaluate", "k0", "v0", "None", "__builtins__", "a$1"):
+        assert compile_filter(f"{name} = 'x'").matches({name: "x"})
+
+
+def test_names_have_ascii_letters_only() -> None:
+    for name in ("é", "aé", "\u212a", "\u017f", "a.b", "1a", '"a"', "a\u00a0"):
+        with pytest.raises(Sql92Error):
+            compile_filter(f"{name} = 'x'")
+
+
+@pytest.mark.parametrize(
+    ("expression", "tail"),
+    [
+        ("a = 5", ""),
+        ("a = 5 /* c */ -- d\n", ""),
+        ("a = 5  b", "b"),
+        ("a = 5 )", ")"),
+        ("a + 1 > 2", "+ 1 > 2"),
+        ("a = 5L 'x", None),
+        ("a = 5 b 'x", "b 'x"),
+        ("a = 05", "5"),
+        ("a = 0x10", "x10"),
+        ("a = 5 LIKE # !", "LIKE # !"),
+        ("a IS NULL TRUE", "TRUE"),
+        ("a = 5 -- c", "-- c"),
+    ],
+)
+def test_ignored_tail(expression: str, tail: str | None) -> None:
+    if tail is None:
+        with pytest.raises(Sql92Error):
+            compile_filter(expression)
+        return
+    one = compile_filter(expression)
+    assert one.ignored_tail == tail
+    assert one.expression == expression
+    assert expression.endswith(tail)
+    shortened = compile_filter(expression.removesuffix(tail))
+    assert shortened.ignored_tail == ""
+    for a in ("5", "0", "6"):
+        assert shortened.evaluate({"a": a}) == one.evaluate({"a": a})
+
+
+# --- values ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text", ["", " 5", "5 ", "5.0", "1_0", "0x5", "+", "++5", "\u00b2", "\U0001d7d3"]
+)
+def test_no_integer(text: str) -> None:
+    for expression in ("a = 5", "5 <= a", "a BETWEEN 1 AND 9", "a = 5000000000"):
+        with pytest.raises(EvaluationError, match="For input string"):
+            value(expression, a=text)
+
+
+@pytest.mark.parametrize("text", ["5", "+5", "05", "0" * 5000 + "5", "\u0665", "\uff15"])
+def test_integer(text: str) -> None:
+    assert value("a = 5", a=text)
+    assert value("a > 4 AND a < 6 AND a >= 5 AND a <= 5", a=text)
+    assert value("a < 5000000000", a=text)
+
+
+def test_integers_have_their_ends() -> None:
+    for text in ("2147483647", "-2147483648"):
+        assert value("a <> 5", a=text)
+    for text in ("2147483648", "-2147483649", "9" * 5000):
+        with pytest.raises(EvaluationError):
+            value("a <> 5", a=text)
+    assert value("a > 2147483648", a="9223372036854775807")
+    with pytest.raises(EvaluationError):
+        value("a > 2147483648", a="9223372036854775808")
+
+
+@pytest.mark.parametrize("text", ["5.5", " 5.5\t", "5.5f", "55e-1D", "+5.50", "0x1.6p2", "\x005.5"])
+def test_double(text: str) -> None:
+    assert value("a = 5.5", a=text)
+    assert value("a > 5.4 AND a < 5.6 AND 5.5 >= a AND 5.5 <= a", a=text)
+
+
+@pytest.mark.parametrize(
+    "text", ["", " ", "inf", "nan", "5,5", "5_5.0", "5.5.5", "0x16", "\u0665.5", "NaNf"]
+)
+def test_no_double(text: str) -> None:
+    with pytest.raises(EvaluationError):
+        value("a = 5.5", a=text)
+
+
+def test_doubles_have_the_order_of_java() -> None:
+    ascending = [
+        "-Infinity",
+        "-1e400",
+        "-1",
+        "-0.0",
+        "0.0",
+        "1e-400",
+        "4.9e-324",
+        "0x1p9999",
+        "NaN",
+    ]
+    equal = {("-Infinity", "-1e400"), ("0.0", "1e-400")}
+    for i, low in enumerate(ascending):
+        for high in ascending[i + 1 :]:
+            assert value("a < b", a=low, b=high) is ((low, high) not in equal)
+            assert value("a <= b", a=low, b=high)
+            assert value("b >= a", a=low, b=high)
+            assert value("a > b", a=low, b=high) is False
+        assert value("a >= b AND a <= b", a=low, b=low)
+    assert value("a > 5.5 AND a >= 5.5 AND 5.5 < a AND NOT (a = 5.5)", a="NaN")
+    assert value("a < 5.5 OR a <= 5.5 OR a = 5.5", a="NaN") is False
+
+
+# --- logic -----------------------------------------------------------------
+
+OPERANDS = {"(n IS NULL)": "T", "x = 'y'": "F", "n = 5": "N", "x = 5": "E"}
+
+
+def letter(expression: str) -> str:
+    try:
+        return {True: "T", False: "F", None: "N"}[value(expression, x="x")]
+    except EvaluationError:
+        return "E"
+
+
+def test_and_or_not() -> None:
+    for one, left in OPERANDS.items():
+        assert letter(f"NOT ({one})") == {"T": "F", "F": "T"}.get(left, left)
+        for other, right in OPERANDS.items():
+            pair = left + right
+            both = "F" if left == "F" else "E" if "E" in pair else min(pair, key="FNT".index)
+            either = "T" if left == "T" else "E" if "E" in pair else max(pair, key="FNT".index)
+            assert letter(f"{one} AND {other}") == both, pair
+            assert letter(f"{one} OR {other}") == either, pair
+
+
+@given(st.lists(st.sampled_from(sorted(OPERANDS)), min_size=3, max_size=7), st.data())
+def test_brackets_within_a_chain_change_nothing(operands: list[str], data: st.DataObject) -> None:
+    for operator in ("AND", "OR"):
+        at = data.draw(st.integers(0, len(operands) - 2))
+        end = data.draw(st.integers(at + 2, len(operands)))
+        inner = f" {operator} ".join(operands[at:end])
+        words = [*operands[:at], f"({inner})", *operands[end:]]
+        assert letter(f" {operator} ".join(words)) == letter(f" {operator} ".join(operands))
+
+
+# --- limits ----------------------------------------------------------------
+
+
+def test_long_chains_and_lists_are_fine() -> None:
+    names = [f"a{i}" for i in range(3000)]
+    message = dict.fromkeys(names, "5")
+    assert compile_filter(" AND ".join(f"{name} = 5" for name in names)).matches(message)
+    assert compile_filter(" OR ".join(f"{name} = 6" for name in names)).evaluate(message) is False
+    nested = "".join(f"({name} = 6 OR " for name in names) + "a = 5" + ")" * len(names)
+    assert compile_filter(nested).matches({**message, "a": "5"})
+    assert compile_filter(f"a IN ({', '.join(repr(name) for name in names)})").matches({"a": "a77"})
+    assert compile_filter("(" * 3000 + "a = 5" + ")" * 3000).matches({"a": "5"})
+
+
+@pytest.mark.parametrize(
+    ("start", "level", "middle", "end", "levels_each"),
+    [
+        ("", "NOT ", "a", "", 1),
+        ("", "(a = 5 AND (a = 6 OR ", "a = 5", "))", 2),
+        ("", "(a = ", "(a = 5)", ")", 1),
+        ("a > ", "-(a = ", "a", ")", 2),
+        ("", "(", "a = 5", " IS NULL)", 1),
+    ],
+)
+def test_nesting_has_a_limit(
+    start: str, level: str, middle: str, end: str, levels_each: int
+) -> None:
+    count = sql92.NESTING_MAX // levels_each
+    one = compile_filter(start + level * (count - 3) + middle + end * (count - 3))
+    assert one.matches({"a": "true"}) in (True, False)
+    for too_many in (count + 3, 5000):
+        with pytest.raises(Sql92Error, match="nested deeper than"):
+            compile_filter(start + level * too_many + middle + end * too_many)
+
+
+def test_between_does_not_double_its_left_side() -> None:
+    begin = time.perf_counter()
+    compile_filter("-(" * 25 + "a" + " BETWEEN 1 AND 2)" * 25 + " = 1")
+    assert time.perf_counter() - begin < 5
+
+
+# --- the filter ------------------------------------------------------------
+
+
+def test_filter_is_cached_pickled_and_shown() -> None:
+    one = compile_filter("a > 5 b")
+    assert compile_filter("a > 5 b") is one
+    sql92._compiled.cache_clear()
+    other = pickle.loads(pickle.dumps(one))
+    assert other is not one
+    assert (other.expression, other.ignored_tail) == ("a > 5 b", "b")
+    assert other.matches({"a": "6"})
+    assert repr(one) == "Filter('a > 5 b')"
+
+
+def test_errors_are_value_errors() -> None:
+    assert issubclass(Sql92Error, ValueError)
+    assert issubclass(EvaluationError, ValueError)
+
+
+WORDS = [
+    *sql92._KEYWORDS,
+    *("a", "b", "(", ")", "(", ")", ",", "=", "<>", ">", ">=", "<", "<=", "+", "-", "#", "'"),
+    *("5", "0", "5L", "5.5", ".5", "1e400", "'x'", "''", "'5'"),
+]
+
+
+@given(
+    st.one_of(
+        st.lists(st.sampled_from(WORDS), max_size=12).map(" ".join),
+        st.text(st.sampled_from(string.printable), max_size=30),
+        st.text(max_size=20),
+    ),
+    st.dictionaries(
+        st.sampled_from("ab"), st.one_of(st.sampled_from(["5", "x", "true"]), st.text())
+    ),
+)
+def test_nothing_else_comes_out(text: str, message: dict[str, str]) -> None:
+    try:
+        one = compile_filter(text)
+    except Sql92Error:
+        return
+    try:
+        result = one.evaluate(message)
+    except EvaluationError:
+        result = None
+    assert result in (True, False, None)
+    assert one.matches(message) is (result is True)

@@ -1,0 +1,565 @@
+"""The log: its files, single records, and walks that say the same whatever window they use."""
+
+import random
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import pairwise
+from typing import NamedTuple
+
+import golden
+import numpy as np
+import pytest
+import store_builder
+from store_builder import MemoryFolder
+
+from reput.errors import CorruptRecord, NotInStore
+from reput.format import message as record
+from reput.format.message import StoredMessage, Verdict
+from reput.store.commit_log_view import CommitLogView, Damage
+from reput.store.files import open_folder
+
+FILE_BYTES = 4096
+WINDOWS = (64, 65, 100, 256, 1000, 4095, 4096, 5000, 1 << 20)
+
+Files = dict[int, bytearray]
+
+
+def view_of(files: Files, window_bytes: int = 1 << 20) -> CommitLogView:
+    """A log in memory."""
+    named = {f"commitlog/{start:020d}": data for start, data in files.items()}
+    return CommitLogView(MemoryFolder(named, window_bytes))
+
+
+def make_log(
+    count: int = 60, *, start: int = 0, messages: Iterable[StoredMessage] | None = None
+) -> tuple[list[StoredMessage], Files]:
+    """Messages and the files that hold them."""
+    placed = store_builder.place(
+        messages or store_builder.messages(count), FILE_BYTES, physical_offset=start
+    )
+    return placed, store_builder.log_files(placed, FILE_BYTES)
+
+
+class Walked(NamedTuple):
+    """What a walk found."""
+
+    records: list[tuple[int, int]]
+    """Physical offset and size."""
+    damage: list[Damage]
+
+
+def walked(
+    view: CommitLogView,
+    start: int,
+    stop: int,
+    *,
+    check_crc: bool = True,
+    is_end: bool = True,
+) -> Walked:
+    found = Walked([], [])
+    for batch in view.walk(start, stop, check_crc=check_crc, is_end=is_end):
+        for position, size in zip(batch.positions, batch.sizes, strict=True):
+            at = batch.physical_offset + int(position)
+            found.records.append((at, int(size)))
+            assert record.decode(batch.buffer, int(position)).physical_offset == at
+        found.damage.extend(batch.damage)
+    return found
+
+
+def spans(messages: Iterable[StoredMessage]) -> list[tuple[int, int]]:
+    return [(one.physical_offset, one.store_size) for one in messages]
+
+
+def end_of(messages: list[StoredMessage]) -> int:
+    return messages[-1].physical_offset + messages[-1].store_size
+
+
+# --- files ----------------------------------------------------------------
+
+
+def test_files_are_those_with_20_digits_in_order() -> None:
+    folder = MemoryFolder(
+        {
+            "commitlog/00000000000000004096": b"\0" * 4096,
+            "commitlog/00000000000000000000": b"\0" * 4096,
+            "commitlog/.DS_Store": b"x",
+            "commitlog/00000000000000008192.tmp": b"x",
+            "commitlog/00000000000000008192/stray": b"x",
+            "commitlog/99999999999999999999": b"x",
+        }
+    )
+    files = CommitLogView(folder).files
+    assert [(file.start, file.end, file.nominal_end) for file in files] == [
+        (0, 4096, 4096),
+        (4096, 8192, 8192),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "nominal"),
+    [
+        ({0: 100, 100: 100, 200: 100}, [100, 100, 100]),
+        ({0: 100, 100: 70, 200: 100}, [100, 100, 100]),  # cut
+        ({0: 100, 100: 100, 200: 30}, [100, 100, 100]),
+        ({0: 100, 100: 0}, [100, 100]),  # made and not grown
+        ({0: 100, 300: 100}, [100, 100]),  # files are missing
+        ({0: 50, 50: 50, 100: 200, 300: 200}, [50, 50, 200, 200]),  # the size was changed
+        ({1000: 64}, [64]),
+        ({}, []),
+    ],
+)
+def test_nominal_sizes(sizes: dict[int, int], nominal: list[int]) -> None:
+    view = view_of({start: bytearray(size) for start, size in sizes.items()})
+    assert [file.nominal_size for file in view.files] == nominal
+    assert [file.size for file in view.files] == list(sizes.values())
+    assert view.min_offset == min(sizes, default=0)
+    assert view.data_end == view.min_offset
+
+
+def test_files_that_overlap_are_damage_and_named() -> None:
+    with pytest.raises(CorruptRecord, match="reaches into the next file") as caught:
+        _ = view_of({0: bytearray(200), 100: bytearray(200)}).files
+    assert caught.value.file == "commitlog/00000000000000000000"
+
+
+def test_missing_files_are_gaps() -> None:
+    view = view_of({0: bytearray(100), 300: bytearray(100), 400: bytearray(100)})
+    assert list(view.missing()) == [
+        Damage(100, 200, Verdict.MISSING, "00000000000000000100"),
+    ]
+    with pytest.raises(NotInStore, match="no log file holds physical offset 200"):
+        view.file_at(200)
+    assert view.file_at(399).start == 300
+    for outside in (-1, 500, 1 << 62):
+        with pytest.raises(NotInStore):
+            view.file_at(outside)
+    held = view.holds(np.array([-1, 0, 99, 100, 299, 300, 499, 500]))
+    assert list(held) == [False, True, True, False, False, True, True, False]
+
+
+def test_data_ends_behind_the_last_byte_that_is_not_zero() -> None:
+    messages, files = make_log(40)
+    files[max(files) + FILE_BYTES] = bytearray(FILE_BYTES)  # made ahead
+    view = view_of(files)
+    assert end_of(messages) <= view.data_end <= end_of(messages) + 8
+    assert view.data_end_of(view.files[-1]) == view.files[-1].start
+    assert view.data_goes_on(end_of(messages) - 3)
+    assert not view.data_goes_on(end_of(messages))
+    assert view.data_goes_on(0)
+    assert not view.data_goes_on(view.files[-1].nominal_end + 1)
+
+
+def test_the_data_end_of_large_files_is_found_in_steps() -> None:
+    for size, at in ((1 << 20, 0), (1 << 20, 700_000), (300_001, 5), (65_536, 65_535), (9, 8)):
+        data = bytearray(size)
+        data[at] = 1
+        view = view_of({0: data}, window_bytes=100_000)
+        assert view.data_end == min(at + 1 + 8, size)
+
+
+# --- single records -------------------------------------------------------
+
+
+def test_every_record_by_its_offset_whatever_size_is_known() -> None:
+    messages, files = make_log()
+    view = view_of(files)
+    for one in messages:
+        for size in (
+            None,
+            one.store_size,
+            1,
+            40,
+            one.store_size - 1,
+            one.store_size + 500,
+            1 << 31,
+        ):
+            assert view.message_at(one.physical_offset, size) == one
+        assert view.record_bytes(one.physical_offset) == record.encode(one)
+        assert view.store_timestamp_at(one.physical_offset) == one.store_timestamp
+
+
+def test_where_no_record_starts_is_an_error() -> None:
+    messages, files = make_log()
+    view = view_of(files)
+    starts = {one.physical_offset for one in messages}
+    for at in range(end_of(messages) + 50):
+        if at not in starts:
+            with pytest.raises(CorruptRecord) as caught:
+                view.message_at(at)
+            assert caught.value.physical_offset == at
+            assert caught.value.file == f"{at - at % FILE_BYTES:020d}"
+
+
+def test_a_record_larger_than_a_first_read() -> None:
+    messages, files = make_log(messages=[store_builder.message(body=bytes(3900)) for _ in range(3)])
+    large = store_builder.place([store_builder.message(body=b"x" * 99_999)], 200_000)
+    assert view_of(files).message_at(messages[2].physical_offset) == messages[2]
+    view = view_of(store_builder.log_files(large, 200_000))
+    assert view.message_at(0) == large[0]
+    assert view.message_at(0, 10) == large[0]
+
+
+def test_first_and_last_records() -> None:
+    messages, files = make_log()
+    files[max(files) + FILE_BYTES] = bytearray(FILE_BYTES)
+    view = view_of(files)
+    for file in view.files[:-1]:
+        inside = [one for one in messages if file.start <= one.physical_offset < file.end]
+        assert view.first_record(file) == inside[0]
+        assert view.last_record(file) == inside[-1]
+        for one, following in pairwise(inside):
+            assert view.last_record(file, following.physical_offset) == one
+            assert view.last_record(file, following.physical_offset + 1) == following
+        assert view.last_record(file, file.start) is None
+    assert view.first_record(view.files[-1]) is None
+    assert view.last_record(view.files[-1]) is None
+
+
+@pytest.mark.parametrize("window_bytes", [64, 1000, 1 << 20])
+def test_the_last_record_far_from_the_end_of_its_data(window_bytes: int) -> None:
+    """Larger than a step backwards, and before garbage of many steps, without hanging."""
+    first = store_builder.message(body=b"first")
+    size = 1 << 19
+    placed = store_builder.place([first, store_builder.message(body=b"x" * 200_000)], size)
+    (data,) = store_builder.log_files(placed, size).values()
+    view = view_of({0: data}, window_bytes)
+    assert view.last_record(view.files[0]) == placed[1]
+    garbage = random.Random(1).randbytes(size - 400_000)
+    data[400_000:] = garbage
+    view = view_of({0: data}, window_bytes)
+    assert view.last_record(view.files[0]) == placed[1]
+    data[placed[1].physical_offset + 4] ^= 1
+    view = view_of({0: data}, window_bytes)
+    assert view.last_record(view.files[0]) == placed[0]
+
+
+@pytest.mark.parametrize("window_bytes", [64, 333, 1 << 20])
+def test_find_record(window_bytes: int) -> None:
+    messages, files = make_log(40)
+    view = view_of(files, window_bytes)
+    places = sorted(
+        {one.physical_offset for one in messages}
+        | {
+            start + FILE_BYTES - left
+            for start, data in files.items()
+            for left in range(8, FILE_BYTES)
+            if data[FILE_BYTES - left :][:8] == record.pack_blank(left)
+        }
+    )
+    stop = end_of(messages)
+    for at in range(0, stop, 7):
+        expected = next((place for place in places if place >= at), stop)
+        assert view.find_record(at, stop) == expected
+        for near in (at + 1, at + 30, at + 200):
+            assert view.find_record(at, near) == min(expected, near)
+    assert view.find_record(stop, view.files[-1].nominal_end) == view.files[-1].nominal_end
+
+
+def test_a_head_that_only_looks_like_a_record_is_passed_over() -> None:
+    """Right magic and place, but lengths that do not add up: told apart in any window."""
+    messages, files = make_log(40)
+    fake = messages[5]
+    size_at = fake.physical_offset % FILE_BYTES
+    files[fake.physical_offset - size_at][size_at : size_at + 4] = (1500).to_bytes(4, "big")
+    for window_bytes in WINDOWS:
+        view = view_of(files, window_bytes)
+        at = messages[4].physical_offset + 1
+        assert view.find_record(at, 1 << 40) == messages[6].physical_offset
+
+
+# --- walks ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("window_bytes", WINDOWS)
+def test_a_walk_finds_every_record(window_bytes: int) -> None:
+    messages, files = make_log(start=5 * FILE_BYTES)
+    view = view_of(files, window_bytes)
+    found = walked(view, view.min_offset, end_of(messages))
+    assert found == Walked(spans(messages), [])
+    for stop in range(view.min_offset, end_of(messages), 97):
+        expected = [one for one in spans(messages) if one[0] < stop]
+        assert walked(view, view.min_offset, stop, is_end=False) == Walked(expected, [])
+
+
+@pytest.mark.parametrize("window_bytes", WINDOWS)
+def test_a_walk_of_a_file_that_is_large_for_its_windows(window_bytes: int) -> None:
+    bodies = [bytes(size) for size in (1, 3000, 10, 40_000, 7, 9000, 0)]
+    placed = store_builder.place([store_builder.message(body=body) for body in bodies], 1 << 17)
+    view = view_of(store_builder.log_files(placed, 1 << 17), window_bytes)
+    assert walked(view, 0, end_of(placed)) == Walked(spans(placed), [])
+
+
+def test_zeros_are_room_at_the_end_of_the_log_and_damage_before_it() -> None:
+    messages, files = make_log(40)
+    last = view_of(files).files[-1]
+    for window_bytes in WINDOWS:
+        view = view_of(files, window_bytes)
+        found = walked(view, 0, last.nominal_end)
+        assert found == Walked(spans(messages), [])
+        zeros = Damage(
+            end_of(messages), last.nominal_end - end_of(messages), Verdict.BAD_ZEROS, last.name
+        )
+        found = walked(view, 0, last.nominal_end, is_end=False)
+        assert found == Walked(spans(messages), [zeros])
+
+
+def test_files_of_different_sizes() -> None:
+    """A store whose ``mappedFileSizeCommitLog`` was changed."""
+    small = store_builder.place(store_builder.messages(30), 2048)
+    start = max(store_builder.log_files(small, 2048)) + 2048
+    start += -start % 8192
+    small = [one for one in small if one.physical_offset < start]
+    files = store_builder.log_files(small, 2048)
+    while max(files) + 2048 < start:  # the last file of the old size is full, too
+        more = store_builder.place(
+            store_builder.messages(9), 2048, physical_offset=max(files) + 2048
+        )
+        small += [one for one in more if one.physical_offset < start]
+        files = store_builder.log_files(small, 2048)
+    left = start - end_of(small)
+    files[start - 2048][2048 - left : 2048 - left + 8] = record.pack_blank(left)
+    large = store_builder.place(store_builder.messages(50), 8192, physical_offset=start)
+    files.update(store_builder.log_files(large, 8192))
+    for window_bytes in WINDOWS:
+        view = view_of(files, window_bytes)
+        assert walked(view, 0, end_of(large)) == Walked(spans(small + large), [])
+
+
+def test_what_is_between_files_that_are_there_is_missing() -> None:
+    messages, files = make_log(80)
+    gone = sorted(files)[1:3]
+    for start in gone:
+        del files[start]
+    view = view_of(files)
+    expected = [one for one in spans(messages) if one[0] - one[0] % FILE_BYTES not in gone]
+    missing = Damage(gone[0], 2 * FILE_BYTES, Verdict.MISSING, f"{gone[0]:020d}")
+    assert walked(view, 0, end_of(messages)) == Walked(expected, [missing])
+    assert missing.error().file == "00000000000000004096"
+    assert "the file is missing" in str(missing.error())
+
+
+@pytest.mark.parametrize("window_bytes", [64, 1 << 20])
+def test_d4_a_walk_goes_on_behind_a_bad_record(window_bytes: int) -> None:
+    """Java skips the rest of the mapped buffer: every valid record behind it is lost there."""
+    messages, files = make_log()
+    for i, one in enumerate(messages[:-1]):
+        following = messages[i + 1]
+        start = one.physical_offset - one.physical_offset % FILE_BYTES
+        for verdict, at, value in (
+            (Verdict.BAD_SIZE, 0, 0xFF),
+            (Verdict.BAD_MAGIC, 4, 0x00),
+            (Verdict.BAD_PHYSICAL_OFFSET, 35, one.physical_offset % 256 ^ 1),
+            (Verdict.BAD_LENGTH, 84, 0x70),
+        ):
+            damaged = {name: bytearray(data) for name, data in files.items()}
+            damaged[start][one.physical_offset - start + at] = value
+            found = walked(view_of(damaged, window_bytes), 0, end_of(messages))
+            assert found.records == spans(messages[:i] + messages[i + 1 :])
+            (damage,) = found.damage
+            assert damage.physical_offset == one.physical_offset
+            assert damage.verdict is verdict
+            assert damage.file == f"{start:020d}"
+            is_last_of_file = following.physical_offset % FILE_BYTES == 0
+            assert is_last_of_file or damage.end == following.physical_offset
+
+
+def test_a_wrong_checksum_ends_with_its_record() -> None:
+    """Two in a row are two, also where a window ends between them."""
+    messages, files = make_log()
+    bad = [i for i, one in enumerate(messages) if one.body][3:6]
+    for i in bad:
+        at = messages[i].physical_offset
+        files[at - at % FILE_BYTES][at % FILE_BYTES + record.POSITION_BODY_CRC] ^= 0x55
+    for window_bytes in WINDOWS:
+        found = walked(view_of(files, window_bytes), 0, end_of(messages))
+        assert [(one.physical_offset, one.length) for one in found.damage] == spans(
+            messages[i] for i in bad
+        )
+        assert {one.verdict for one in found.damage} == {Verdict.BAD_CRC}
+        good = [one for i, one in enumerate(messages) if i not in bad]
+        assert found.records == spans(good)
+        unchecked = walked(view_of(files, window_bytes), 0, end_of(messages), check_crc=False)
+        assert unchecked == Walked(spans(messages), [])
+
+
+# --- walks over damage: the same in all windows and all parts -------------
+
+
+def damage_log(files: Files, source: random.Random) -> None:
+    """Do to some of the bytes what disks and crashes do."""
+    for _ in range(source.randint(1, 4)):
+        start = source.choice(sorted(files))
+        data = files[start]
+        at = source.randrange(len(data))
+        length = min(source.choice((1, 1, 2, 8, 16, 40, 64, 100, 300, 2000)), len(data) - at)
+        kind = source.randrange(4)
+        if kind == 0:
+            data[at : at + length] = bytes(length)
+        elif kind == 1:
+            data[at : at + length] = source.randbytes(length)
+        elif kind == 2:
+            data[at] ^= 1 << source.randrange(8)
+        else:
+            elsewhere = source.choice(sorted(files))
+            data[at : at + length] = files[elsewhere][:length].ljust(length, b"\0")
+
+
+def damaged_logs(count: int) -> Iterable[tuple[list[StoredMessage], Files]]:
+    original, whole = make_log(50)
+    for seed in range(count):
+        source = random.Random(seed)
+        files = {start: bytearray(data) for start, data in whole.items()}
+        damage_log(files, source)
+        if source.random() < 0.1:
+            del files[source.choice(sorted(files)[1:-1])]
+        if source.random() < 0.2:
+            start = source.choice(sorted(files))
+            del files[start][source.randrange(FILE_BYTES) :]
+        yield original, files
+
+
+def blank_at(files: Files, at: int) -> int:
+    """The size of the blank that stands at an offset, else 0."""
+    for start, data in files.items():
+        left = start + FILE_BYTES - at
+        if 0 < left <= FILE_BYTES and bytes(data[at - start : at - start + 8]) == record.pack_blank(
+            left
+        ):
+            return left
+    return 0
+
+
+@pytest.mark.slow
+def test_windows_change_nothing_and_everything_is_accounted_for() -> None:
+    for original, files in damaged_logs(400):
+        end = end_of(original)
+        reference = walked(view_of(files), 0, end)
+        for window_bytes in (64, 71, 200, 1024, 4097):
+            assert walked(view_of(files, window_bytes), 0, end) == reference
+        # Records, blanks and damage tile the log.
+        pieces = sorted(
+            [(at, at + size) for at, size in reference.records]
+            + [(one.physical_offset, one.end) for one in reference.damage]
+        )
+        at = 0
+        for start, stop in [*pieces, (end, end)]:
+            while at < start:
+                blank = blank_at(files, at)
+                if not blank:
+                    break
+                at += blank
+            rest = b"".join(bytes(files[name]) for name in sorted(files))
+            assert at == start or (start == end and not any(rest[at:end])), (at, start)
+            at = stop
+        # What is a record was one before. (Copied bytes say of themselves that they stand elsewhere.)
+        assert set(reference.records) <= set(spans(original))
+        view = view_of(files)
+        for start, _ in reference.records:
+            found = view.message_at(start)
+            wanted = next(one for one in original if one.physical_offset == start)
+            assert found.body == wanted.body
+
+
+@pytest.mark.slow
+def test_parts_of_a_walk_tell_everything_once() -> None:
+    """However the log is cut into parts, as Spark cuts it."""
+    for seed, (original, files) in enumerate(damaged_logs(400)):
+        source = random.Random(~seed)
+        end = end_of(original)
+        view = view_of(files, source.choice((64, 500, 1 << 20)))
+        reference = walked(view, 0, end)
+        for parts in (2, 5, 40, 300):
+            inner = {source.randrange(1, end) for _ in range(parts - 1)}
+            inner |= set(source.sample([one.physical_offset for one in original], 3)) - {0}
+            inner |= {one.physical_offset for one in reference.damage} - {0}
+            cuts = [0, *sorted(one for one in inner if one < end), end]
+            found = Walked([], [])
+            for low, high in pairwise(cuts):
+                part = walked(view, view.part_start(low, high), high, is_end=high == end)
+                found.records.extend(part.records)
+                found.damage.extend(part.damage)
+            assert found == reference, (seed, cuts)
+
+
+# --- records whose places are known ---------------------------------------
+
+
+@pytest.mark.parametrize("window_bytes", [64, 1000, 1 << 20])
+def test_read_at_gives_what_message_at_gives(window_bytes: int) -> None:
+    messages, files = make_log()
+    view = view_of(files, window_bytes)
+    wanted = messages[::3]
+    offsets = np.array([one.physical_offset for one in wanted], np.int64)
+    sizes = np.array([one.store_size for one in wanted], np.int32)
+    rows: list[int] = []
+    for found in view.read_at(offsets, sizes):
+        assert found.bad == ()
+        rows += [int(row) for row in found.rows]
+        for row, position in zip(found.rows, found.batch.positions, strict=True):
+            assert record.decode(found.batch.buffer, int(position)) == wanted[int(row)]
+    assert rows == list(range(len(wanted)))
+
+
+@pytest.mark.parametrize("window_bytes", [64, 1000, 1 << 20])
+def test_read_at_says_which_are_not_there(window_bytes: int) -> None:
+    messages, files = make_log()
+    del files[FILE_BYTES]
+    at = messages[4].physical_offset
+    files[0][at + record.POSITION_BODY_CRC] ^= 1
+    wrong_size = messages[6].physical_offset
+    view = view_of(files, window_bytes)
+    offsets = np.array([one.physical_offset for one in messages] + [1 << 50], np.int64)
+    sizes = np.array(
+        [one.store_size + (one.physical_offset == wrong_size) for one in messages] + [100], np.int32
+    )
+    good, bad = set(), {}
+    for found in view.read_at(offsets, sizes):
+        good |= {int(row) for row in found.rows}
+        bad.update(dict(found.bad))
+    expected_bad = {
+        4: Verdict.BAD_CRC,
+        6: Verdict.BAD_SIZE,
+        len(messages): Verdict.MISSING,
+    } | {
+        i: Verdict.MISSING
+        for i, one in enumerate(messages)
+        if FILE_BYTES <= one.physical_offset < 2 * FILE_BYTES
+    }
+    assert {row: damage.verdict for row, damage in bad.items()} == expected_bad
+    assert good == set(range(len(offsets))) - set(expected_bad)
+
+
+# --- what Java wrote ------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", golden.VERSIONS)
+def test_golden_logs_in_small_windows(version: str) -> None:
+    store = golden.unpack(version, "clean")
+    manifest = golden.manifest(version, "clean")
+    expected = [
+        (one["commitLogOffset"], one["storeSize"]) for one in golden.messages(version, "clean")
+    ]
+    for window_bytes in (64, 10_000, 1 << 25):
+        folder = open_folder(str(store))
+        folder.window_bytes = window_bytes
+        view = CommitLogView(folder)
+        assert walked(view, 0, manifest["log"]["endOffset"]) == Walked(expected, [])
+    blanks = [(one["commitLogOffset"], one["size"]) for one in manifest["log"]["blanks"]]
+    view = CommitLogView(open_folder(str(store)))
+    for at, size in blanks:
+        assert view.find_record(at, 1 << 40) == at
+        assert at + size == view.file_at(at).end
+        with pytest.raises(CorruptRecord, match="blank"):
+            view.message_at(at)
+
+
+def test_a_message_that_looks_like_a_record_in_a_body_is_no_row() -> None:
+    """A body that holds records of another place, as a producer may send."""
+    inner, _ = make_log(3)
+    body = b"".join(record.encode(replace(one, physical_offset=99_999)) for one in inner)
+    messages, files = make_log(messages=[store_builder.message(body=body), *inner])
+    found = walked(view_of(files), 0, end_of(messages))
+    assert found == Walked(spans(messages), [])
+    files[0][0] ^= 0xFF
+    found = walked(view_of(files), 0, end_of(messages))
+    assert found.records == spans(messages[1:])
