@@ -20,8 +20,6 @@ from reput.store import paths
 from reput.store.files import Bytes, Folder
 
 _TAIL_STEP_BYTES = 64 * 1024
-_TAIL_SLACK_BYTES = 8
-"""A record may end with zeros: the length of absent properties."""
 _HEAD_BYTES = 4096
 _SEGMENTS_MAX = 1 << 16
 _FRAMED = (Verdict.MESSAGE, Verdict.BLANK, Verdict.TRUNCATED)
@@ -165,12 +163,7 @@ class CommitLogView:
 
     def data_end_of(self, file: LogFile) -> int:
         """Return the physical offset behind the file's last byte that is not zero, or its start."""
-        end = self._data_end_before(file, file.end)
-        return min(end + _TAIL_SLACK_BYTES, file.end) if end > file.start else file.start
-
-    def _data_end_before(self, file: LogFile, stop: int) -> int:
-        """Return the physical offset behind the last byte before ``stop`` that is not zero."""
-        end = min(stop, file.end) - file.start
+        end = file.size
         step = _TAIL_STEP_BYTES
         while end > 0:
             start = max(end - step, 0)
@@ -184,7 +177,7 @@ class CommitLogView:
     def data_goes_on(self, physical_offset: int) -> bool:
         """Whether anything but zeros stands from an offset on, in its file or a later one."""
         return any(
-            self._data_end_before(file, file.end) > max(physical_offset, file.start)
+            self.data_end_of(file) > max(physical_offset, file.start)
             for file in self.files
             if file.end > physical_offset
         )
@@ -223,7 +216,8 @@ class CommitLogView:
             CorruptRecord: No whole record stands there.
         """
         file = self.file_at(physical_offset)
-        head = self._read(file, physical_offset - file.start, size or _HEAD_BYTES)
+        length = max(size or _HEAD_BYTES, record.JUDGED_BYTES)
+        head = self._read(file, physical_offset - file.start, length)
         _, data = self._framed(file, physical_offset, head)
         verdict, claimed = record.classify(
             data, 0, physical_offset, file_end=file.nominal_end - physical_offset
@@ -266,11 +260,14 @@ class CommitLogView:
 
     def part_start(self, physical_offset: int, stop: int) -> int:
         """Return where to walk from for the part of the log that ``[physical_offset, stop)`` is."""
+        expected = self.min_offset
         for file in self.files:
             if physical_offset <= file.start:
-                return min(file.start, stop)
+                is_gap = physical_offset == expected
+                return physical_offset if is_gap else min(file.start, stop)
             if physical_offset < file.nominal_end:
                 return self.find_record(physical_offset, min(file.nominal_end, stop))
+            expected = file.nominal_end
         return stop
 
     def _framed(self, file: LogFile, physical_offset: int, data: Bytes) -> tuple[Verdict, Bytes]:
@@ -405,9 +402,9 @@ class CommitLogView:
             start: Where a record, blank or file starts.
             stop: Records from here on are left.
             check_crc: Compare bodies and records with their checksums.
-            is_end: The log ends at ``stop``: zeros up to it are room, not damage. Else damage
-                that begins at ``stop`` is told too, and any in full: parts that start where
-                ``part_start`` says tell each damage once.
+            is_end: The log ends at ``stop``, and what is behind is not looked at. Else damage that
+                begins at ``stop`` is told too, and any in full: parts of the log that are walked
+                from their ``part_start`` tell each damage once.
         """
         if start >= stop:
             return
@@ -415,8 +412,7 @@ class CommitLogView:
         for file in self.files:
             if file.nominal_end <= start:
                 continue
-            is_met = expected < stop or (expected == stop and not is_end)
-            if expected < file.start and is_met:
+            if expected < min(file.start, stop):
                 gap = paths.offset_name(expected)
                 yield _only([Damage(expected, file.start - expected, Verdict.MISSING, gap)])
             if file.start >= stop:
@@ -464,38 +460,45 @@ class CommitLogView:
                 tuple(runs),
             )
         if not is_end and at < file.nominal_end:
-            # Damage that begins just here, behind the last record, has no other walk to report it.
-            window = self._read(file, at - file.start, self._folder.window_bytes)
-            file_end = file.nominal_end - at
-            found = kernels.scan(window, 0, 1, physical_offset=at, file_end=file_end, room=1)
-            for run in _runs(found, at, file):
-                if run.verdict not in _CHECKSUMS:
-                    yield _only(self._whole_run(file, run, stop, is_end)[0])
+            yield from self._damage_behind(file, at)
+
+    def _damage_behind(self, file: LogFile, physical_offset: int) -> Iterator[LogBatch]:
+        """Yield the damage that begins just behind the last record of a walk: no other meets it."""
+        window = self._read(file, physical_offset - file.start, self._folder.window_bytes)
+        file_end = file.nominal_end - physical_offset
+        found = kernels.scan(
+            window, 0, 1, physical_offset=physical_offset, file_end=file_end, room=1
+        )
+        for run in _runs(found, physical_offset, file):
+            runs, end = self._whole_run(file, run, physical_offset, is_end=False)
+            is_room = runs[0].verdict is Verdict.BAD_ZEROS and end == file.nominal_end
+            if run.verdict not in _CHECKSUMS and not (is_room and end >= self.data_end):
+                yield _only(runs)
 
     def _whole_run(
         self, file: LogFile, run: Damage, stop: int, is_end: bool
     ) -> tuple[list[Damage], int]:
         """Complete a run of damage or zeros that a window may have cut.
 
-        It ends at the next record or blank. Where none follows, the zeros behind it are a run of
-        their own, which at the end of the log is room and no damage.
+        It ends at the next record or blank. Where none follows in the file, the zeros that end it
+        are a run of their own: nothing says that they belong to what is damaged.
 
         Returns the runs, and where they end.
         """
         limit = stop if is_end else file.nominal_end
         end = self.find_record(min(run.end, limit), limit)
-        zeros = limit
-        if end == limit <= file.end:
-            zeros = max(self._data_end_before(file, limit), run.physical_offset)
+        zeros = end
+        if end == file.nominal_end == file.end:
+            zeros = max(self.data_end_of(file), run.physical_offset)
             # Fewer zeros cannot be told from the end of what is damaged.
-            zeros = zeros if limit - zeros >= record.SIZE_AND_MAGIC.size else limit
+            zeros = zeros if end - zeros >= record.SIZE_AND_MAGIC.size else end
         runs = []
-        if zeros > run.physical_offset:
+        if run.physical_offset < zeros:
             verdict = Verdict.BAD_ZEROS if run.verdict is Verdict.ZEROS else run.verdict
-            length = min(end, zeros) - run.physical_offset
-            runs.append(Damage(run.physical_offset, length, verdict, run.file))
-        if end > zeros and not is_end:
-            runs.append(Damage(zeros, end - zeros, Verdict.BAD_ZEROS, run.file))
+            length = zeros - run.physical_offset
+            runs.append(Damage(run.physical_offset, length, verdict, file.name))
+        if zeros < end:
+            runs.append(Damage(zeros, end - zeros, Verdict.BAD_ZEROS, file.name))
         return runs, end
 
 

@@ -1459,7 +1459,7 @@ def _is_table(reader: StoreReader, path: str) -> bool:
         return False
     try:
         return isinstance(config_tables.parse(bytes(reader.folder.read(path)).decode()), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 

@@ -1,0 +1,190 @@
+"""``reput demo``: the Spark job over a real store, with a report in the terminal and as a page."""
+
+import json
+import tarfile
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from reput.spark.report import Agreement, Report
+
+BUNDLED_STORE = Path(__file__).with_name("data") / "rocketmq-4.9.7.tar.zst"
+BUNDLED_FROM = "a store that Apache RocketMQ 4.9.7 wrote"
+_SPARK_BLOCKS = "▁▂▃▄▅▆▇█"
+_ROWS_SHOWN = 12
+
+
+def run(store: Path | None, report_file: Path, master: str, *, as_json: bool) -> int:
+    """Report on a store, the bundled one by default; return the exit code: 1 if it is damaged.
+
+    Raises:
+        ReputError: The store cannot be read, or Spark cannot start.
+    """
+    from rich.console import Console
+
+    console = Console(stderr=as_json)
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="reput-demo-") as folder:
+        path = store or unpack(BUNDLED_STORE, Path(folder))
+        report = _compute(console, path, Path(folder, "spark.log"), master)
+    report.seconds = round(time.monotonic() - started, 1)
+    if store is None:
+        report.store = BUNDLED_FROM
+    from reput.spark import report_page
+
+    report_file.write_text(report_page.render(report), encoding="utf-8")
+    if as_json:
+        print(json.dumps(report.as_json(), indent=2, ensure_ascii=False))
+    show(console, report)
+    console.print(f"\nThe same with plots: [bold]{report_file.resolve()}[/]")
+    return 1 if report.gaps else 0
+
+
+def unpack(archive: Path, folder: Path) -> Path:
+    """Unpack a ``.tar.zst`` and return the store in it; file times are kept."""
+    import zstandard
+
+    with archive.open("rb") as packed:
+        reader = zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(packed)
+        with tarfile.open(fileobj=reader, mode="r|") as tar:
+            tar.extractall(folder, filter="data")
+    return folder / "store"
+
+
+def _compute(console: "Console", path: Path, log_file: Path, master: str) -> "Report":
+    from reput.errors import ReputError
+    from reput.spark.session import local_session
+
+    with _progress(console) as step:
+        step("starting Spark", 0, 10)
+        with local_session("reput demo", log_file, master) as spark:
+            from reput.spark import report
+
+            try:
+                return report.collect(spark, str(path), step)
+            except ReputError:
+                raise
+            except Exception:
+                console.print(log_file.read_text(errors="replace")[-4000:], style="dim")
+                raise
+
+
+@contextmanager
+def _progress(console: "Console") -> "Iterator[report.Progress]":  # type: ignore[name-defined]  # noqa: F821
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description:<28}"),
+        BarColumn(bar_width=40),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task("reading", total=10)
+        yield lambda name, done, total: bar.update(
+            task, description=name, completed=done, total=total
+        )
+
+
+# The terminal report -----------------------------------------------------------------------
+
+
+def show(console: "Console", report: "Report") -> None:
+    """Print the report."""
+    from rich.panel import Panel
+    from rich.table import Table
+
+    facts = Table.grid(padding=(0, 3))
+    span = f"{_iso(report.first_ms)} to {_iso(report.last_ms)}"
+    for name, value in (
+        ("broker", f"{report.broker or 'not named'}, left {report.condition}"),
+        ("messages", f"{report.messages:,} in {len(report.topics)} topics"),
+        ("bytes", f"{_size(report.bytes)}, bodies {_size(report.body_bytes)}"),
+        ("stored", span),
+        ("over time", timeline(report)),
+        ("consume queues", _agreement(report.queue_agreement)),
+        ("index", _agreement(report.index_agreement)),
+        ("damage", _damage(report)),
+        ("computed by", f"Spark {report.spark_version}, reput {report.reput_version}, {report.seconds} s"),
+    ):
+        facts.add_row(f"[dim]{name}[/]", value)
+    console.print(Panel(facts, title=report.store, title_align="left"))
+    topics = Table(title="Topics", title_justify="left", box=None, header_style="dim")
+    topics.add_column("topic", max_width=44, no_wrap=True)
+    for column in ("messages", "bytes", "queues"):
+        topics.add_column(column, justify="right")
+    topics.add_column("")
+    most = max((row.messages for row in report.topics), default=1)
+    for row in report.topics[:_ROWS_SHOWN]:
+        bar = "━" * max(1, round(30 * row.messages / most))
+        topics.add_row(
+            row.topic, f"{row.messages:,}", _size(row.bytes), str(row.queues), f"[cyan]{bar}[/]"
+        )
+    console.print(topics)
+    if len(report.topics) > _ROWS_SHOWN:
+        console.print(f"[dim]  and {len(report.topics) - _ROWS_SHOWN} more[/]")
+    if report.tags:
+        tags = "  ".join(f"{name or '(none)'} [dim]{count:,}[/]" for name, count in report.tags[:8])
+        console.print(f"\n[dim]tags[/]  {tags}")
+    for gap in report.gaps[:_ROWS_SHOWN]:
+        console.print(
+            f"[red]{gap.kind}[/] at {gap.physical_offset:,}, {gap.length:,} bytes: {gap.reason}"
+        )
+
+
+def timeline(report: "Report", width: int = 60) -> str:
+    """Return messages over time as one line of block characters."""
+    counts: dict[int, int] = defaultdict(int)
+    for bucket, _, count in report.timeline:
+        counts[bucket] += count
+    if not counts:
+        return "nothing"
+    step = report.bucket_seconds * 1000
+    first, last = min(counts), max(counts)
+    buckets = (last - first) // step + 1
+    per_column = -(-buckets // width)
+    columns = [0] * -(-buckets // per_column)
+    for bucket, count in counts.items():
+        columns[(bucket - first) // step // per_column] += count
+    peak = max(columns)
+    blocks = "".join(
+        _SPARK_BLOCKS[min(7, 8 * count // (peak + 1))] if count else " " for count in columns
+    )
+    return f"[cyan]{blocks}[/] [dim]{per_column * report.bucket_seconds} s each, at most {peak:,}[/]"
+
+
+def _agreement(found: "Agreement | None") -> str:
+    if found is None:
+        return "[yellow]none there[/]"
+    if found.wrong or found.missing:
+        return f"[red]{found.wrong:,} wrong, {found.missing:,} missing[/], {found.right:,} right"
+    return f"[green]agree with the log[/], {found.right:,} entries"
+
+
+def _damage(report: "Report") -> str:
+    if not report.gaps:
+        return "[green]none[/]"
+    return f"[red]{len(report.gaps)} ranges, {_size(sum(gap.length for gap in report.gaps))}[/]"
+
+
+def _size(count: int) -> str:
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:,.0f} {unit}" if unit == "B" else f"{value:,.1f} {unit}"
+        value /= 1024
+    return f"{value:,.1f} TiB"
+
+
+def _iso(time_ms: int) -> str:
+    import datetime
+
+    moment = datetime.datetime.fromtimestamp(time_ms / 1000, datetime.UTC)
+    return moment.strftime("%Y-%m-%d %H:%M:%S UTC")

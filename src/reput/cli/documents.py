@@ -1,0 +1,408 @@
+"""What the command line says of a store, as plain values: the keys of its JSON.
+
+Times are ms since the epoch, sizes bytes, and integers are numbers however large. Keys are only
+ever added. docs/how-to/inspect-a-store.md shows each document.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from reput.errors import CorruptRecord, NotInStore
+from reput.format import body as bodies, message_id, names, sys_flag as flags
+from reput.format.message import StoredMessage
+from reput.store.commit_log_view import Damage
+from reput.store.consume_queue_view import BatchConsumeQueueView, ConsumeQueueView
+from reput.store.index_view import IndexFileView
+from reput.store.reader import StoreReader
+from reput.store.verify import Report
+
+Document = dict[str, Any]
+
+_TRANSACTIONS = {
+    flags.TRANSACTION_NONE: "none",
+    flags.TRANSACTION_PREPARED: "prepared",
+    flags.TRANSACTION_COMMIT: "commit",
+    flags.TRANSACTION_ROLLBACK: "rollback",
+}
+
+
+# --- store info ---------------------------------------------------------------------------------
+
+
+def info(reader: StoreReader) -> Document:
+    """Describe a store: heads and tails of its files, nothing walked."""
+    state = reader.state
+    checkpoint = state.checkpoint
+    return {
+        "location": reader.location,
+        "condition": state.condition.value,
+        "has_abort": state.has_abort,
+        "lock_holder": state.lock_holder,
+        "broker_name": _or_none(reader.broker_name),
+        "log": _log_summary(reader),
+        "queues": _queue_summary(reader),
+        "index": _index_summary(reader),
+        "checkpoint": checkpoint and {
+            "physical_timestamp": checkpoint.physical_timestamp,
+            "queue_timestamp": checkpoint.queue_timestamp,
+            "index_timestamp": checkpoint.index_timestamp,
+            "master_flushed_offset": checkpoint.master_flushed_offset,
+            "confirmed_physical_offset": checkpoint.confirmed_physical_offset,
+            "queue_physical_offset": checkpoint.queue_physical_offset,
+        },
+        "checkpoint_problem": str(state.checkpoint_problem) if state.checkpoint_problem else None,
+        "tables": _table_summary(reader),
+    }
+
+
+def _log_summary(reader: StoreReader) -> Document:
+    files = reader.log.files
+    tail = reader.tail
+    first, last = _ends(reader)
+    return {
+        "file_count": len(files),
+        "file_size": max((file.size for file in files), default=0),
+        "bytes": sum(file.size for file in files),
+        "start": reader.log.min_offset,
+        "end": tail.end_offset,
+        "first_store_timestamp": first.store_timestamp if first else None,
+        "last_store_timestamp": last.store_timestamp if last else None,
+        "missing": [_damage(one) for one in reader.log.missing()],
+        "torn": _damage(tail.torn) if tail.torn else None,
+        "stale": _damage(tail.stale) if tail.stale else None,
+    }
+
+
+def _ends(reader: StoreReader) -> tuple[StoredMessage | None, StoredMessage | None]:
+    """Return the first and the last message of the log, found from its ends inwards."""
+    within = [file for file in reader.log.files if file.start < reader.end_offset]
+    firsts = (_first_message(reader, file.start, file.nominal_end) for file in within)
+    lasts = (reader.log.last_record(file, reader.end_offset) for file in reversed(within))
+    return next(filter(None, firsts), None), next(filter(None, lasts), None)
+
+
+def _first_message(reader: StoreReader, start: int, stop: int) -> StoredMessage | None:
+    at = start
+    while (at := reader.log.find_record(at, stop)) < stop:
+        try:
+            return reader.log.message_at(at)
+        except (CorruptRecord, NotInStore):
+            at += 1  # a blank, or a body that does not match its checksum
+    return None
+
+
+def _damage(damage: Damage) -> Document:
+    return {
+        "physical_offset": damage.physical_offset,
+        "length": damage.length,
+        "reason": damage.reason,
+        "file": damage.file,
+    }
+
+
+def _queue_summary(reader: StoreReader) -> Document:
+    found = list(queues(reader))
+    return {
+        "topic_count": len({queue["topic"] for queue in found}),
+        "queue_count": len(found),
+        "message_count": sum(queue["message_count"] for queue in found),
+        "file_count": sum(queue["file_count"] for queue in found),
+        "bytes": sum(queue["bytes"] for queue in found),
+    }
+
+
+def _index_summary(reader: StoreReader) -> Document:
+    found = index_files(reader)
+    used = [file for file in found if file["entry_count"]]
+    return {
+        "file_count": len(found),
+        "bytes": sum(file["size"] for file in found),
+        "entry_count": sum(file["entry_count"] for file in found),
+        "start": min((file["begin_physical_offset"] for file in used), default=None),
+        "end": max((file["end_physical_offset"] for file in used), default=None),
+        "first_store_timestamp": min((file["begin_timestamp"] for file in used), default=None),
+        "last_store_timestamp": max((file["end_timestamp"] for file in used), default=None),
+    }
+
+
+def _table_summary(reader: StoreReader) -> Document:
+    counts = {
+        "topics": lambda: len(reader.topics()),
+        "subscription_groups": lambda: len(reader.subscription_groups()),
+        "consumer_offsets": lambda: len(reader.consumer_offsets()),
+        "delay_levels": lambda: len(reader.delay_offsets()),
+    }
+    return {name: _or_none(count) for name, count in counts.items()}
+
+
+def _or_none(get: Any) -> Any:
+    """Return what a table says, None if it cannot be read: ``verify`` says why."""
+    try:
+        return get()
+    except CorruptRecord:
+        return None
+
+
+# --- store ls -----------------------------------------------------------------------------------
+
+
+def log_files(reader: StoreReader) -> list[Document]:
+    """Describe the files of the commit log."""
+    return [
+        {
+            "name": state.file.name,
+            "start": state.file.start,
+            "size": state.file.size,
+            "nominal_size": state.file.nominal_size,
+            "first_physical_offset": state.first_offset,
+            "last_physical_offset": state.last_offset,
+            "first_store_timestamp": state.min_store_timestamp,
+            "last_store_timestamp": state.max_store_timestamp,
+            "wasted_bytes": state.wasted_bytes,
+            "modified_timestamp": state.file.modified_ms,
+        }
+        for state in reader.log_file_states()
+    ]
+
+
+def queues(reader: StoreReader) -> Iterator[Document]:
+    """Describe the consume queues, batch queues of 5.x with them."""
+    for topic, queue_ids in reader.queue_ids.items():
+        for queue_id in queue_ids:
+            yield _queue(reader, reader.queue(topic, queue_id), "consumequeue")
+    for topic, queue_ids in reader.batch_queue_ids.items():
+        for queue_id in queue_ids:
+            yield _queue(reader, reader.batch_queue(topic, queue_id), "batchconsumequeue")
+
+
+def _queue(
+    reader: StoreReader, queue: ConsumeQueueView | BatchConsumeQueueView, family: str
+) -> Document:
+    return {
+        "topic": queue.topic,
+        "queue_id": queue.queue_id,
+        "family": family,
+        "min_offset": queue.min_offset,
+        "max_offset": queue.max_offset,
+        "message_count": queue.max_offset - queue.min_offset,
+        "last_store_timestamp": _last_store_timestamp(reader, queue),
+        "end_physical_offset": queue.end_physical_offset,
+        "file_count": len(queue.files),
+        "bytes": sum(file.size for file in queue.files),
+    }
+
+
+def _last_store_timestamp(
+    reader: StoreReader, queue: ConsumeQueueView | BatchConsumeQueueView
+) -> int | None:
+    if queue.max_offset <= queue.min_offset:
+        return None
+    try:
+        unit = queue.unit(queue.max_offset - 1)
+        return reader.log.store_timestamp_at(unit.physical_offset)
+    except (NotInStore, CorruptRecord):
+        return None
+
+
+def index_files(reader: StoreReader) -> list[Document]:
+    """Describe the index files."""
+    return [_index_file(file) for file in reader.index.files]
+
+
+def _index_file(file: IndexFileView) -> Document:
+    document: Document = {"name": file.name, "size": file.size, "problem": None}
+    fields = (
+        "entry_count",
+        "slots_used",
+        "begin_timestamp",
+        "end_timestamp",
+        "begin_physical_offset",
+        "end_physical_offset",
+    )
+    try:
+        return document | {name: getattr(file.header, name) for name in fields}
+    except CorruptRecord as error:
+        empty = dict.fromkeys(fields, 0)
+        return document | empty | {"problem": error.reason}
+
+
+def topics(reader: StoreReader) -> list[Document]:
+    """Describe the topics of the table and of the queues."""
+    table = reader.topics()
+    by_topic: dict[str, list[Document]] = {}
+    for queue in queues(reader):
+        by_topic.setdefault(queue["topic"], []).append(queue)
+    documents = []
+    for topic in sorted({*table, *by_topic}):
+        config = table.get(topic)
+        mine = by_topic.get(topic, [])
+        times = [one["last_store_timestamp"] for one in mine if one["last_store_timestamp"]]
+        documents.append(
+            {
+                "topic": topic,
+                "kind": _topic_kind(topic),
+                "in_table": config is not None,
+                "read_queue_count": config.read_queue_count if config else None,
+                "write_queue_count": config.write_queue_count if config else None,
+                "perm": config.perm if config else None,
+                "order": config.order if config else None,
+                "filter_type": config.filter_type if config else None,
+                "attributes": dict(config.attributes) if config else {},
+                "queue_count": len(mine),
+                "message_count": sum(one["message_count"] for one in mine),
+                "last_store_timestamp": max(times, default=None),
+            }
+        )
+    return documents
+
+
+def _topic_kind(topic: str) -> str:
+    if names.is_system_topic(topic):
+        return "system"
+    if names.is_retry_topic(topic):
+        return "retry"
+    if names.is_dlq_topic(topic):
+        return "dead letter"
+    return "light" if topic.startswith(names.LMQ_PREFIX) else "user"
+
+
+def groups(reader: StoreReader) -> list[Document]:
+    """Describe how far each group has read each queue."""
+    documents = []
+    for one in reader.consumer_offsets():
+        end = _max_offset(reader, one.topic, one.queue_id)
+        documents.append(
+            {
+                "group": one.group,
+                "topic": one.topic,
+                "queue_id": one.queue_id,
+                "consumer_offset": one.consumer_offset,
+                "max_offset": end,
+                "lag": None if end is None else end - one.consumer_offset,
+            }
+        )
+    return sorted(documents, key=lambda one: (one["group"], one["topic"], one["queue_id"]))
+
+
+def _max_offset(reader: StoreReader, topic: str, queue_id: int) -> int | None:
+    if queue_id in reader.queue_ids.get(topic, ()):
+        return reader.queue(topic, queue_id).max_offset
+    if queue_id in reader.batch_queue_ids.get(topic, ()):
+        return reader.batch_queue(topic, queue_id).max_offset
+    return None
+
+
+# --- messages -----------------------------------------------------------------------------------
+
+
+def message(one: StoredMessage, body: str) -> Document:
+    """Describe a message.
+
+    Args:
+        one: The message.
+        body: ``auto`` (text if it is text, else hex), ``text``, ``hex``, ``json`` (parsed where it
+            can be) or ``none``.
+    """
+    document = {
+        "topic": one.topic,
+        "queue_id": one.queue_id,
+        "queue_offset": one.queue_offset,
+        "physical_offset": one.physical_offset,
+        "store_size": one.store_size,
+        "message_id": message_id.message_id(one),
+        "offset_id": message_id.offset_id(one),
+        "unique_key": one.unique_key,
+        "tags": one.tags,
+        "keys": one.keys,
+        "flag": one.flag,
+        "sys_flag": one.sys_flag,
+        "transaction": _TRANSACTIONS[flags.transaction_type(one.sys_flag)],
+        "compression": bodies.compression_name(one.sys_flag),
+        "born_timestamp": one.born_timestamp,
+        "born_host": str(one.born_host),
+        "store_timestamp": one.store_timestamp,
+        "store_host": str(one.store_host),
+        "reconsume_times": one.reconsume_times,
+        "prepared_transaction_offset": one.prepared_transaction_offset,
+        "body_crc": one.body_crc,
+        "version": one.version,
+        "properties": dict(one.properties),
+        "stored_body_size": len(one.body),
+    }
+    return document if body == "none" else document | _body(one, body)
+
+
+def _body(one: StoredMessage, wanted: str) -> Document:
+    problem = None
+    try:
+        data = one.plain_body()
+    except CorruptRecord as error:
+        data, problem = one.body, error.reason
+    document: Document = {"body_size": len(data), "body_problem": problem}
+    if wanted == "json":
+        try:
+            return document | {"body_encoding": "json", "body": json.loads(data)}
+        except (ValueError, RecursionError):
+            wanted = "auto"
+    if wanted == "text" or (wanted == "auto" and _is_text(data)):
+        text = data.decode("utf-8", "backslashreplace")
+        return document | {"body_encoding": "text", "body": text}
+    return document | {"body_encoding": "hex", "body": data.hex()}
+
+
+def _is_text(data: bytes) -> bool:
+    """Whether a body is UTF-8 without control characters but white space."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return False
+    return all(one.isprintable() or one in "\t\r\n" for one in text)
+
+
+# --- store verify -------------------------------------------------------------------------------
+
+
+def report(found: Report) -> Document:
+    """Describe the outcome of a verification."""
+    return {
+        "location": found.location,
+        "condition": found.condition.value,
+        "verdict": found.severity.name.lower(),
+        "is_damaged": found.is_damaged,
+        "log_start": found.log_start,
+        "log_end": found.log_end,
+        "record_count": found.record_count,
+        "queued_count": found.queued_count,
+        "unit_count": found.unit_count,
+        "entry_count": found.entry_count,
+        "files": [
+            {
+                "path": file.path,
+                "size": file.size,
+                "verdict": file.severity.name.lower(),
+                "text": file.text,
+                "count": file.count,
+                "wasted_bytes": file.wasted_bytes,
+            }
+            for file in found.files
+        ],
+        "holes": [
+            _damage(hole.damage)
+            | {"severity": hole.severity.name.lower(), "kind": hole.kind.value, "text": hole.text}
+            for hole in found.holes
+        ],
+        "findings": [
+            {
+                "severity": one.severity.name.lower(),
+                "kind": one.kind.value,
+                "path": one.path,
+                "text": one.text,
+                "physical_offset": one.physical_offset,
+                "length": one.length,
+                "queue_offset": one.queue_offset,
+                "count": one.count,
+            }
+            for one in found.findings
+        ],
+    }

@@ -1,0 +1,70 @@
+"""A Spark session for commands that bring their own: quiet, local, with predicate pushdown on."""
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from reput.errors import ReputError
+
+
+class SparkUnavailable(ReputError):
+    """Spark cannot start; the text says what is missing and what to run."""
+
+
+@contextmanager
+def local_session(
+    app_name: str, log_file: Path, master: str = "local[*]"
+) -> Iterator[SparkSession]:
+    """Open a session, and stop it at the end.
+
+    What the JVM and its Python workers print goes to ``log_file``, so that a terminal shows the
+    command's own output only.
+
+    Raises:
+        SparkUnavailable: There is no Java, or the JVM does not start.
+    """
+    if not (shutil.which("java") or os.environ.get("JAVA_HOME")):
+        raise SparkUnavailable(
+            "Spark needs Java 17 or later and there is none; on Debian or Ubuntu: "
+            "apt-get install openjdk-17-jre-headless"
+        )
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = (
+        SparkSession.builder.appName(app_name)
+        .master(master)
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.log.level", "WARN")
+        .config("spark.sql.shuffle.partitions", "4")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.python.filterPushdown.enabled", "true")
+    )
+    with _stderr_to(log_file):
+        try:
+            session = builder.getOrCreate()
+        except Exception as error:  # noqa: BLE001  whatever py4j raises, the user needs the log
+            raise SparkUnavailable(f"Spark did not start: {error}; see {log_file}") from error
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+@contextmanager
+def _stderr_to(path: Path) -> Iterator[None]:
+    """Let processes started meanwhile write their errors to a file, for as long as they live."""
+    sys.stderr.flush()
+    saved = os.dup(2)
+    with path.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(saved, 2)
+        os.close(saved)
