@@ -19,7 +19,7 @@ from reput.format import sql92
 pytestmark = pytest.mark.interop
 
 ROOT = Path(__file__).parents[2]
-EXPRESSIONS = 4000
+EXPRESSIONS = 3000
 MESSAGES = 8
 """Per expression."""
 
@@ -387,7 +387,7 @@ def test_random_words(oracle: FilterOracle) -> None:
     searches = [] if oracle.is_4 else SEARCHES
     words = [*NOISE, *NAMES, *NUMBERS, *STRINGS, *CONSTANTS, *ORDERS, *searches]
     requests = []
-    for _ in range(2000):
+    for _ in range(1500):
         chosen = random.choices(words, k=random.randint(0, 7))
         text = "".join(word + random.choice(BLANKS) for word in chosen)
         requests.append((text, messages(random, 3)))
@@ -420,7 +420,7 @@ def test_every_value_with_every_value(oracle: FilterOracle) -> None:
 
 
 def test_every_literal_with_every_literal(oracle: FilterOracle) -> None:
-    numbers = [*NUMBERS[::2], "5.0", "-5", "-2147483648", "-5.5", "-05"]
+    numbers = [*NUMBERS[::3], "5.0", "-5", "-2147483648", "-5.5", "-05"]
     literals = [*numbers, *STRINGS[::3], "'NaN'", *CONSTANTS[:3], "(a = 5)"]
     texts = [
         text
@@ -432,7 +432,7 @@ def test_every_literal_with_every_literal(oracle: FilterOracle) -> None:
 
 def test_three_valued_logic(oracle: FilterOracle) -> None:
     """True, false, null and error beside and inside each other, in every order."""
-    operands = ["n IS NULL", "x = 'y'", "n = 5", "x = 5", "n", "NULL"]
+    operands = ["n IS NULL", "x = 'y'", "n = 5", "x = 5", "NULL"]
     texts = [
         f"{negation} ({one} {first} {two}) {second} {three}"
         for one, two, three in itertools.product(operands, repeat=3)

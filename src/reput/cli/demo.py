@@ -112,7 +112,10 @@ def show(console: "Console", report: "Report") -> None:
         ("consume queues", _agreement(report.queue_agreement)),
         ("index", _agreement(report.index_agreement)),
         ("damage", _damage(report)),
-        ("computed by", f"Spark {report.spark_version}, reput {report.reput_version}, {report.seconds} s"),
+        (
+            "computed by",
+            f"Spark {report.spark_version}, reput {report.reput_version}, {report.seconds} s",
+        ),
     ):
         facts.add_row(f"[dim]{name}[/]", value)
     console.print(Panel(facts, title=report.store, title_align="left"))
@@ -157,7 +160,9 @@ def timeline(report: "Report", width: int = 60) -> str:
     blocks = "".join(
         _SPARK_BLOCKS[min(7, 8 * count // (peak + 1))] if count else " " for count in columns
     )
-    return f"[cyan]{blocks}[/] [dim]{per_column * report.bucket_seconds} s each, at most {peak:,}[/]"
+    return (
+        f"[cyan]{blocks}[/] [dim]{per_column * report.bucket_seconds} s each, at most {peak:,}[/]"
+    )
 
 
 def _agreement(found: "Agreement | None") -> str:

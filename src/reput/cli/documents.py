@@ -11,6 +11,7 @@ from typing import Any
 from reput.errors import CorruptRecord, NotInStore
 from reput.format import body as bodies, message_id, names, sys_flag as flags
 from reput.format.message import StoredMessage
+from reput.store import paths
 from reput.store.commit_log_view import Damage
 from reput.store.consume_queue_view import BatchConsumeQueueView, ConsumeQueueView
 from reput.store.index_view import IndexFileView
@@ -18,6 +19,7 @@ from reput.store.reader import StoreReader
 from reput.store.verify import Report
 
 Document = dict[str, Any]
+QueueView = ConsumeQueueView | BatchConsumeQueueView
 
 _TRANSACTIONS = {
     flags.TRANSACTION_NONE: "none",
@@ -43,7 +45,8 @@ def info(reader: StoreReader) -> Document:
         "log": _log_summary(reader),
         "queues": _queue_summary(reader),
         "index": _index_summary(reader),
-        "checkpoint": checkpoint and {
+        "checkpoint": checkpoint
+        and {
             "physical_timestamp": checkpoint.physical_timestamp,
             "queue_timestamp": checkpoint.queue_timestamp,
             "index_timestamp": checkpoint.index_timestamp,
@@ -102,13 +105,13 @@ def _damage(damage: Damage) -> Document:
 
 
 def _queue_summary(reader: StoreReader) -> Document:
-    found = list(queues(reader))
+    found = list(_queue_views(reader))
     return {
-        "topic_count": len({queue["topic"] for queue in found}),
+        "topic_count": len({queue.topic for _, queue in found}),
         "queue_count": len(found),
-        "message_count": sum(queue["message_count"] for queue in found),
-        "file_count": sum(queue["file_count"] for queue in found),
-        "bytes": sum(queue["bytes"] for queue in found),
+        "message_count": sum(queue.max_offset - queue.min_offset for _, queue in found),
+        "file_count": sum(len(queue.files) for _, queue in found),
+        "bytes": sum(file.size for _, queue in found for file in queue.files),
     }
 
 
@@ -166,36 +169,35 @@ def log_files(reader: StoreReader) -> list[Document]:
     ]
 
 
-def queues(reader: StoreReader) -> Iterator[Document]:
-    """Describe the consume queues, batch queues of 5.x with them."""
-    for topic, queue_ids in reader.queue_ids.items():
-        for queue_id in queue_ids:
-            yield _queue(reader, reader.queue(topic, queue_id), "consumequeue")
+def queues(reader: StoreReader) -> list[Document]:
+    """Describe the consume queues, and the batch queues of 5.x."""
+    return [
+        {
+            "topic": queue.topic,
+            "queue_id": queue.queue_id,
+            "family": family,
+            "min_offset": queue.min_offset,
+            "max_offset": queue.max_offset,
+            "message_count": queue.max_offset - queue.min_offset,
+            "last_store_timestamp": _last_store_timestamp(reader, queue),
+            "end_physical_offset": queue.end_physical_offset,
+            "file_count": len(queue.files),
+            "bytes": sum(file.size for file in queue.files),
+        }
+        for family, queue in _queue_views(reader)
+    ]
+
+
+def _queue_views(reader: StoreReader) -> Iterator[tuple[str, QueueView]]:
+    """Yield each queue with the family that its files belong to."""
+    for queue in reader.queues():
+        yield paths.CONSUME_QUEUE, queue
     for topic, queue_ids in reader.batch_queue_ids.items():
         for queue_id in queue_ids:
-            yield _queue(reader, reader.batch_queue(topic, queue_id), "batchconsumequeue")
+            yield paths.BATCH_CONSUME_QUEUE, reader.batch_queue(topic, queue_id)
 
 
-def _queue(
-    reader: StoreReader, queue: ConsumeQueueView | BatchConsumeQueueView, family: str
-) -> Document:
-    return {
-        "topic": queue.topic,
-        "queue_id": queue.queue_id,
-        "family": family,
-        "min_offset": queue.min_offset,
-        "max_offset": queue.max_offset,
-        "message_count": queue.max_offset - queue.min_offset,
-        "last_store_timestamp": _last_store_timestamp(reader, queue),
-        "end_physical_offset": queue.end_physical_offset,
-        "file_count": len(queue.files),
-        "bytes": sum(file.size for file in queue.files),
-    }
-
-
-def _last_store_timestamp(
-    reader: StoreReader, queue: ConsumeQueueView | BatchConsumeQueueView
-) -> int | None:
+def _last_store_timestamp(reader: StoreReader, queue: QueueView) -> int | None:
     if queue.max_offset <= queue.min_offset:
         return None
     try:

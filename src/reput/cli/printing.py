@@ -12,7 +12,6 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -25,14 +24,15 @@ Row = Sequence[object]
 
 
 def printable(text: str) -> str:
-    r"""Return text on one line without control characters: ``\n``, ``\x1b`` and such are spelt out."""
+    r"""Return text on one line, its control characters spelt out: ``\n``, ``\x1b``."""
     return _CONTROL.sub(lambda m: repr(m[0])[1:-1], text)
 
 
 def printable_lines(text: str) -> str:
     """Return text with its line ends and tabs, other control characters spelt out."""
     return "\n".join(
-        "\t".join(map(printable, line.split("\t"))) for line in text.replace("\r\n", "\n").split("\n")
+        "\t".join(map(printable, line.split("\t")))
+        for line in text.replace("\r\n", "\n").split("\n")
     )
 
 
@@ -53,7 +53,7 @@ class Clock:
     is_utc: bool = False
 
     def text(self, timestamp_ms: int | None) -> str:
-        """Return a time as ISO 8601 with milliseconds; ``-`` for none, a number if it is no date."""
+        """Return a time as ISO 8601 with ms; ``-`` for none, the number if it is no date."""
         if timestamp_ms is None:
             return "-"
         seconds, milliseconds = divmod(timestamp_ms, 1000)
@@ -141,9 +141,7 @@ def _draw_table(columns: Sequence[str], cells: list[list[str]]) -> None:
 
 def _print_columns(columns: Sequence[str], cells: list[list[str]]) -> None:
     names = [column.lstrip("#") for column in columns]
-    widths = [
-        max(map(_width, values)) for values in zip(names, *cells, strict=True)
-    ]
+    widths = [max(map(_width, values)) for values in zip(names, *cells, strict=True)]
     for row in (names, *cells):
         line = []
         for column, cell, width in zip(columns, row, widths, strict=True):
@@ -160,8 +158,3 @@ def _width(text: str) -> int:
         0 if unicodedata.combining(one) else 2 if unicodedata.east_asian_width(one) in "WF" else 1
         for one in text
     )
-
-
-def plain(value: Any) -> Any:
-    """Return a value that JSON knows: numpy's numbers as Python's."""
-    return value.item() if hasattr(value, "item") else value

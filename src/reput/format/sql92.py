@@ -729,6 +729,8 @@ def _parse_integer(text: str, bits: int) -> int:
 
 def _double(text: str) -> float:
     """Return ``Double.valueOf``, which takes ``1f``, ``0x1p3`` and ``NaN``, but not ``nan``."""
+    if text.isascii() and text.replace(".", "", 1).isdecimal():
+        return float(text)
     trimmed = text.strip(_JAVA_BLANKS)
     found = _DOUBLE.fullmatch(trimmed)
     if not found:

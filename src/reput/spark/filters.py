@@ -5,7 +5,7 @@ it says is checked on every row, so a predicate that went into one needs no seco
 """
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,8 +62,8 @@ class Constraint:
     physical_offsets: Span = ALL
     store_times_us: Span = ALL
     """Microseconds since the epoch, as Spark's timestamps are."""
-    messages_only: bool = False
-    """Rows that stand for damage are not wanted: a column they have not must not be null."""
+    not_null: frozenset[str] = frozenset()
+    """Columns that predicates ask for: a row that stands for damage has few of them."""
 
     def meet(self, other: "Constraint") -> "Constraint":
         """Return what satisfies both."""
@@ -75,7 +75,7 @@ class Constraint:
             self.queue_offsets.meet(other.queue_offsets),
             self.physical_offsets.meet(other.physical_offsets),
             self.store_times_us.meet(other.store_times_us),
-            self.messages_only or other.messages_only,
+            self.not_null | other.not_null,
         )
 
     @property
@@ -85,6 +85,16 @@ class Constraint:
         spans = (self.queue_offsets, self.physical_offsets, self.store_times_us)
         return any(one is not None and not one for one in sets) or any(s.is_empty for s in spans)
 
+    def admits(self, row: Mapping[str, Any]) -> bool:
+        """Whether a row with these columns and no others can satisfy it."""
+        sets = [(column, getattr(self, name)) for column, name in _SETS.items()]
+        spans = [(column, getattr(self, name)) for column, name in _SPANS.items()]
+        return (
+            all(row.get(column) is not None for column in self.not_null)
+            and all(wanted is None or row.get(c) in (None, *wanted) for c, wanted in sets)
+            and all(row.get(c) is None or s.low <= row[c] <= s.high for c, s in spans)
+        )
+
     def describe(self) -> str:
         """Return the conditions in words, for logs."""
         parts = []
@@ -93,7 +103,7 @@ class Constraint:
             if isinstance(value, Span):
                 if not value.is_all:
                     parts.append(f"{field.name} {value.low}..{value.high}")
-            elif isinstance(value, frozenset):
+            elif isinstance(value, frozenset) and field.name != "not_null":
                 parts.append(f"{field.name} in {sorted(value, key=str)}")
         return ", ".join(parts) or "everything"
 
@@ -123,7 +133,8 @@ def from_values(column: str, values: Iterable[Any]) -> Constraint | None:
     if any(value is None for value in wanted):
         return None
     if column in _SETS:
-        return Constraint(messages_only=True, **{_SETS[column]: frozenset(wanted)})
+        found = Constraint(not_null=frozenset({column}))
+        return dataclasses.replace(found, **{_SETS[column]: frozenset(wanted)})
     if column in _SPANS and wanted and all(type(value) is int for value in wanted):
         if len(set(wanted)) != 1:
             return None
@@ -136,4 +147,5 @@ def from_span(column: str, low: int | None, high: int | None) -> Constraint | No
     if column not in _SPANS:
         return None
     span = Span(_LOWEST if low is None else low, _HIGHEST if high is None else high)
-    return Constraint(messages_only=True, **{_SPANS[column]: span})
+    found = Constraint(not_null=frozenset({column}))
+    return dataclasses.replace(found, **{_SPANS[column]: span})

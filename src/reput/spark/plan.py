@@ -49,8 +49,6 @@ class QueueRange:
 
     store: int
     slices: tuple[QueueSlice, ...]
-    physical_stop: int
-    """Units that point here or further are left: the log is read for those."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +101,6 @@ def split_log(
 def split_queues(
     store: int,
     extents: Sequence[Extent],
-    physical_stop: int,
     target: int,
     max_records: int | None = None,
 ) -> list[QueueRange]:
@@ -116,7 +113,7 @@ def split_queues(
         while start < stop:
             fits = min(int(room_bytes // max(extent.record_bytes, 1.0)), room_count, stop - start)
             if fits < 1 and gathered:
-                ranges.append(QueueRange(store, tuple(gathered), physical_stop))
+                ranges.append(QueueRange(store, tuple(gathered)))
                 gathered = []
                 room_bytes, room_count = float(target), max_records or (1 << 62)
                 continue
@@ -126,8 +123,34 @@ def split_queues(
             room_bytes -= fits * extent.record_bytes
             room_count -= fits
     if gathered:
-        ranges.append(QueueRange(store, tuple(gathered), physical_stop))
+        ranges.append(QueueRange(store, tuple(gathered)))
     return ranges
+
+
+def join_spans(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return spans in order, with neighbours made one."""
+    joined: list[tuple[int, int]] = []
+    for start, stop in sorted(spans):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(stop, joined[-1][1]))
+        else:
+            joined.append((start, stop))
+    return joined
+
+
+def without_spans(
+    spans: Iterable[tuple[int, int]], others: Iterable[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """Return the parts of spans that lie in none of the others."""
+    left = join_spans(spans)
+    for low, high in others:
+        left = [
+            part
+            for start, stop in left
+            for part in ((start, min(stop, low)), (max(start, high), stop))
+            if part[0] < part[1]
+        ]
+    return left
 
 
 def meet_spans(spans: Iterable[tuple[int, int]], low: int, high: int) -> list[tuple[int, int]]:

@@ -4,18 +4,22 @@ The kernels' buffers become Arrow's without a copy. Column names, order and type
 product (docs/reference/spark-schema.md).
 """
 
-from collections.abc import Callable, Sequence
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from reput.format import names, properties as props, sql92
+from reput.errors import CorruptRecord, InvalidOption
+from reput.format import names, properties as props, sys_flag as flags
 from reput.format.kernels import Columns, Pairs, Runs, Words
 from reput.spark.filters import Constraint, Span
-from reput.spark.options import ReadOptions
+from reput.spark.options import DROPMALFORMED, FAILFAST, ReadOptions
+
+log = logging.getLogger("reput.spark")
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 PROPERTIES = pa.map_(pa.string(), pa.string())
@@ -66,6 +70,10 @@ def message_fields(options: ReadOptions) -> dict[str, pa.DataType]:
         del fields["properties"]
     if options.raw_properties:
         fields[RAW_PROPERTIES] = pa.binary()
+    if options.corrupt_column in fields:
+        raise InvalidOption(
+            "columnNameOfCorruptRecord", options.corrupt_column, "a name no column has"
+        )
     if options.corrupt_column:
         fields[options.corrupt_column] = pa.string()
     return fields
@@ -78,9 +86,30 @@ class DamagedRow:
     physical_offset: int
     length: int
     reason: str
+    file: str
     topic: str | None = None
     queue_id: int | None = None
     queue_offset: int | None = None
+
+    def values(self) -> dict[str, object]:
+        """Return what columns of view ``messages`` hold; the others are null."""
+        return {
+            "topic": self.topic,
+            "queue_id": self.queue_id,
+            "queue_offset": self.queue_offset,
+            "physical_offset": self.physical_offset,
+            "store_size": self.length if self.length < 1 << 31 else None,
+        }
+
+    def error(self) -> CorruptRecord:
+        """Return the same as an exception."""
+        where = f" (queue {self.topic}/{self.queue_id}, queue offset {self.queue_offset})"
+        return CorruptRecord(
+            self.reason + (where if self.topic is not None else ""),
+            physical_offset=self.physical_offset,
+            file=self.file,
+            length=self.length,
+        )
 
 
 class RowMaker:
@@ -114,12 +143,30 @@ class RowMaker:
         }
 
     def batch(self, columns: Columns, notes: dict[int, str] | None = None) -> pa.RecordBatch:
-        """Return the rows of some records; ``notes`` go to the corrupt column, by row."""
+        """Return the rows of some records; ``notes`` go to the corrupt column, by row.
+
+        A body that cannot be unpacked is left as stored and noted, or its row left out, or an
+        error, as the mode says.
+
+        Raises:
+            CorruptRecord: A body cannot be unpacked and mode is FAILFAST.
+        """
         arrays = {}
         notes = dict(notes or {})
         if "body" in self.schema.names:
-            # Made first: a body that cannot be unpacked is a note on its row.
-            arrays["body"] = self._body(columns, notes)
+            bodies, failures = columns.bodies(decompress=self._options.decompress)
+            for row, reason in failures.items():
+                offset = int(columns.numbers("physical_offset")[row])
+                error = CorruptRecord(reason, physical_offset=offset)
+                if self._options.mode == FAILFAST:
+                    raise error
+                log.warning("%s", error)
+            if failures and self._options.mode == DROPMALFORMED:
+                is_good = np.ones(columns.count, np.bool_)
+                is_good[list(failures)] = False
+                return self.batch(columns.take(is_good))
+            notes = {**failures, **notes}
+            arrays["body"] = self._body(bodies)
         for name in self.schema.names:
             if name == self._options.corrupt_column:
                 arrays[name] = _sparse_strings(notes, columns.count)
@@ -130,18 +177,12 @@ class RowMaker:
 
     def damage(self, rows: Sequence[DamagedRow]) -> pa.RecordBatch:
         """Return rows that are null but for where and why."""
-        values: dict[str, list[object]] = {
-            "physical_offset": [row.physical_offset for row in rows],
-            "store_size": [row.length if row.length < 1 << 31 else None for row in rows],
-            "topic": [row.topic for row in rows],
-            "queue_id": [row.queue_id for row in rows],
-            "queue_offset": [row.queue_offset for row in rows],
-            "broker": [self._broker] * len(rows),
-        }
-        if self._options.corrupt_column:
-            values[self._options.corrupt_column] = [row.reason for row in rows]
+        values = [
+            {**row.values(), "broker": self._broker, self._options.corrupt_column: row.reason}
+            for row in rows
+        ]
         arrays = [
-            pa.array(values.get(field.name, [None] * len(rows)), field.type) for field in self.schema
+            pa.array([one.get(field.name) for one in values], field.type) for field in self.schema
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
@@ -170,15 +211,12 @@ class RowMaker:
         offsets = np.arange(columns.count + 1, dtype=np.int32) * len(name)
         return _strings(Runs(offsets, np.frombuffer(name * columns.count, np.uint8), None))
 
-    def _body(self, columns: Columns, notes: dict[int, str]) -> pa.Array:
-        bodies, failures = columns.bodies(decompress=self._options.decompress)
-        for row, reason in failures.items():
-            notes.setdefault(row, reason)
-        stored = _binaries(bodies)
+    def _body(self, bodies: Runs) -> pa.Array:
+        found = _binaries(bodies)
         charset = self._options.charset
         if charset is None:
-            return stored
-        texts = [body.decode(charset, "replace") for body in stored.to_pylist()]
+            return found
+        texts = [body.decode(charset, "replace") for body in found.to_pylist()]
         return pa.array(texts, pa.string())
 
 
@@ -192,12 +230,11 @@ class RowFilter:
         self._options = options
         self._constraint = constraint
         self._is_wanted_topic = self._topic_test()
-        self._expression = sql92.compile_filter(options.sql92) if options.sql92 else None
+        self._matches = _sql92_test(options.sql92) if options.sql92 else None
 
     def _topic_test(self) -> Callable[[str], bool]:
-        import re
-
         options, wanted = self._options, self._constraint.topics
+        is_named = options.topics is not None or options.assign is not None
         pattern = re.compile(options.topic_pattern) if options.topic_pattern else None
         hidden: set[str] = set()
         if not options.selects_topics:
@@ -211,9 +248,7 @@ class RowFilter:
                 return False
             if pattern is not None and not pattern.fullmatch(topic):
                 return False
-            if wanted is not None:
-                return True
-            return (
+            return is_named or (
                 (options.include_system_topics or not names.is_system_topic(topic))
                 and (options.include_retry or not names.is_retry_topic(topic))
                 and (options.include_dlq or not names.is_dlq_topic(topic))
@@ -233,12 +268,17 @@ class RowFilter:
         wanted = self._constraint
         if wanted.queue_ids is not None:
             mask &= np.isin(columns.numbers("queue_id"), list(wanted.queue_ids))
+        if self._options.isolation == "committed":
+            # Such records are never queued; brokers before 4.3 stored them under their own topic.
+            mask &= (columns.numbers("sys_flag") & flags.TRANSACTION_PREPARED) == 0
         mask &= _within(columns.numbers("queue_offset"), wanted.queue_offsets)
         mask &= _within(columns.numbers("physical_offset"), wanted.physical_offsets)
         if not wanted.store_times_us.is_all:
             span = wanted.store_times_us
-            # Whole milliseconds: low is rounded up, high down, without leaving 64 bits.
-            in_ms = Span(-(-span.low // 1000), span.high // 1000)
+            # Whole milliseconds: low is rounded up, high down. What the column cannot hold is null.
+            in_ms = Span(
+                max(-(-span.low // 1000), _YEAR_1_MS), min(span.high // 1000, _YEAR_10000_MS - 1)
+            )
             mask &= _within(columns.numbers("store_timestamp"), in_ms)
         rows = np.flatnonzero(mask)
         if len(rows) and self._looks_at_texts:
@@ -249,7 +289,7 @@ class RowFilter:
     def _looks_at_texts(self) -> bool:
         options, wanted = self._options, self._constraint
         sets = (wanted.tags, wanted.message_ids, options.keys, options.unique_keys)
-        return self._expression is not None or any(one is not None for one in sets)
+        return self._matches is not None or any(one is not None for one in sets)
 
     def _text_mask(self, columns: Columns) -> npt.NDArray[np.bool_]:
         mask = np.ones(columns.count, np.bool_)
@@ -266,11 +306,21 @@ class RowFilter:
             has_key = np.zeros(columns.count, np.bool_)
             has_key[np.searchsorted(words.offsets, hits, "right") - 1] = True
             mask &= has_key
-        if self._expression is not None:
-            matches = self._expression.matches
+        if self._matches is not None:
             maps = _maps(columns.properties()).to_pylist()
-            mask &= np.array([matches(dict(pairs)) for pairs in maps], np.bool_)
+            mask &= np.array([self._matches(dict(pairs)) for pairs in maps], np.bool_)
         return mask
+
+
+def _sql92_test(expression: str) -> Callable[[Mapping[str, str]], bool]:
+    # Its grammar takes longer to load than most partitions take to read.
+    from reput.format import sql92
+
+    try:
+        compiled = sql92.compile_filter(expression)
+    except sql92.Sql92Error as error:
+        raise InvalidOption("sql92", expression, f"a filter expression ({error})") from None
+    return compiled.matches
 
 
 def _within(values: npt.NDArray[np.int64], span: Span) -> npt.NDArray[np.bool_]:
@@ -281,6 +331,8 @@ def _within(values: npt.NDArray[np.int64], span: Span) -> npt.NDArray[np.bool_]:
 
 
 def _is_in(texts: Runs, wanted: frozenset[str]) -> npt.NDArray[np.bool_]:
+    import pyarrow.compute as pc  # 40 ms that most reads do not need
+
     found = pc.is_in(_strings(texts), pa.array(sorted(wanted), pa.string()))
     return np.asarray(found.to_numpy(zero_copy_only=False), np.bool_)
 

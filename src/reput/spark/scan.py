@@ -1,27 +1,39 @@
 """View ``messages``: from options and predicates to partitions, and from a partition to rows.
 
-Planning looks at names, headers and queue ends only. It chooses the cheapest way that misses
-nothing:
+Planning looks at names, headers and queue ends, never at the log's records. It chooses the cheapest
+way that misses nothing:
 
 * by index, when a key is asked for: the records the index names, and a scan of what it does not cover;
 * by consume queue, when the wanted queues are a smaller part of the log: their units, and a scan of
-  the log from where the queues cannot be trusted (not dispatched yet, or a crash);
+  the log files that units do not account for (not dispatched yet, a crash, damaged queues);
 * by log: every file, less those that physical offsets or store times rule out.
 
 Whichever way, every row is checked against everything that was asked for.
 """
 
+import glob
 import logging
-from collections.abc import Iterator, Sequence
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from reput.errors import CorruptRecord, InvalidOption, NotInStore, ReputError
-from reput.format import index_entry, kernels, message_id, names
+from reput.format import (
+    index_entry,
+    kernels,
+    message as record,
+    message_id,
+    names,
+    sys_flag as flags,
+)
 from reput.format.message import Verdict
 from reput.spark import plan
 from reput.spark.filters import Constraint, Span
@@ -36,7 +48,9 @@ from reput.spark.options import (
     ReadOptions,
 )
 from reput.spark.rows import DamagedRow, RowFilter, RowMaker
-from reput.store.commit_log_view import Damage, LogBatch
+from reput.store import paths
+from reput.store.commit_log_view import Damage, LogBatch, LogFile
+from reput.store.consume_queue_view import BatchConsumeQueueView, ConsumeQueueView
 from reput.store.reader import END_OF_TIME_MS, Boundary, Condition, StoreReader
 
 log = logging.getLogger("reput.spark")
@@ -46,7 +60,13 @@ QUEUE_SHARE_MAX = 0.5
 CLOCK_SLACK_MS = 60_000
 """Store times grow, but for a clock set back; files and slices are skipped with this much room."""
 _SAMPLE_UNITS = 256
+_UNITS_AT_ONCE = 1 << 20
+_POINTS_A_PARTITION = 10_000
+_POINT_BYTES_A_BATCH = 4 * 1024 * 1024
+_PACKED_BYTES_A_BATCH = 1024 * 1024
+"""Compressed records go out in batches of this size: unpacked they are many times larger."""
 
+T = TypeVar("T")
 Limits = dict[tuple[str, int], tuple[int, int]]
 """(topic, queue id) -> queue offsets [start, stop) that are wanted."""
 
@@ -71,9 +91,13 @@ class StoreFacts:
     """What planning found out about a store, for whoever reads a part of it."""
 
     path: str
+    plan: str
+    """Tells this plan from others: the store may have changed since they were made."""
+    broker: str
     limits: Limits | None
     """Queue offsets to keep to; None for all."""
-    broker: str
+    scanned: tuple[tuple[int, int], ...]
+    """Parts of the log that are walked, or are none: units that point there are left."""
 
 
 @dataclass(frozen=True)
@@ -112,13 +136,12 @@ class MessageScan:
             DataLoss: What was named is gone, unless ``failOnDataLoss`` is false.
         """
         self.summary.add(f"wanted: {self._constraint.describe()}")
-        tasks = [
-            task
-            for number, path in enumerate(self._options.paths)
-            for task in _StorePlanner(
-                number, path, self._options, self._constraint, self.summary
-            ).tasks()
+        planners = [
+            _StorePlanner(number, path, self._options, self._constraint, self.summary)
+            for number, path in enumerate(store_paths(self._options))
         ]
+        _check_brokers(self._options, {planner.broker for planner in planners})
+        tasks = [task for planner in planners for task in planner.tasks()]
         for line in self.summary.lines:
             log.info("%s", line)
         return tasks
@@ -131,11 +154,9 @@ class MessageScan:
         Raises:
             CorruptRecord: Something cannot be read and mode is FAILFAST.
         """
-        reader = _open(task.facts.path, self._options.allow_live)
+        reader = _open(task.facts, self._options.allow_live)
         maker = RowMaker(self._columns, self._options, task.facts.broker)
-        reading = _PartitionReading(
-            reader, self._options, self._constraint, task.facts.limits, maker
-        )
+        reading = _PartitionReading(reader, self._options, self._constraint, task.facts, maker)
         match task.partition:
             case plan.LogRange():
                 return reading.log_range(task.partition)
@@ -145,16 +166,45 @@ class MessageScan:
                 return reading.points(task.partition)
 
 
-@lru_cache(maxsize=8)
-def _open_cached(path: str, allow_live: bool) -> StoreReader:
-    return StoreReader.open(path, allow_live=allow_live)
+@lru_cache(maxsize=4)
+def _open_planned(path: str, plan_id: str) -> StoreReader:
+    return StoreReader.open(path)
 
 
-def _open(path: str, allow_live: bool) -> StoreReader:
+def _open(facts: StoreFacts, allow_live: bool) -> StoreReader:
     # A store that a broker writes to has other files and ends at every read.
     if allow_live:
-        return StoreReader.open(path, allow_live=True)
-    return _open_cached(path, allow_live)
+        return StoreReader.open(facts.path, allow_live=True)
+    return _open_planned(facts.path, facts.plan)
+
+
+def store_paths(options: ReadOptions) -> list[str]:
+    """Return the store folders of a read: what patterns like ``/data/*/store`` match, and the rest.
+
+    Raises:
+        InvalidOption: No store folder matches a pattern.
+    """
+    found = []
+    for path in options.paths:
+        if "://" in path or not glob.has_magic(path) or Path(path).exists():
+            found.append(path)
+            continue
+        stores = [one for one in sorted(glob.glob(path)) if Path(one, paths.COMMIT_LOG).is_dir()]
+        if not stores:
+            raise InvalidOption("path", path, "a pattern that matches folders with a commitlog")
+        found += stores
+    return found
+
+
+def _check_brokers(options: ReadOptions, brokers: set[str]) -> None:
+    """Refuse JSON options that name brokers of none of the stores, which would select nothing."""
+    for name, table in options.by_broker():
+        for named in table.values():
+            for broker in named:
+                is_meant = "" in brokers and len(named) == 1
+                if broker not in brokers and not is_meant:
+                    known = ", ".join(sorted(brokers - {""})) or "names set with option broker"
+                    raise InvalidOption(name, broker, f"brokers of the stores: {known}")
 
 
 def _option_constraint(options: ReadOptions) -> Constraint:
@@ -188,23 +238,36 @@ class _StorePlanner:
         self._summary = summary
         self._filter = RowFilter(options, constraint)
         self._reader = StoreReader.open(path, allow_live=options.allow_live)
+        self._plan = uuid.uuid4().hex
+        self._scanned: tuple[tuple[int, int], ...] = ()
+        self.broker = options.broker or self._tolerated(self._reader.broker_name, "")
 
     def tasks(self) -> list[Task]:
-        broker = self._options.broker or self._reader.broker_name()
         self._check_topics()
-        limits = self._limits(broker)
+        self._check_queue_ends()
+        limits = self._limits()
         parts: list[plan.Partition] = []
         if not self._constraint.is_empty:
             spans = self._spans()
-            parts = (
-                self._by_index(spans, limits)
-                or self._by_queue(spans, limits)
-                or self._by_log(spans)
-            )
-            parts += self._behind_the_end()
+            found = self._by_index(spans)
+            if found is None:
+                found = self._by_queue(spans, limits)
+            if found is None:
+                found = self._by_log(spans)
+            parts = found + self._behind_the_end()
         self._summary.add(f"{self._path}: {len(parts)} partitions")
-        facts = StoreFacts(self._path, limits, broker)
+        facts = StoreFacts(self._path, self._plan, self.broker, limits, self._scanned)
         return [Task(part, facts) for part in parts]
+
+    def _tolerated(self, read: Callable[[], T], default: T) -> T:
+        """Return what a table says; a damaged one keeps nobody from reading the log but FAILFAST."""
+        try:
+            return read()
+        except CorruptRecord as error:
+            if self._options.mode == FAILFAST:
+                raise
+            log.warning("%s: %s", self._path, error)
+            return default
 
     # Which queues ---------------------------------------------------------------------------
 
@@ -227,7 +290,8 @@ class _StorePlanner:
         light = [topic for topic in named if topic.startswith(names.LMQ_PREFIX)]
         if light:
             raise InvalidOption("topic", light[0], "topics; a light queue's messages are in its topic")
-        known = {*self._reader.queue_ids, *self._reader.batch_queue_ids, *self._reader.topics()}
+        table = self._tolerated(self._reader.topics, {})
+        known = {*self._reader.queue_ids, *self._reader.batch_queue_ids, *table}
         missing = sorted(topic for topic in named if topic not in known)
         # Without any queue files the log itself must be searched for the topic.
         if missing and self._reader.queue_end is not None:
@@ -235,54 +299,80 @@ class _StorePlanner:
                 f"topic {missing[0]!r} is not in {self._path}; it has {', '.join(sorted(known)[:20])}"
             )
 
+    def _check_queue_ends(self) -> None:
+        """A queue of a store that was stopped cleanly cannot reach behind its log."""
+        if self._reader.state.condition is not Condition.CLEAN:
+            return
+        end = self._reader.end_offset
+        for topic, ids in self._wanted_queues().items():
+            for queue_id in ids:
+                reached = self._queue_view(topic, queue_id).end_physical_offset
+                if reached is not None and reached > end:
+                    self._lose(
+                        f"queue {topic}/{queue_id} of {self._path} has messages up to physical "
+                        f"offset {reached}, the log ends at {end}"
+                    )
+
     def _lose(self, what: str) -> None:
         if self._options.fail_on_data_loss:
             raise DataLoss(f"{what} (failOnDataLoss=false reads what is left)")
         log.warning("%s", what)
         self._summary.add(f"data loss: {what}")
 
-    def _limits(self, broker: str) -> Limits | None:
+    def _limits(self) -> Limits | None:
         """Return which queue offsets the bounds leave of each wanted queue, None if all of all."""
         options = self._options
         if options.start.is_whole and options.end.is_whole and options.assign is None:
             return None
-        limits: Limits = {}
-        for topic, ids in self._wanted_queues().items():
-            for queue_id in ids:
-                if self._is_assigned(topic, queue_id, broker):
-                    limits[topic, queue_id] = self._queue_limits(topic, queue_id, broker)
-        self._check_named_queues(limits, broker)
+        queues = {(topic, i) for topic, ids in self._wanted_queues().items() for i in ids}
+        ids = self._constraint.queue_ids
+        queues |= {
+            (topic, queue_id)
+            for topic, queue_id in self._unqueued
+            if self._filter.wants_topic(topic) and (ids is None or queue_id in ids)
+        }
+        limits = {
+            (topic, queue_id): self._queue_limits(topic, queue_id)
+            for topic, queue_id in sorted(queues)
+            if self._is_assigned(topic, queue_id)
+        }
+        self._check_named_queues(limits)
         return limits
 
-    def _is_assigned(self, topic: str, queue_id: int, broker: str) -> bool:
+    def _is_assigned(self, topic: str, queue_id: int) -> bool:
         if self._options.assign is None:
             return True
         brokers = self._options.assign.get(topic, {})
-        return queue_id in _of_broker(brokers, broker, ())
+        return queue_id in _of_broker(brokers, self.broker, ())
 
-    def _check_named_queues(self, limits: Limits, broker: str) -> None:
-        named = [self._options.start.offsets, self._options.end.offsets]
-        named += [self._options.start.timestamps, self._options.end.timestamps]
-        tables = [(topic, brokers) for one in named for topic, brokers in one.items()]
-        tables += [(topic, brokers) for topic, brokers in (self._options.assign or {}).items()]  # type: ignore[misc]
-        for topic, brokers in tables:
-            for queue_id in _of_broker(brokers, broker, ()):
-                if (topic, queue_id) not in limits:
-                    self._lose(f"queue {topic}/{queue_id} is not in {self._path}")
+    def _check_named_queues(self, limits: Limits) -> None:
+        for _, table in self._options.by_broker():
+            for topic, brokers in table.items():
+                for queue_id in _of_broker(brokers, self.broker, ()):
+                    if (topic, queue_id) not in limits:
+                        self._lose(f"queue {topic}/{queue_id} is not in {self._path}")
 
-    def _queue_limits(self, topic: str, queue_id: int, broker: str) -> tuple[int, int]:
+    def _queue_limits(self, topic: str, queue_id: int) -> tuple[int, int]:
         view = self._queue_view(topic, queue_id)
         low, high = view.min_offset, view.max_offset
-        start = self._bound(self._options.start, topic, queue_id, broker, low, high, is_start=True)
-        stop = self._bound(self._options.end, topic, queue_id, broker, low, high, is_start=False)
-        if start < low or stop > high:
+        others = [offset for offset, _ in self._unqueued.get((topic, queue_id), ())]
+        if others:
+            low = min(others) if low == high else min(low, *others)
+            high = max(high, max(others) + 1)
+        start = self._bound(self._options.start, topic, queue_id, low, high, is_start=True)
+        stop = self._bound(self._options.end, topic, queue_id, low, high, is_start=False)
+        if not (low <= start <= high and low <= stop <= high):
             self._lose(
                 f"queue {topic}/{queue_id} of {self._path} holds {low} to {high}, asked for were "
                 f"{start} to {stop}"
             )
+        if isinstance(view, BatchConsumeQueueView) and low < start < high:
+            start = view.unit(start).queue_offset  # a batch is one row, also a part of it
         return max(start, low), max(min(stop, high), max(start, low))
 
-    def _queue_view(self, topic: str, queue_id: int):  # type: ignore[no-untyped-def]
+    def _queue_view(
+        self, topic: str, queue_id: int
+    ) -> ConsumeQueueView | BatchConsumeQueueView:
         if queue_id in self._reader.batch_queue_ids.get(topic, ()):
             return self._reader.batch_queue(topic, queue_id)
         return self._reader.queue(topic, queue_id)
@@ -292,48 +382,47 @@ class _StorePlanner:
         bound: Bound,
         topic: str,
         queue_id: int,
-        broker: str,
         low: int,
         high: int,
         *,
         is_start: bool,
     ) -> int:
-        time_ms = bound.timestamp_ms
-        if time_ms is None:
-            by_time = _of_broker(bound.timestamps.get(topic, {}), broker, {})
-            time_ms = by_time.get(queue_id)
+        if bound.timestamp_ms is not None:
+            return self._offset_by_time(topic, queue_id, bound.timestamp_ms, high)
+        time_ms = _of_broker(bound.timestamps.get(topic, {}), self.broker, {}).get(queue_id)
         if time_ms is not None:
-            return self._offset_by_time(topic, queue_id, time_ms, high, is_start=is_start)
-        if bound.group is not None:
-            return self._consumer_offset(bound.group, topic, queue_id, low if is_start else high)
-        asked = _of_broker(bound.offsets.get(topic, {}), broker, {}).get(queue_id)
-        if asked is None:
-            return low if is_start else high
-        return {EARLIEST: low, LATEST: high}.get(asked, asked)
-
-    def _offset_by_time(
-        self, topic: str, queue_id: int, time_ms: int, high: int, *, is_start: bool
-    ) -> int:
-        if time_ms < 0:
-            return 0 if is_start else high
-        # The end is exclusive: messages stored at exactly that time are not read.
-        found = self._reader.offset_by_time(topic, queue_id, time_ms, Boundary.LOWER)
-        if is_start and found == high and self._options.late_timestamp == "error":
-            by_time = self._options.start.timestamps
-            if by_time:
+            found = self._offset_by_time(topic, queue_id, time_ms, high)
+            if is_start and found == high and self._options.late_timestamp == "error":
                 raise InvalidOption(
                     "startingOffsetsByTimestamp",
                     time_ms,
                     f"a time up to the last message of queue {topic}/{queue_id}; or set "
                     "startingOffsetsByTimestampStrategy=latest to read nothing of it",
                 )
-        return found
+            return found
+        if bound.group is not None:
+            name = "startingOffsets" if is_start else "endingOffsets"
+            default = low if is_start else high
+            return self._consumer_offset(name, bound.group, topic, queue_id, default)
+        asked = _of_broker(bound.offsets.get(topic, {}), self.broker, {}).get(queue_id)
+        if asked is None:
+            return low if is_start else high
+        return {EARLIEST: low, LATEST: high}.get(asked, asked)
 
-    def _consumer_offset(self, group: str, topic: str, queue_id: int, default: int) -> int:
+    def _offset_by_time(self, topic: str, queue_id: int, time_ms: int, high: int) -> int:
+        """Return the first queue offset at or after a time, ``high`` if there is none."""
+        found = self._reader.offset_by_time(topic, queue_id, time_ms, Boundary.LOWER)
+        is_last = found == self._queue_view(topic, queue_id).max_offset
+        others = self._unqueued.get((topic, queue_id), ())
+        return min([high if is_last else found, *(n for n, ms in others if ms >= time_ms)])
+
+    def _consumer_offset(
+        self, name: str, group: str, topic: str, queue_id: int, default: int
+    ) -> int:
         offsets = self._reader.consumer_offsets()
         if not any(one.group == group for one in offsets):
-            known = sorted({one.group for one in offsets})
-            raise InvalidOption("startingOffsets", f"group:{group}", f"a group of {known}")
+            known = ", ".join(sorted({one.group for one in offsets}))
+            raise InvalidOption(name, f"group:{group}", f"group: and one of {known}")
         for one in offsets:
             if (one.group, one.topic, one.queue_id) == (group, topic, queue_id):
                 return one.consumer_offset
@@ -368,14 +457,17 @@ class _StorePlanner:
         return [part for low, high in kept for part in plan.meet_spans(spans, low, high)]
 
     def _by_log(self, spans: list[tuple[int, int]]) -> list[plan.Partition]:
-        total = sum(stop - start for start, stop in spans)
-        target = plan.target_bytes(
-            total, self._options.max_bytes_per_partition, self._options.min_partitions
-        )
-        if self._options.max_records_per_partition:
-            target = max(1, min(target, int(self._options.max_records_per_partition * self._mean_bytes())))
+        total = _length(spans)
         self._summary.add(f"{self._path}: log scan of {total} bytes")
-        return list(plan.split_log(self._number, _joined(spans), self._reader.end_offset, target))
+        return self._split_log(plan.join_spans(spans), total)
+
+    def _split_log(self, spans: list[tuple[int, int]], total: float) -> list[plan.Partition]:
+        """Cut parts of the log; ``total`` is what all partitions of the store read."""
+        options = self._options
+        target = plan.target_bytes(total, options.max_bytes_per_partition, options.min_partitions)
+        if options.max_records_per_partition and spans:
+            target = min(target, int(options.max_records_per_partition * self._mean_bytes()))
+        return [*plan.split_log(self._number, spans, self._reader.end_offset, max(target, 1))]
 
     def _mean_bytes(self) -> float:
         """Return about how large records are, from the first megabyte."""
@@ -542,7 +634,7 @@ def _is_offset_id(text: str) -> bool:
     return True
 
 
-def _of_broker(brokers, broker: str, default):  # type: ignore[no-untyped-def]
+def _of_broker(brokers: Mapping[str, T], broker: str, default: T) -> T:
     """Return a JSON option's part for this broker: by name, or the only one there is."""
     if broker in brokers:
         return brokers[broker]

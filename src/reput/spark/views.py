@@ -299,7 +299,8 @@ def _topics(reader: StoreReader, options: ReadOptions, part: ViewPart) -> Iterat
         topic = table.get(name)
         queues = [reader.queue(name, i) for i in reader.queue_ids.get(name, ())]
         batches = [reader.batch_queue(name, i) for i in reader.batch_queue_ids.get(name, ())]
-        count = sum(one.max_offset - one.min_offset for one in (*queues, *batches))
+        count = sum(one.max_offset - one.min_offset for one in queues)
+        count += sum(one.max_offset - one.min_offset for one in batches)
         rows.append(
             (
                 name,

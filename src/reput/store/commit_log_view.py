@@ -17,7 +17,7 @@ from reput.errors import CorruptRecord, NotInStore
 from reput.format import kernels, message as record
 from reput.format.message import StoredMessage, Verdict
 from reput.store import paths
-from reput.store.files import Bytes, Folder
+from reput.store.files import Bytes, Folder, data_bytes
 
 _TAIL_STEP_BYTES = 64 * 1024
 _HEAD_BYTES = 4096
@@ -163,7 +163,7 @@ class CommitLogView:
 
     def data_end_of(self, file: LogFile) -> int:
         """Return the physical offset behind the file's last byte that is not zero, or its start."""
-        end = file.size
+        end = data_bytes(self._folder, f"{paths.COMMIT_LOG}/{file.name}", file.size)
         step = _TAIL_STEP_BYTES
         while end > 0:
             start = max(end - step, 0)
@@ -449,7 +449,11 @@ class CommitLogView:
             runs = cut if is_cut else _runs(found, at, file)
             at += max(found.next_position, 1)
             if runs and runs[-1].end == at and runs[-1].verdict not in _CHECKSUMS:
-                rest, at = self._whole_run(file, runs.pop(), stop, is_end)
+                run = runs.pop()
+                if runs and runs[-1].end == run.physical_offset:
+                    # Zeros behind it, up to the end of the file: told apart below, if at all.
+                    run = runs.pop() if runs[-1].verdict not in _CHECKSUMS else run
+                rest, at = self._whole_run(file, run, stop, is_end)
                 runs += rest
             is_message = found.verdicts == Verdict.MESSAGE
             yield LogBatch(
@@ -464,16 +468,16 @@ class CommitLogView:
 
     def _damage_behind(self, file: LogFile, physical_offset: int) -> Iterator[LogBatch]:
         """Yield the damage that begins just behind the last record of a walk: no other meets it."""
-        window = self._read(file, physical_offset - file.start, self._folder.window_bytes)
-        file_end = file.nominal_end - physical_offset
-        found = kernels.scan(
-            window, 0, 1, physical_offset=physical_offset, file_end=file_end, room=1
-        )
-        for run in _runs(found, physical_offset, file):
-            runs, end = self._whole_run(file, run, physical_offset, is_end=False)
-            is_room = runs[0].verdict is Verdict.BAD_ZEROS and end == file.nominal_end
-            if run.verdict not in _CHECKSUMS and not (is_room and end >= self.data_end):
-                yield _only(runs)
+        if self.find_record(physical_offset, physical_offset + 1) == physical_offset:
+            return
+        head = self._read(file, physical_offset - file.start, _HEAD_BYTES)
+        verdict, _ = self._framed(file, physical_offset, head)
+        run = Damage(physical_offset, 1, verdict, file.name)
+        runs, end = self._whole_run(file, run, physical_offset, is_end=False)
+        is_zeros = runs[0].verdict is Verdict.BAD_ZEROS
+        is_room = is_zeros and end == file.nominal_end and end >= self.data_end
+        if not is_room:
+            yield _only(runs)
 
     def _whole_run(
         self, file: LogFile, run: Damage, stop: int, is_end: bool

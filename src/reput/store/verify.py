@@ -1342,7 +1342,7 @@ class _Index:
         ):
             count = int(mask.sum())
             if count:
-                what = f"{count} entries point {text}"
+                what = f"{'1 entry points' if count == 1 else f'{count} entries point'} {text}"
                 self._ledger.add(severity, kind, path, what, count=count)
 
     def _behind(self, number: int) -> Iterator[Offsets]:
@@ -1539,6 +1539,8 @@ def _is_in(values: Offsets, ordered: Offsets) -> Mask:
 
 def _runs(mask: Mask) -> list[tuple[int, int]]:
     """Return (first, count) of each run of true values."""
+    if not mask.any():
+        return []
     edges = np.flatnonzero(np.diff(mask.astype(np.int8), prepend=0, append=0))
     return [(int(start), int(end - start)) for start, end in edges.reshape(-1, 2)]
 

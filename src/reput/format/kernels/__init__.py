@@ -1,17 +1,16 @@
 """Batch kernels over log buffers: the layouts of this package at memory speed.
 
-``scan`` walks a buffer into segments with verdicts, ``judge`` looks at given
-positions, ``find_record`` finds the next record behind damage, ``Columns`` decodes records into Arrow-shaped buffers and gives what dispatch needs (tags
-codes, key hashes). Written once in numba's subset of Python (``scan``, ``columns``, ``hashes``),
+``scan`` walks a buffer into segments with verdicts, ``judge`` looks at given positions,
+``find_record`` finds the next record behind damage, ``Columns`` decodes records into Arrow-shaped
+buffers and gives what dispatch needs (tags codes, key hashes). Written once in numba's subset of Python (``scan``, ``columns``, ``hashes``),
 compiled ahead of time; ``twin`` is the same in plain Python.
 
 Which engine runs is decided once: ``native`` (the shared object of the wheel), else ``numba``
 (compiled here, cached), else ``twin``. ``REPUT_KERNELS=twin`` forces the twin.
 """
 
-import os
+from typing import TYPE_CHECKING
 
-from reput.format.kernels import twin
 from reput.format.kernels.layout import Buffer, IntArray, Pairs, Runs, Segments, Words
 
 __all__ = [
@@ -30,21 +29,29 @@ __all__ = [
     "scan",
 ]
 
-_chosen = twin
-if os.environ.get("REPUT_KERNELS") != "twin":
+if TYPE_CHECKING:
+    from reput.format.kernels.native import (
+        Columns,
+        checksum,
+        data_end,
+        engine,
+        find_record,
+        judge,
+        scan,
+    )
+else:
     from reput.format.kernels import native
 
     try:
         native.engine()
+        _chosen = native
     except native.KernelsUnavailable:
-        pass
-    else:
-        _chosen = native  # type: ignore[misc, assignment]
+        from reput.format.kernels import twin as _chosen
 
-Columns = _chosen.Columns
-checksum = _chosen.checksum
-data_end = _chosen.data_end
-engine = _chosen.engine
-find_record = _chosen.find_record
-judge = _chosen.judge
-scan = _chosen.scan
+    Columns = _chosen.Columns
+    checksum = _chosen.checksum
+    data_end = _chosen.data_end
+    engine = _chosen.engine
+    find_record = _chosen.find_record
+    judge = _chosen.judge
+    scan = _chosen.scan

@@ -1,0 +1,62 @@
+"""Run workloads and print one JSON document: ``python -m benchmarks [name ...] [--quick]``.
+
+Each workload is a module of this package with ``NAME``, ``QUESTION`` and ``run(folder, quick)``.
+"""
+
+import argparse
+import datetime
+import importlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+WORKLOADS = ("kernels", "spark_scan", "spark_memory", "store_info", "start")
+
+
+def machine() -> dict[str, object]:
+    """Return what the numbers depend on."""
+    cpu = "unknown"
+    if Path("/proc/cpuinfo").exists():
+        models = [x for x in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in x]
+        cpu = models[0].split(":")[1].strip() if models else cpu
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    )
+    return {
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "load_average": os.getloadavg(),
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "commit": commit.stdout.strip(),
+        "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+
+
+def main() -> None:
+    """Parse arguments, run, print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(WORKLOADS)}; all by default")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the data")
+    parser.add_argument("--folder", type=Path, help="where to keep the stores that are made")
+    arguments = parser.parse_args()
+    unknown = set(arguments.names) - set(WORKLOADS)
+    if unknown:
+        parser.error(f"no workload {sorted(unknown)}; there are {', '.join(WORKLOADS)}")
+    results: dict[str, object] = {"machine": machine()}
+    with tempfile.TemporaryDirectory(prefix="reput-bench-") as temporary:
+        folder = arguments.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in arguments.names or WORKLOADS:
+            workload = importlib.import_module(f"benchmarks.{name}")
+            print(f"{name}: {workload.QUESTION}", file=sys.stderr, flush=True)
+            results[name] = workload.run(folder, arguments.quick)
+    print(json.dumps(results, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""What a Python worker of Spark takes while the store grows."""
+
+from pathlib import Path
+
+from benchmarks import stores
+from reput.spark.session import local_session
+
+NAME = "spark_memory"
+QUESTION = "peak resident MB of a Python worker for a store and for one eight times as large"
+
+
+def run(folder: Path, quick: bool) -> dict[str, object]:
+    """Read two stores in sessions of their own; report each worker's peak."""
+    small = 20_000 if quick else 100_000
+    peaks = {}
+    for count in (small, 8 * small):
+        root = stores.make(folder / f"memory-{count}", count, 1024)
+        with local_session("reput benchmark", folder / "spark.log", "local[1]") as spark:
+            frame = spark.read.format("rocketmq").load(str(root))
+            frame.write.format("noop").mode("overwrite").save()
+            peaks[f"{count}_messages"] = round(_peak_mb(), 1)
+    low, high = peaks.values()
+    return {"peak_mb": peaks, "growth": round(high / low, 2)}
+
+
+def _peak_mb() -> float:
+    peaks = [0]
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if b"pyspark.daemon" in (process / "cmdline").read_bytes():
+                lines = (process / "status").read_text().splitlines()
+                peaks += [int(line.split()[1]) for line in lines if line.startswith("VmHWM")]
+        except OSError:
+            continue
+    return max(peaks) / 1024

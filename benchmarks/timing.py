@@ -1,0 +1,33 @@
+"""Clocks of the benchmarks."""
+
+import os
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def seconds(work: Callable[[], object], repeats: int = 5) -> float:
+    """Return the median wall time of some work."""
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def cpu_of(*names: str) -> float:
+    """Return the CPU seconds of all processes whose command line holds one of these texts."""
+    total = 0
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (process / "cmdline").read_bytes().decode(errors="replace")
+            fields = (process / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if any(name in command for name in names):
+            total += sum(map(int, fields[11:15]))  # user and system, own and of reaped children
+    return total / _TICKS

@@ -1,0 +1,65 @@
+"""The commands of ``reput``, put together.
+
+A command's module is imported with it, so at its top it imports nothing but typer.
+"""
+
+import importlib.util
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from reput.cli import store
+
+_HELP = "Apache RocketMQ in Python: look into message stores."
+
+
+def build_app() -> typer.Typer:
+    """Return the application with all of its commands."""
+    app = typer.Typer(
+        add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, help=_HELP
+    )
+    app.callback(invoke_without_command=True)(_root)
+    store.register(app)
+    if importlib.util.find_spec("reput.cli.demo") is not None:
+        app.command()(demo)
+    return app
+
+
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
+        from reput import __version__
+
+        print(f"reput {__version__}")
+        raise typer.Exit
+
+
+def _root(
+    context: typer.Context,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+def demo(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(metavar="[DIR]", help="A store folder; the bundled store if left out."),
+    ] = None,
+    report: Annotated[Path, typer.Option(help="Where to write the page.")] = Path("report.html"),
+    master: Annotated[str, typer.Option(help="Which Spark to use.")] = "local[*]",
+    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON, too.")] = False,
+) -> None:
+    """Read a store with Spark, and report.
+
+    Totals, topics and damage, in the terminal and as a page with plots.
+    """
+    from reput.cli import demo as job
+
+    raise typer.Exit(job.run(folder, report, master, as_json=json))

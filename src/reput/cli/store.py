@@ -1,0 +1,516 @@
+"""``reput store``: what is in a store folder, and whether it is sound."""
+
+import enum
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from reput.cli.printing import Clock
+    from reput.format.message import StoredMessage
+    from reput.store.reader import StoreReader
+
+FolderArgument = Annotated[
+    str, typer.Argument(metavar="DIR", help="Folder that holds commitlog/; a path or a URI.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, with ms for times.")]
+LiveOption = Annotated[
+    bool, typer.Option("--live", help="Read although a broker is running on the store.")
+]
+UtcOption = Annotated[bool, typer.Option("--utc", help="Show times in UTC, and read them so.")]
+
+
+class Listing(enum.StrEnum):
+    """What ``ls`` lists."""
+
+    LOG = "log"
+    QUEUES = "queues"
+    INDEX = "index"
+    TOPICS = "topics"
+    GROUPS = "groups"
+
+
+class Body(enum.StrEnum):
+    """How bodies are shown."""
+
+    AUTO = "auto"
+    TEXT = "text"
+    HEX = "hex"
+    JSON = "json"
+    NONE = "none"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    store = typer.Typer(help="Look into a store folder. Nothing in it is ever changed.")
+
+    @store.callback(invoke_without_command=True)
+    def root(context: typer.Context) -> None:
+        if context.invoked_subcommand is None:
+            print(context.get_help())
+
+    for command in (info, ls, show, dump, verify):
+        store.command()(command)
+    app.add_typer(store, name="store")
+
+
+def _open(folder: str, live: bool) -> "StoreReader":
+    from reput.store.reader import StoreReader
+
+    return StoreReader.open(folder, allow_live=live)
+
+
+def _clock(utc: bool) -> "Clock":
+    from reput.cli.printing import Clock
+
+    return Clock(utc)
+
+
+# --- info ---------------------------------------------------------------------------------------
+
+
+def info(
+    folder: FolderArgument,
+    json: JsonOption = False,
+    live: LiveOption = False,
+    utc: UtcOption = False,
+) -> None:
+    """Say what a store holds, and how it was left.
+
+    Condition, sizes, first and last message, queues, index, checkpoint, what is behind the end of
+    the log. Reads heads and tails of files only, so it is quick on a store of any size.
+    """
+    from reput.cli import documents, printing
+
+    document = documents.info(_open(folder, live))
+    if json:
+        printing.print_json(document)
+    else:
+        printing.print_fields(_info_fields(document, _clock(utc)))
+
+
+def _info_fields(document: dict[str, Any], clock: "Clock") -> dict[str, str]:
+    from reput.cli.printing import size_text
+
+    log, queues, index = document["log"], document["queues"], document["index"]
+    fields = {
+        "store": document["location"],
+        "condition": _condition_text(document),
+        "broker": document["broker_name"] or "-",
+        "log": f"{log['file_count']} files of {size_text(log['file_size'])}, "
+        f"physical offset {log['start']} to {log['end']}",
+        "messages from": clock.text(log["first_store_timestamp"]),
+        "to": clock.text(log["last_store_timestamp"]),
+        "queues": f"{queues['queue_count']} of {queues['topic_count']} topics, "
+        f"{queues['message_count']} messages",
+        "index": f"{index['file_count']} files, {index['entry_count']} entries",
+    }
+    if index["start"] is not None:
+        fields["index"] += f", physical offset {index['start']} to {index['end']}"
+    fields["checkpoint"] = _checkpoint_text(document, clock)
+    fields["tables"] = ", ".join(
+        f"{'unreadable' if count is None else count} {name.replace('_', ' ')}"
+        for name, count in document["tables"].items()
+    )
+    for hole in log["missing"]:
+        fields[f"missing {hole['file']}"] = f"{hole['length']} bytes"
+    for name, text in (("torn", "torn tail of a crash"), ("stale", "cut off by a recovery")):
+        if log[name]:
+            hole = log[name]
+            place = f"{hole['length']} bytes from physical offset {hole['physical_offset']}"
+            fields["behind the end"] = f"{place}: {text}"
+    return fields
+
+
+def _condition_text(document: dict[str, Any]) -> str:
+    condition = str(document["condition"])
+    if condition == "running":
+        return f"running (process {document['lock_holder']})"
+    return (
+        "crashed, or copied while running (abort is there)" if condition == "crashed" else condition
+    )
+
+
+def _checkpoint_text(document: dict[str, Any], clock: "Clock") -> str:
+    checkpoint = document["checkpoint"]
+    if checkpoint is None:
+        return document["checkpoint_problem"] or "none"
+    return (
+        f"log {clock.text(checkpoint['physical_timestamp'])}, "
+        f"queues {clock.text(checkpoint['queue_timestamp'])}, "
+        f"index {clock.text(checkpoint['index_timestamp'] or None)}"
+    )
+
+
+# --- ls -----------------------------------------------------------------------------------------
+
+
+def ls(
+    folder: FolderArgument,
+    what: Annotated[Listing, typer.Option(help="What to list.")] = Listing.LOG,
+    json: JsonOption = False,
+    live: LiveOption = False,
+    utc: UtcOption = False,
+) -> None:
+    """List log files, queues, index files, topics or groups."""
+    from reput.cli import documents, printing
+
+    listings: dict[Listing, Callable[[StoreReader], list[documents.Document]]] = {
+        Listing.LOG: documents.log_files,
+        Listing.QUEUES: documents.queues,
+        Listing.INDEX: documents.index_files,
+        Listing.TOPICS: documents.topics,
+        Listing.GROUPS: documents.groups,
+    }
+    found = listings[what](_open(folder, live))
+    if json:
+        printing.print_json({what.value: found})
+        return
+    columns = _COLUMNS[what]
+    clock = _clock(utc)
+    rows = [[_cell(key, one[key], clock) for key in columns.values()] for one in found]
+    printing.print_table(list(columns), rows)
+
+
+_COLUMNS: dict[Listing, dict[str, str]] = {
+    Listing.LOG: {
+        "file": "name",
+        "#size": "size",
+        "#first": "first_physical_offset",
+        "#last": "last_physical_offset",
+        "first stored": "first_store_timestamp",
+        "last stored": "last_store_timestamp",
+        "#wasted": "wasted_bytes",
+    },
+    Listing.QUEUES: {
+        "topic": "topic",
+        "#queue": "queue_id",
+        "#min": "min_offset",
+        "#max": "max_offset",
+        "#messages": "message_count",
+        "last stored": "last_store_timestamp",
+        "#files": "file_count",
+        "family": "family",
+    },
+    Listing.INDEX: {
+        "file": "name",
+        "#size": "size",
+        "#entries": "entry_count",
+        "#first": "begin_physical_offset",
+        "#last": "end_physical_offset",
+        "first stored": "begin_timestamp",
+        "last stored": "end_timestamp",
+        "problem": "problem",
+    },
+    Listing.TOPICS: {
+        "topic": "topic",
+        "kind": "kind",
+        "in table": "in_table",
+        "#read": "read_queue_count",
+        "#write": "write_queue_count",
+        "#perm": "perm",
+        "#queues": "queue_count",
+        "#messages": "message_count",
+        "last stored": "last_store_timestamp",
+    },
+    Listing.GROUPS: {
+        "group": "group",
+        "topic": "topic",
+        "#queue": "queue_id",
+        "#offset": "consumer_offset",
+        "#max": "max_offset",
+        "#lag": "lag",
+    },
+}
+"""Heading to key of the document; ``#`` marks a number."""
+
+
+def _cell(key: str, value: Any, clock: "Clock") -> Any:
+    return clock.text(value) if key.endswith("_timestamp") else value
+
+
+# --- show ---------------------------------------------------------------------------------------
+
+
+def show(
+    folder: FolderArgument,
+    offset: Annotated[
+        int | None, typer.Option(min=0, help="The message at this physical offset.")
+    ] = None,
+    queue: Annotated[
+        str | None, typer.Option(metavar="TOPIC/ID/N", help="The message N of a queue.")
+    ] = None,
+    message_id: Annotated[
+        str | None,
+        typer.Option("--id", metavar="ID", help="By unique key or offset id; all copies."),
+    ] = None,
+    key: Annotated[
+        tuple[str, str] | None,
+        typer.Option(metavar="TOPIC KEY", help="All messages of a topic with a key."),
+    ] = None,
+    time: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="The first message stored then or later; with --queue TOPIC/ID, of that queue.",
+        ),
+    ] = None,
+    body: Annotated[Body, typer.Option(help="How to show bodies.")] = Body.AUTO,
+    json: JsonOption = False,
+    live: LiveOption = False,
+    utc: UtcOption = False,
+) -> None:
+    """Show messages in full.
+
+    By physical offset, place in a queue, id, key or time: one of these. Keys are looked up in the
+    index, and all hits are shown, checked on the message.
+    """
+    from reput.cli import documents, printing
+    from reput.errors import NotInStore
+
+    clock = _clock(utc)
+    ways = (offset, queue if time is None else None, message_id, key, time)
+    if sum(way is not None for way in ways) != 1:
+        raise typer.BadParameter("give one of --offset, --queue, --id, --key and --time")
+    reader = _open(folder, live)
+    found, unreadable = _find(reader, clock, offset, queue, message_id, key, time)
+    for problem in unreadable:
+        printing.print_note(f"cannot be read, and may be meant too: {problem}")
+    if not found:
+        raise NotInStore(f"no message of {folder} answers to that")
+    shown = [documents.message(one, body.value) for one in found]
+    if json:
+        printing.print_json({"messages": shown, "unreadable": unreadable})
+        return
+    for number, document in enumerate(shown):
+        if number:
+            print()
+        _print_message(document, clock)
+
+
+def _find(
+    reader: "StoreReader",
+    clock: "Clock",
+    offset: int | None,
+    queue: str | None,
+    message_id: str | None,
+    key: tuple[str, str] | None,
+    time: str | None,
+) -> tuple[list["StoredMessage"], list[str]]:
+    """Return the messages, and what could not be read and may be one of them."""
+    from reput.cli import selecting
+
+    if offset is not None:
+        return selecting.unwrapped(reader.message_at(offset)), []
+    if message_id is not None:
+        return reader.messages_by_id(message_id), []
+    if key is not None:
+        hits = reader.messages_by_key(*key)
+        return hits.messages, [str(problem) for problem in hits.unreadable]
+    if queue is not None:
+        return [_find_in_queue(reader, clock, queue, time)], []
+    assert time is not None
+    return [selecting.at_time(reader, selecting.parse_time("--time", time, clock))], []
+
+
+def _find_in_queue(
+    reader: "StoreReader", clock: "Clock", queue: str, time: str | None
+) -> "StoredMessage":
+    from reput.cli import selecting
+    from reput.errors import InvalidOption
+
+    topic, queue_id, queue_offset = selecting.parse_queue(queue)
+    if (queue_offset is None) == (time is None):
+        raise InvalidOption("--queue", queue, "TOPIC/ID/N, or TOPIC/ID together with --time")
+    if queue_offset is None:
+        timestamp_ms = selecting.parse_time("--time", time or "", clock)
+        return selecting.in_queue_at_time(reader, topic, queue_id, timestamp_ms)
+    return selecting.in_queue(reader, topic, queue_id, queue_offset)
+
+
+def _print_message(document: dict[str, Any], clock: "Clock") -> None:
+    import json
+
+    from reput.cli import printing
+
+    fields = {
+        name.replace("_", " "): _cell(name, value, clock)
+        for name, value in document.items()
+        if name not in ("properties", "body", "body_problem", "keys")
+    }
+    fields["keys"] = " ".join(document["keys"]) or None
+    printing.print_fields(fields)
+    print("properties")
+    printing.print_fields({f"  {name}": value for name, value in document["properties"].items()})
+    if document.get("body_problem"):
+        printing.print_note(f"shown as stored: {document['body_problem']}")
+    if "body" in document:
+        body = document["body"]
+        if document["body_encoding"] == "json":
+            body = json.dumps(body, ensure_ascii=False, indent=2)
+        print("body")
+        print(printing.printable_lines(body))
+
+
+# --- dump ---------------------------------------------------------------------------------------
+
+
+def dump(
+    folder: FolderArgument,
+    topic: Annotated[
+        list[str] | None, typer.Option(metavar="TOPIC", help="Only this topic; repeatable.")
+    ] = None,
+    tags: Annotated[
+        str | None, typer.Option(metavar="TAGS", help="Only these tags: 'A || B'.")
+    ] = None,
+    begin: Annotated[
+        str | None,
+        typer.Option("--from", metavar="PLACE", help="From this physical offset or time on."),
+    ] = None,
+    end: Annotated[
+        str | None,
+        typer.Option("--to", metavar="PLACE", help="Up to before this physical offset or time."),
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=0, help="No more messages than this.")] = None,
+    body: Annotated[Body, typer.Option(help="How to show bodies.")] = Body.AUTO,
+    json: JsonOption = False,
+    live: LiveOption = False,
+    utc: UtcOption = False,
+) -> None:
+    """Print messages in log order, one a line.
+
+    Tab-separated, or a JSON document a line with --json. A place of digits is a physical offset,
+    anything else a time such as 2026-11-21T03:03. Damage is reported on stderr, and makes the exit
+    code 1.
+    """
+    import itertools
+
+    from reput.cli import documents, printing, selecting
+
+    clock = _clock(utc)
+    selection = selecting.Selection(
+        _open(folder, live),
+        selecting.parse_bounds(begin, end, clock),
+        frozenset(topic or ()),
+        frozenset(
+            one.strip() for one in (tags or "").split(selecting.TAG_SEPARATOR) if one.strip()
+        ),
+    )
+    for one in itertools.islice(selection.messages(), limit):
+        document = documents.message(one, body.value)
+        if json:
+            printing.print_json_line(document)
+        else:
+            print(_dump_line(document, clock))
+    for damage in selection.damage:
+        printing.print_note(f"left out: {damage.error()}")
+    if selection.damage:
+        raise typer.Exit(1)
+
+
+def _dump_line(document: dict[str, Any], clock: "Clock") -> str:
+    import json
+
+    from reput.cli.printing import printable
+
+    place = f"{document['topic']}/{document['queue_id']}/{document['queue_offset']}"
+    body = document.get("body")
+    if body is not None and not isinstance(body, str):
+        body = json.dumps(body, ensure_ascii=False)
+    values = [
+        clock.text(document["store_timestamp"]),
+        str(document["physical_offset"]),
+        place,
+        document["tags"] or "-",
+        " ".join(document["keys"]) or "-",
+        document["message_id"],
+        *([] if body is None else [body]),
+    ]
+    return "\t".join(map(printable, values))
+
+
+# --- verify -------------------------------------------------------------------------------------
+
+
+def verify(
+    folder: FolderArgument,
+    everything: Annotated[
+        bool, typer.Option("--all", help="List every file and every finding.")
+    ] = False,
+    json: JsonOption = False,
+    live: LiveOption = False,
+) -> None:
+    """Check a store, all of it.
+
+    Walks every byte of the log, and compares queues, index and tables with what is there.
+
+    Exit code 0: sound, perhaps with notes and warnings; 1: damage; 2: cannot be read.
+    """
+    from reput.cli import documents, printing
+    from reput.cli.progress import ProgressBar
+    from reput.store import verify as verification
+
+    reader = _open(folder, live)
+    with ProgressBar() as bar:
+        found = verification.verify(reader, progress=bar.update)
+    document = documents.report(found)
+    if json:
+        printing.print_json(document)
+    else:
+        _print_report(document, everything)
+    if found.is_damaged:
+        raise typer.Exit(1)
+
+
+def _print_report(document: dict[str, Any], everything: bool) -> None:
+    from collections import Counter
+
+    from reput.cli import printing
+
+    counts = Counter(file["verdict"] for file in document["files"])
+    printing.print_fields(
+        {
+            "store": document["location"],
+            "condition": document["condition"],
+            "log": f"physical offset {document['log_start']} to {document['log_end']}, "
+            f"{document['record_count']} messages",
+            "queues": f"{document['unit_count']} units "
+            f"for {document['queued_count']} queued messages",
+            "index": f"{document['entry_count']} entries",
+            "files": ", ".join(f"{counts[name]} {name}" for name in _VERDICTS if counts[name]),
+            "verdict": document["verdict"],
+        }
+    )
+    files = [one for one in document["files"] if everything or one["verdict"] != "ok"]
+    files.sort(key=lambda one: -_VERDICTS.index(one["verdict"]))
+    _print_part(
+        ["file", "#size", "#holds", "verdict", "why"],
+        [[one[key] for key in ("path", "size", "count", "verdict", "text")] for one in files],
+    )
+    _print_part(
+        ["hole at", "#bytes", "file", "verdict", "why"],
+        [
+            [one[key] for key in ("physical_offset", "length", "file", "severity", "text")]
+            for one in document["holes"]
+        ],
+    )
+    if everything:
+        _print_part(
+            ["finding", "verdict", "where", "what"],
+            [
+                [one[key] for key in ("kind", "severity", "path", "text")]
+                for one in document["findings"]
+            ],
+        )
+
+
+_VERDICTS = ("ok", "note", "warning", "damage")
+
+
+def _print_part(columns: list[str], rows: list[list[Any]]) -> None:
+    from reput.cli import printing
+
+    if rows:
+        print()
+        printing.print_table(columns, rows)

@@ -1,0 +1,1535 @@
+"""The store as a whole: against what Java says of its own, and by the anchors' numbers (D...)."""
+
+import fcntl
+import functools
+import hashlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.fs
+import pytest
+
+import golden
+import store_builder
+from reput.errors import CorruptRecord, NotInStore, ReputError, StoreUnavailable
+from reput.format import (
+    checkpoint_page,
+    cq_unit,
+    message as record,
+    message_id,
+    names,
+    properties as props,
+    sys_flag as flags,
+)
+from reput.format.checkpoint_page import Checkpoint
+from reput.format.message import StoredMessage, Verdict
+from reput.store import paths
+from reput.store.commit_log_view import Damage
+from reput.store.reader import (
+    END_OF_TIME_MS,
+    Boundary,
+    Condition,
+    LogTail,
+    StoreReader,
+    belongs,
+)
+from store_builder import MemoryFolder, message
+
+OPENED = [one for one in golden.STORES if one[1] != "unclean"]
+TORN = [(version, f"torn/{variant}") for version, variant in golden.TORN]
+RECOVERED = [
+    (version, f"torn/{variant}-recovered")
+    for version in golden.VERSIONS
+    for variant in golden.torn_recovered(version)
+]
+
+each_store = pytest.mark.parametrize(("version", "name"), golden.STORES)
+each_opened_store = pytest.mark.parametrize(("version", "name"), OPENED)
+each_torn_store = pytest.mark.parametrize(("version", "name"), TORN)
+each_recovered_store = pytest.mark.parametrize(("version", "name"), RECOVERED)
+each_damaged_store = pytest.mark.parametrize(("version", "name"), TORN + RECOVERED)
+each_version = pytest.mark.parametrize("version", golden.VERSIONS)
+
+
+@functools.cache
+def reader_of(version: str, name: str) -> StoreReader:
+    return StoreReader.open(str(golden.unpack(version, name)))
+
+
+def damage_of(reader: StoreReader) -> list[Damage]:
+    return [damage for batch in reader.walk() for damage in batch.damage]
+
+
+def offsets_of(messages: list[StoredMessage] | Iterator[StoredMessage]) -> list[int]:
+    return [one.physical_offset for one in messages]
+
+
+# --- messages -------------------------------------------------------------
+
+
+def as_manifest(one: StoredMessage, version: str) -> dict[str, Any]:
+    """A message in the words of the manifest."""
+
+    def sha256(data: bytes) -> str:
+        return hashlib.sha256(data).hexdigest()
+
+    def text(host: record.Host) -> str:
+        return str(host)
+
+    properties = golden.known_properties(version, dict(one.properties))
+    return {
+        "commitLogOffset": one.physical_offset,
+        "storeSize": one.store_size,
+        "queueId": one.queue_id,
+        "queueOffset": one.queue_offset,
+        "topic": one.topic,
+        "tags": one.tags,
+        "keys": one.properties.get(props.KEYS),
+        "uniqKey": one.unique_key,
+        "sysFlag": one.sys_flag,
+        "flag": one.flag,
+        "bornTimestamp": one.born_timestamp,
+        "storeTimestamp": one.store_timestamp,
+        "bornHost": text(one.born_host),
+        "storeHost": text(one.store_host),
+        "reconsumeTimes": one.reconsume_times,
+        "preparedTransactionOffset": one.prepared_transaction_offset,
+        "bodyCRC": one.body_crc,
+        "crcOk": True,
+        "storedBodyLength": len(one.body),
+        "storedBodySha256": sha256(one.body),
+        "bodyLength": len(one.plain_body()),
+        "bodySha256": sha256(one.plain_body()),
+        "offsetMsgId": message_id.offset_id(one),
+        "properties": properties,
+    }
+
+
+@each_store
+def test_messages_are_those_of_java(version: str, name: str) -> None:
+    expected = golden.messages(version, name)
+    found = list(reader_of(version, name).messages())
+    assert len(found) == len(expected) == golden.manifest(version, name)["log"]["records"]
+    for one, wanted in zip(found, expected, strict=True):
+        magic = record.MAGIC_V2 if one.version == 2 else record.MAGIC_V1
+        assert wanted.get("magic", record.MAGIC_V1) == magic
+        assert as_manifest(one, version) == {k: v for k, v in wanted.items() if k != "magic"}
+
+
+@each_store
+def test_where_the_log_begins_and_ends(version: str, name: str) -> None:
+    manifest = golden.manifest(version, name)
+    reader = reader_of(version, name)
+    assert reader.tail == LogTail(manifest["log"]["endOffset"])
+    assert damage_of(reader) == []
+    if manifest["opened"]:
+        assert reader.log.min_offset == manifest["minPhyOffset"]
+        assert reader.end_offset == manifest["maxPhyOffset"]
+
+
+@each_store
+def test_how_the_broker_left_the_store(version: str, name: str) -> None:
+    manifest = golden.manifest(version, name)
+    state = reader_of(version, name).state
+    has_abort = any(file["path"] == "abort" for file in manifest["files"])
+    assert state.has_abort == has_abort == (name == "unclean")
+    assert state.condition is (Condition.CRASHED if has_abort else Condition.CLEAN)
+    assert state.lock_holder is None
+    assert state.checkpoint_problem is None
+    stored = manifest["checkpoint"]
+    assert state.checkpoint == Checkpoint(
+        physical_timestamp=stored["physicMsgTimestamp"],
+        queue_timestamp=stored["logicsMsgTimestamp"],
+        index_timestamp=stored["indexMsgTimestamp"],
+        master_flushed_offset=stored.get("masterFlushedOffset", 0),
+        confirmed_physical_offset=stored.get("confirmPhyOffset", 0),
+        queue_physical_offset=stored.get("logicsPhysicalOffset", 0),
+    )
+    if stored["minTimestampIndex"] != stored["minTimestamp"]:
+        assert state.checkpoint.min_timestamp == stored["minTimestamp"]
+
+
+@each_store
+def test_log_files_and_what_their_records_say(version: str, name: str) -> None:
+    manifest = golden.manifest(version, name)
+    stored = golden.messages(version, name)
+    found = list(reader_of(version, name).log_file_states())
+    assert [(one.file.name, one.file.size) for one in found] == [
+        (file["name"], file["size"]) for file in manifest["log"]["files"]
+    ]
+    for one in found:
+        file = one.file
+        inside = [m for m in stored if file.start <= m["commitLogOffset"] < file.nominal_end]
+        if not inside:
+            assert (one.first_offset, one.last_offset) == (None, None)
+            assert (one.min_store_timestamp, one.max_store_timestamp) == (None, None)
+            assert one.wasted_bytes == file.nominal_size
+            continue
+        first, last = inside[0], inside[-1]
+        assert (one.first_offset, one.last_offset) == (
+            first["commitLogOffset"],
+            last["commitLogOffset"],
+        )
+        assert (one.min_store_timestamp, one.max_store_timestamp) == (
+            first["storeTimestamp"],
+            last["storeTimestamp"],
+        )
+        used = last["commitLogOffset"] + last["storeSize"]
+        assert one.wasted_bytes == file.nominal_end - used
+
+
+@each_version
+def test_the_tables_through_the_reader(version: str) -> None:
+    manifest = golden.manifest(version, "clean")
+    reader = reader_of(version, "clean")
+    assert set(reader.topics()) == set(manifest["topics"])
+    assert len(reader.consumer_offsets()) == sum(map(len, manifest["consumerOffsets"].values()))
+    offsets = {int(level): value for level, value in manifest["delayOffsets"].items()}
+    assert reader.delay_offsets() == offsets
+    assert set(reader.subscription_groups()) == set(manifest["subscriptionGroups"])
+    ends = {
+        one["queueId"] + 1: one["maxOffset"]
+        for one in manifest["queues"]
+        if one["topic"] == names.SCHEDULE_TOPIC
+    }
+    known = {level for level in ends if level in offsets or ends[level]} | set(offsets)
+    assert reader.delay_progress() == [
+        (level, offsets.get(level, 0), ends.get(level, 0)) for level in sorted(known)
+    ]
+
+
+# --- damaged stores, before and after Java's recovery ---------------------
+
+
+def torn_entry(version: str, name: str) -> dict[str, Any]:
+    variant = name.removeprefix("torn/").removesuffix("-recovered")
+    return golden.torn_variants(version)[variant]
+
+
+def number_in(text: str, pattern: str) -> int:
+    found = re.search(pattern, text)
+    assert found is not None, (text, pattern)
+    return int(found[1])
+
+
+def lost_records(version: str, name: str) -> list[dict[str, Any]]:
+    """The records of ``clean`` that the damage took: what its description names.
+
+    Java's own recovery takes more: it cuts the log at the first bad record, in memory. On disk the
+    records and units behind the cut are as before, so here they are still messages (anchors D5, D6).
+    """
+    stored = golden.messages(version, "clean")
+    text = torn_entry(version, name)["damage"]
+    variant = name.removeprefix("torn/").removesuffix("-recovered")
+    if variant == "cq-ahead":
+        cut = number_in(text, r"Log cut at (\d+)")
+        return [one for one in stored if one["commitLogOffset"] >= cut]
+    if variant == "log-missing":
+        start = number_in(text, r"Log file (\d+)")
+        stop = start + int(golden.manifest(version, "clean")["config"]["mappedFileSizeCommitLog"])
+        return [one for one in stored if start <= one["commitLogOffset"] < stop]
+    if variant == "log-short":
+        return stored[-1:]
+    if variant in ("torn-tail", "torn-tail-noabort", "size-late") or variant.startswith("crc-"):
+        at = number_in(text, r"record,? at (\d+)")
+        (lost,) = (one for one in stored if one["commitLogOffset"] == at)
+        return [lost]
+    return []
+
+
+def expected_damage(version: str, name: str) -> list[tuple[int, int, set[Verdict]]]:
+    """(physical offset, end, verdicts that fit) of each run in the walk of a damaged store."""
+    variant = name.removeprefix("torn/").removesuffix("-recovered")
+    lost = lost_records(version, name)
+    if variant == "log-missing":
+        start = number_in(torn_entry(version, name)["damage"], r"Log file (\d+)")
+        size = int(golden.manifest(version, "clean")["config"]["mappedFileSizeCommitLog"])
+        return [(start, start + size, {Verdict.MISSING})]
+    if not lost or variant == "cq-ahead" or name == "torn/torn-tail":
+        return []
+    (one,) = lost
+    end = one["commitLogOffset"] + one["storeSize"]
+    verdict = {
+        "torn-tail": {Verdict.BAD_LENGTH, Verdict.BAD_CRC},
+        "torn-tail-noabort": {Verdict.BAD_LENGTH, Verdict.BAD_CRC},
+        "log-short": {Verdict.TRUNCATED},
+        "size-late": {Verdict.BAD_LENGTH},
+    }.get(variant, {Verdict.BAD_CRC})
+    return [(one["commitLogOffset"], end, verdict)]
+
+
+@each_damaged_store
+def test_messages_of_damaged_stores(version: str, name: str) -> None:
+    """All that the damage left, in order, with the content that ``clean`` has."""
+    lost = {one["commitLogOffset"] for one in lost_records(version, name)}
+    stored = golden.messages(version, "clean")
+    expected = [one for one in stored if one["commitLogOffset"] not in lost]
+    found = list(reader_of(version, name).messages())
+    assert [
+        (
+            one.physical_offset,
+            one.store_size,
+            one.topic,
+            one.queue_id,
+            one.queue_offset,
+            one.store_timestamp,
+            one.body_crc,
+            message_id.offset_id(one),
+            golden.known_properties(version, dict(one.properties)),
+        )
+        for one in found
+    ] == [
+        (
+            one["commitLogOffset"],
+            one["storeSize"],
+            one["topic"],
+            one["queueId"],
+            one["queueOffset"],
+            one["storeTimestamp"],
+            one["bodyCRC"],
+            one["offsetMsgId"],
+            one["properties"],
+        )
+        for one in expected
+    ]
+
+
+@each_recovered_store
+def test_java_keeps_no_message_that_is_not_found(version: str, name: str) -> None:
+    """Unless its checksum is wrong, which Java does not look at everywhere."""
+    java = {one["commitLogOffset"] for one in golden.messages(version, name) if one["crcOk"]}
+    found = set(offsets_of(reader_of(version, name).messages()))
+    assert java <= found
+    manifest = golden.manifest(version, name)
+    assert all(at >= manifest["maxPhyOffset"] for at in found - java)
+
+
+@each_damaged_store
+def test_damage_is_where_it_was_done(version: str, name: str) -> None:
+    reader = reader_of(version, name)
+    found = damage_of(reader)
+    expected = expected_damage(version, name)
+    assert [(one.physical_offset, one.end) for one in found] == [
+        (start, end) for start, end, _ in expected
+    ]
+    for one, (start, _, verdicts) in zip(found, expected, strict=True):
+        assert one.verdict in verdicts
+        size = int(golden.manifest(version, "clean")["config"]["mappedFileSizeCommitLog"])
+        assert one.file == paths.offset_name(start - start % size)
+        assert one.file in str(one.error())
+        assert record.REASONS[one.verdict] in str(one.error())
+
+
+@each_damaged_store
+def test_the_end_of_damaged_logs(version: str, name: str) -> None:
+    """A crash ends the log before what it left of its last record; without one it is damage."""
+    clean_end = golden.manifest(version, "clean")["log"]["endOffset"]
+    tail = reader_of(version, name).tail
+    text = torn_entry(version, name)["damage"]
+    if name == "torn/torn-tail":
+        last = number_in(text, r"record, at (\d+)")
+        assert tail.end_offset == last
+        assert tail.torn is not None
+        assert tail.torn.physical_offset == last
+        assert last < tail.torn.end <= clean_end
+    elif name.startswith("torn/garbage-tail"):
+        assert tail.end_offset == clean_end
+        garbage = tail.stale if name.endswith("recovered") else tail.torn
+        assert garbage is not None
+        assert garbage.physical_offset == clean_end
+        assert garbage.length <= number_in(text, r"(\d+) random bytes")
+        assert garbage.length > 390
+    elif name.startswith("torn/cq-ahead"):
+        assert tail == LogTail(number_in(text, r"Log cut at (\d+)"))
+    else:
+        assert tail == LogTail(clean_end)
+
+
+@each_damaged_store
+def test_queues_of_damaged_stores(version: str, name: str) -> None:
+    """On disk they are as Java left them. What it cut in memory only (`queuesChanged`) is there."""
+    entry = torn_entry(version, name)
+    reader = reader_of(version, name)
+    is_recovered = name.endswith("-recovered")
+    manifest = golden.manifest(version, name if is_recovered else "clean")
+    clean = {
+        (one["topic"], one["queueId"]): one for one in golden.manifest(version, "clean")["queues"]
+    }
+    changed = {(one["topic"], one["queueId"]) for one in entry.get("queuesChanged", [])}
+    variant = name.removeprefix("torn/").removesuffix("-recovered")
+    min_offset = golden.manifest(version, "clean")["minPhyOffset"]
+    assert reader.log.min_offset == min_offset
+    for one in manifest["queues"]:
+        where = (one["topic"], one["queueId"])
+        queue = reader.queue(*where)
+        units = one["units"]
+        if not is_recovered and (variant.startswith("no-cq") or where in damaged_queues(entry)):
+            continue
+        assert queue.max_offset >= one["maxOffset"]
+        numbers, found = queue.units(one["minOffset"], one["maxOffset"])
+        expected = [
+            (number, unit)
+            for number, unit in enumerate(units, one["minOffset"])
+            if unit[1] not in (0, cq_unit.PRE_BLANK_SIZE)
+        ]
+        assert numbers.tolist() == [number for number, _ in expected]
+        assert [list(unit) for unit in found.tolist()] == [unit for _, unit in expected]
+        if expected:
+            assert queue.min_offset == expected[0][0]
+        if where not in changed:
+            assert queue.max_offset == one["maxOffset"]
+        elif queue.max_offset > one["maxOffset"]:
+            # Behind Java's cut the units of before stand as they were.
+            before = clean[where]
+            assert queue.max_offset == before["maxOffset"]
+            _, behind = queue.units(one["maxOffset"], queue.max_offset)
+            assert [list(unit) for unit in behind.tolist()] == before["units"][one["maxOffset"] :]
+
+
+def damaged_queues(entry: dict[str, Any]) -> set[tuple[str, int]]:
+    """The queues that a variant's description names as damaged."""
+    found = re.findall(r'\["([^"]+)", (\d+), \d+', entry["damage"])
+    found += re.findall(r"consume queue (\S+)/(\d+) cut", entry["damage"])
+    return {(topic, int(queue_id)) for topic, queue_id in found}
+
+
+@each_torn_store
+def test_zeroed_and_cut_queues(version: str, name: str) -> None:
+    entry = torn_entry(version, name)
+    reader = reader_of(version, name)
+    if name in ("torn/cq-zeroed", "torn/cq-zeroed-abort"):
+        zeroed = re.findall(r'\["([^"]+)", (\d+), (\d+), (\d+)\]', entry["damage"])
+        assert len(zeroed) >= 5
+        for topic, queue_id, first_zeroed, _ in zeroed:
+            assert reader.queue(topic, int(queue_id)).max_offset == int(first_zeroed)
+    if name == "torn/cq-ahead":
+        ahead = re.findall(r'\["([^"]+)", (\d+), (\d+)\]', entry["damage"].split("ahead")[1])
+        assert ahead
+        for topic, queue_id, count in ahead:
+            queue = reader.queue(topic, int(queue_id))
+            for number in range(queue.max_offset - int(count), queue.max_offset):
+                with pytest.raises(NotInStore):
+                    reader.message_in_queue(topic, int(queue_id), number)
+            reader.message_in_queue(topic, int(queue_id), queue.max_offset - int(count) - 1)
+    if name.startswith("torn/no-cq"):
+        assert reader.queue_ids == {}
+        assert reader.queue_end is None
+    if name == "torn/no-index":
+        assert reader.index.files == []
+
+
+@each_damaged_store
+def test_index_headers_of_damaged_stores(version: str, name: str) -> None:
+    is_recovered = name.endswith("-recovered")
+    if name.startswith(("torn/no-index", "torn/no-cq-no-index")) and not is_recovered:
+        assert reader_of(version, name).index.files == []
+        return
+    manifest = golden.manifest(version, name if is_recovered else "clean")
+    files = reader_of(version, name).index.files
+    assert [file.name for file in files] == [one["name"] for one in manifest["index"]]
+    slots = int(golden.manifest(version, "clean")["config"]["maxHashSlotNum"])
+    for file, one in zip(files, manifest["index"], strict=True):
+        header = file.header
+        assert (header.begin_timestamp, header.end_timestamp) == (
+            one["beginTimestamp"],
+            one["endTimestamp"],
+        )
+        assert (header.begin_physical_offset, header.end_physical_offset) == (
+            one["beginPhyOffset"],
+            one["endPhyOffset"],
+        )
+        assert max(header.next_entry, 1) == max(one["indexCount"], 1)
+        assert file.slot_count == (slots if header.entry_count else 0)
+
+
+@each_torn_store
+def test_states_of_torn_stores(version: str, name: str) -> None:
+    entry = torn_entry(version, name)
+    state = reader_of(version, name).state
+    assert state.has_abort == entry["abortFile"]
+    assert state.condition is (Condition.CRASHED if entry["abortFile"] else Condition.CLEAN)
+    is_there = not name.startswith("torn/no-checkpoint")
+    assert (state.checkpoint is not None) == is_there
+
+
+@pytest.mark.crash
+@each_version
+@pytest.mark.parametrize("variant", ["log-short", "cq-short", "log-empty-file"])
+def test_d19_files_of_wrong_length_are_named_and_never_fine(version: str, variant: str) -> None:
+    """Java 4.9.3 ignored such files and opened "fine" (rmq#3467); later versions do not start.
+
+    Here everything that is left is read, and what is missing is an error with the file's name.
+    """
+    reader = reader_of(version, f"torn/{variant}")
+    text = torn_entry(version, f"torn/{variant}")["damage"]
+    if variant == "log-short":
+        file = reader.log.files[-1]
+        assert file.size == number_in(text, r"to (\d+) bytes") < file.nominal_size
+        (damage,) = damage_of(reader)
+        assert damage.file == file.name
+        last = golden.messages(version, "clean")[-1]
+        with pytest.raises(CorruptRecord, match=file.name):
+            reader.message_at(last["commitLogOffset"])
+        with pytest.raises(CorruptRecord, match=file.name):
+            reader.message_in_queue(last["topic"], last["queueId"], last["queueOffset"])
+    elif variant == "cq-short":
+        ((topic, queue_id),) = damaged_queues({"damage": text})
+        queue = reader.queue(topic, queue_id)
+        assert queue.cut_file is not None
+        assert queue.cut_file.size == number_in(text, r"to (\d+) bytes")
+        with pytest.raises(CorruptRecord, match=queue.cut_file.name):
+            queue.unit((queue.cut_file.start + queue.cut_file.size) // cq_unit.SIZE)
+    else:
+        file = reader.log.files[-1]
+        assert (file.size, file.nominal_size) == (0, reader.log.files[0].size)
+        assert damage_of(reader) == []
+
+
+# --- lookups --------------------------------------------------------------
+
+
+@each_opened_store
+def test_messages_of_every_queue(version: str, name: str) -> None:
+    """Light and batch queues too; a queue offset whose message has expired is not in the store."""
+    manifest = golden.manifest(version, name)
+    reader = reader_of(version, name)
+    for queue in manifest["queues"]:
+        where = (queue["topic"], queue["queueId"])
+        if "batchUnits" in queue:
+            for unit in queue["batchUnits"]:
+                for i in range(unit["batchNum"]):
+                    found = reader.message_in_queue(*where, unit["queueOffset"] + i)
+                    assert found.physical_offset == unit["commitLogOffset"]
+            continue
+        for number, one in enumerate(queue["units"], queue["minOffset"]):
+            offset, size, _ = one["unit"] if isinstance(one, dict) else one
+            if size == cq_unit.PRE_BLANK_SIZE or offset < manifest["minPhyOffset"]:
+                with pytest.raises(NotInStore):
+                    reader.message_in_queue(*where, number)
+                continue
+            found = reader.message_in_queue(*where, number)
+            assert (found.physical_offset, found.store_size) == (offset, size)
+        for outside in (-1, queue["maxOffset"], 1 << 40):
+            with pytest.raises(NotInStore):
+                reader.message_in_queue(*where, outside)
+
+
+@pytest.mark.parametrize(
+    ("version", "name"),
+    OPENED + [one for one in RECOVERED if "index" in one[1] or "late" in one[1]],
+)
+def test_keys_find_what_java_finds(version: str, name: str) -> None:
+    """And more: all hits, not the first 32; Java's are filtered by text and time (anchors D8, D10)."""
+    manifest = golden.manifest(version, name)
+    stored = {one["commitLogOffset"]: one for one in golden.messages(version, name)}
+    reader = reader_of(version, name)
+    for query in manifest["queries"]:
+        begin, end = query["begin"], query["end"]
+        hits = reader.messages_by_key(query["topic"], query["key"], begin, end)
+        found = offsets_of(hits.messages)
+        java = set()
+        for at in query["messageOffsets"]:
+            one = stored.get(at)
+            if one is None or not one["crcOk"] or one["topic"] != query["topic"]:
+                continue
+            keys = [one["uniqKey"], *(one["keys"] or "").split(" ")]
+            if query["key"] in keys and begin <= one["storeTimestamp"] <= end:
+                java.add(at)
+        assert java <= set(found)
+        assert found == sorted(set(found))
+        for one in hits.messages:
+            assert one.topic == query["topic"]
+            assert query["key"] in [one.unique_key, *one.keys]
+            assert begin <= one.store_timestamp <= end
+        if len(query["indexOffsets"]) < query["max"] and begin == manifest["queries"][0]["begin"]:
+            known = {at for at in found if at in stored}
+            assert known == java
+
+
+@pytest.mark.slow
+@each_version
+def test_every_message_by_its_ids(version: str) -> None:
+    stored = golden.messages(version, "clean")
+    reader = reader_of(version, "clean")
+    copies: dict[tuple[str, str], list[int]] = {}
+    for one in stored:
+        copies.setdefault((one["topic"], one["uniqKey"]), []).append(one["commitLogOffset"])
+    for one in stored:
+        found = reader.messages_by_id(one["offsetMsgId"], one["topic"])
+        assert offsets_of(found) == [one["commitLogOffset"]]
+        assert reader.messages_by_id(one["offsetMsgId"].lower(), one["topic"]) == found
+        if one["uniqKey"]:
+            found = reader.messages_by_id(one["uniqKey"], one["topic"])
+            assert offsets_of(found) == copies[one["topic"], one["uniqKey"]]
+
+
+@each_version
+def test_ids_without_a_topic_are_looked_up_in_all(version: str) -> None:
+    stored = golden.messages(version, "clean")
+    reader = reader_of(version, "clean")
+    for one in stored[:: len(stored) // 12]:
+        assert offsets_of(reader.messages_by_id(one["offsetMsgId"])) == [one["commitLogOffset"]]
+        if one["uniqKey"]:
+            same = {
+                other["commitLogOffset"] for other in stored if other["uniqKey"] == one["uniqKey"]
+            }
+            assert set(offsets_of(reader.messages_by_id(one["uniqKey"]))) == same
+    for unknown in ("", "x" * 32, "0" * 32, "F" * 56, "C0000202000055980000000000FFFFFF"):
+        assert reader.messages_by_id(unknown) == []
+
+
+@each_version
+def test_a_host_that_is_not_the_stores_makes_another_id(version: str) -> None:
+    one = golden.messages(version, "clean")[7]
+    other = "0A" + one["offsetMsgId"][2:]
+    assert reader_of(version, "clean").messages_by_id(other, one["topic"]) == []
+
+
+def by_time(
+    times: list[int], first: int, timestamp_ms: int, boundary: Boundary
+) -> int:  # the rule, on the queue's store times
+    if boundary is Boundary.LOWER:
+        return first + next((i for i, t in enumerate(times) if t >= timestamp_ms), len(times))
+    return first + max((i for i, t in enumerate(times) if t <= timestamp_ms), default=0)
+
+
+@each_opened_store
+def test_d15_offset_by_time(version: str, name: str) -> None:
+    """The first at or after, the last at or before, whatever 4.x says ("the nearest")."""
+    manifest = golden.manifest(version, name)
+    stored = {one["commitLogOffset"]: one for one in golden.messages(version, name)}
+    reader = reader_of(version, name)
+    asked: dict[tuple[str, int], set[int]] = {}
+    for one in manifest["offsetByTime"]:
+        asked.setdefault((one["topic"], one["queueId"]), set()).add(one["timestamp"])
+    for queue in manifest["queues"]:
+        if "units" not in queue:
+            continue
+        where = (queue["topic"], queue["queueId"])
+        units = [one["unit"] if isinstance(one, dict) else one for one in queue["units"]]
+        times = [stored[offset]["storeTimestamp"] for offset, _, _ in units if offset in stored]
+        first = queue["maxOffset"] - len(times)
+        for timestamp in {*asked.get(where, ()), *times[:3], *times[-3:], -1, 0, END_OF_TIME_MS}:
+            for boundary in Boundary:
+                expected = by_time(times, first, timestamp, boundary)
+                assert reader.offset_by_time(*where, timestamp, boundary) == expected
+
+
+@pytest.mark.parametrize("name", [name for version, name in OPENED if version == "5.5.0"])
+def test_d15_is_what_java_5_answers(name: str) -> None:
+    """Batch queues too, where Java searches the batches."""
+    reader = reader_of("5.5.0", name)
+    for one in golden.manifest("5.5.0", name)["offsetByTime"]:
+        where = (one["topic"], one["queueId"], one["timestamp"])
+        assert reader.offset_by_time(*where, Boundary.LOWER) == one["lower"], one
+        assert reader.offset_by_time(*where, Boundary.UPPER) == one["upper"], one
+        assert reader.offset_by_time(*where) == one["lower"]
+
+
+def test_d15_equal_times_are_one_block_and_answers_are_clamped(tmp_path: Path) -> None:
+    times = [100, 100, 100, 200, 300, 300, 500]
+    start = store_builder.START_MS
+    built = store_builder.build(
+        tmp_path / "store",
+        [message(store_timestamp=start + at) for at in times],
+        queue_offsets={("TopicA", 0): 40},
+    )
+    reader = StoreReader.open(str(built.root))
+    expected = {
+        0: (40, 40),
+        99: (40, 40),
+        100: (40, 42),
+        101: (43, 42),
+        200: (43, 43),
+        299: (44, 43),
+        300: (44, 45),
+        301: (46, 45),
+        500: (46, 46),
+        501: (47, 46),
+        10_000: (47, 46),
+    }
+    for at, (lower, upper) in expected.items():
+        assert reader.offset_by_time("TopicA", 0, start + at, Boundary.LOWER) == lower
+        assert reader.offset_by_time("TopicA", 0, start + at, Boundary.UPPER) == upper
+    for boundary in Boundary:
+        assert reader.offset_by_time("TopicA", 9, start, boundary) == 0
+
+
+def test_d15_with_damage_and_holes(tmp_path: Path) -> None:
+    """What cannot be read takes the time of what is before it; nothing hangs, nothing raises."""
+    built = store_builder.build(
+        tmp_path / "store",
+        [message(body=bytes(i % 90), queue_id=0) for i in range(100)],
+        queue_file_units=10,
+    )
+    whole = StoreReader.open(str(built.root))
+    for number, damage in (
+        (1, lambda path: path.unlink()),
+        (2, lambda path: path.write_bytes(b"\xaa" * 4096)),
+    ):
+        damage(built.log_file(number))
+    built.queue_file("TopicA", 0, 4).unlink()
+    at = built.queue_file("TopicA", 0, 7)
+    data = bytearray(at.read_bytes())
+    data[40:60] = cq_unit.pack(cq_unit.Unit(-5, -1, 0))
+    data[60:80] = cq_unit.pack(cq_unit.Unit(0, cq_unit.PRE_BLANK_SIZE, 0))
+    at.write_bytes(data)
+    reader = StoreReader.open(str(built.root))
+    lost = {
+        one.queue_offset
+        for one in built.messages
+        if not any(one.physical_offset == good.physical_offset for good in reader.messages())
+    } | {*range(40, 50), 72, 73}
+    for one in built.messages:
+        if one.queue_offset in lost:
+            continue
+        lower = reader.offset_by_time("TopicA", 0, one.store_timestamp, Boundary.LOWER)
+        upper = reader.offset_by_time("TopicA", 0, one.store_timestamp, Boundary.UPPER)
+        assert lower == one.queue_offset
+        assert upper >= one.queue_offset
+        assert {*range(one.queue_offset + 1, upper + 1)} <= lost
+        assert whole.offset_by_time("TopicA", 0, one.store_timestamp) == one.queue_offset
+
+
+def test_d15_a_large_hole_takes_no_time() -> None:
+    """A missing log file of a million messages is stepped over, not through."""
+    count = 300_000
+    placed = store_builder.place([message(), message()], 4096)
+    files = {
+        f"commitlog/{start:020d}": bytes(data)
+        for start, data in store_builder.log_files(placed, 4096).items()
+    }
+    far = 1 << 40
+    last = replace(placed[0], physical_offset=far, queue_offset=count, store_timestamp=1 << 42)
+    files[f"commitlog/{far:020d}"] = record.encode(last).ljust(4096, b"\0")
+    units = [cq_unit.Unit(0, placed[0].store_size, 0)]
+    units += [cq_unit.Unit(5000 + i, 100, 0) for i in range(1, count)]
+    units += [cq_unit.Unit(far, last.store_size, 0)]
+    files[f"consumequeue/TopicA/0/{0:020d}"] = b"".join(map(cq_unit.pack, units))
+    folder = MemoryFolder(files)
+    reads = 0
+    whole = folder.read
+
+    def read(path: str, start: int = 0, length: int | None = None) -> bytes:
+        nonlocal reads
+        reads += 1
+        return whole(path, start, length)
+
+    folder.read = read  # type: ignore[method-assign]
+    reader = StoreReader(folder)
+    middle = placed[0].store_timestamp + 1
+    assert reader.offset_by_time("TopicA", 0, middle, Boundary.LOWER) == count
+    assert reader.offset_by_time("TopicA", 0, middle, Boundary.UPPER) == count - 1
+    assert reads < 5000
+
+
+# --- what points where ----------------------------------------------------
+
+
+def test_a_unit_that_points_at_another_message_is_an_error(tmp_path: Path) -> None:
+    built = store_builder.build(tmp_path / "store", store_builder.messages(20))
+    path = built.queue_file("TopicA", 0)
+    data = bytearray(path.read_bytes())
+    other = built.queue("TopicB", 1)[2]
+    data[20:40] = cq_unit.pack(cq_unit.Unit(other.physical_offset, other.store_size, 0))
+    path.write_bytes(data)
+    reader = StoreReader.open(str(built.root))
+    assert reader.message_in_queue("TopicA", 0, 0) == built.queue("TopicA", 0)[0]
+    with pytest.raises(CorruptRecord, match="points at message 2 of TopicB/1") as caught:
+        reader.message_in_queue("TopicA", 0, 1)
+    assert caught.value.physical_offset == other.physical_offset
+
+
+def test_a_light_queue_points_at_messages_that_name_it() -> None:
+    reader = reader_of("5.5.0", "v5")
+    first = reader.message_in_queue("%LMQ%first", 0, 1)
+    assert first.topic == "GoldenOne-lmq"
+    assert belongs(first, first.topic, first.queue_id, first.queue_offset)
+    assert belongs(first, "%LMQ%first", 0, 1)
+    assert belongs(first, "%LMQ%second-1", 0, 0)
+    assert not belongs(first, "%LMQ%first", 0, 2)
+    assert not belongs(first, "%LMQ%second-0", 0, 0)
+    assert not belongs(first, "%LMQ%other", 0, 1)
+
+
+def test_units_behind_the_end_of_the_log_are_not_in_the_store(tmp_path: Path) -> None:
+    """After a crash queues may be ahead of the log that survived."""
+    built = store_builder.build(tmp_path / "store", store_builder.messages(40), is_crashed=True)
+    cut = built.messages[30]
+    path = built.log_file(cut.physical_offset // built.log_file_bytes)
+    data = bytearray(path.read_bytes())
+    at = cut.physical_offset % built.log_file_bytes
+    data[at:] = bytes(len(data) - at)
+    path.write_bytes(data)
+    for later in sorted((built.root / "commitlog").iterdir()):
+        if later > path:
+            later.unlink()
+    reader = StoreReader.open(str(built.root))
+    assert reader.end_offset == cut.physical_offset
+    assert list(reader.messages()) == built.messages[:30]
+    for one in built.messages[30:]:
+        with pytest.raises(NotInStore):
+            reader.message_in_queue(one.topic, one.queue_id, one.queue_offset)
+        with pytest.raises(NotInStore):
+            reader.message_at(one.physical_offset)
+
+
+# --- the end of the log ---------------------------------------------------
+
+
+def rewritten(
+    root: Path, *, same_sizes: bool, is_crashed: bool
+) -> tuple[store_builder.Built, list[StoredMessage], int]:
+    """A store whose log Java cut at a message and wrote on: behind its end the old bytes stand.
+
+    Returns the store, the messages of the old tail that still stand there, and the end of the log.
+    """
+    body = bytes(60)
+    old = [message(body=body, keys=f"old-{i}") for i in range(30)]
+    built = store_builder.build(root, old, log_file_bytes=8192)
+    kept = built.messages[:20]
+    later = kept[-1].store_timestamp + 60_000
+    fresh = [
+        message(
+            body=body if same_sizes else bytes(33 + i),
+            keys=f"new-{i}",
+            store_timestamp=later + i,
+        )
+        for i in range(4)
+    ]
+    whole = store_builder.place([*kept, *fresh], 8192)
+    end = whole[-1].physical_offset + whole[-1].store_size
+    (data,) = store_builder.log_files(built.messages, 8192).values()
+    (new,) = store_builder.log_files(whole, 8192).values()
+    data[:end] = new[:end]
+    built.log_file().write_bytes(data)
+    (queue,) = store_builder.queue_files(whole, built.queue_file_units)["TopicA", 0], None
+    for file in (root / "consumequeue" / "TopicA" / "0").iterdir():
+        file.unlink()
+    for start, units in queue[0].items():
+        (root / "consumequeue" / "TopicA" / "0" / f"{start:020d}").write_bytes(units)
+    if is_crashed:
+        (root / "abort").touch()
+    stale = [one for one in built.messages if one.physical_offset >= end]
+    return replace(built, messages=whole), stale, end
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("is_crashed", [False, True])
+def test_d6_a_stale_tail_does_not_come_back(tmp_path: Path, is_crashed: bool) -> None:
+    """Java cuts in memory only; the old records stand behind the new end, whole (rmq#10666)."""
+    built, stale, end = rewritten(tmp_path / "store", same_sizes=False, is_crashed=is_crashed)
+    assert len(stale) >= 4
+    reader = StoreReader.open(str(built.root))
+    assert reader.end_offset == end
+    assert list(reader.messages()) == built.messages
+    assert damage_of(reader) == []
+    assert reader.tail.torn is None
+    assert reader.tail.stale is not None
+    assert reader.tail.stale.physical_offset == end
+    assert reader.tail.stale.end == reader.log.data_end
+    for one in stale:
+        with pytest.raises(NotInStore):
+            reader.message_at(one.physical_offset)
+    hits = reader.messages_by_key("TopicA", stale[0].keys[0])
+    assert hits == ([], [])
+    (state,) = reader.log_file_states()
+    assert state.last_offset == built.messages[-1].physical_offset
+    assert state.max_store_timestamp == built.messages[-1].store_timestamp
+
+
+@pytest.mark.crash
+def test_d6_a_stale_tail_that_fits_exactly_is_what_java_would_take_up(tmp_path: Path) -> None:
+    """Nothing tells old records from new where they follow each other without a seam.
+
+    A recovery of Java's walks into them, too (that is rmq#10666), so this is what its broker would
+    serve. The checkpoint and the queues do not say more; only poison at the cut would.
+    """
+    built, stale, end = rewritten(tmp_path / "store", same_sizes=True, is_crashed=False)
+    reader = StoreReader.open(str(built.root))
+    assert reader.queue_end == end
+    assert list(reader.messages()) == built.messages + stale
+
+
+@pytest.mark.crash
+def test_a_crash_in_the_middle_of_the_log_is_no_end() -> None:
+    """Newer records behind damage: the log goes on (anchors D5)."""
+    placed = store_builder.place(store_builder.messages(40), 4096)
+    files = store_builder.log_files(placed, 4096)
+    bad = next(one for one in placed if one.physical_offset >= max(files) + 100 and one.body)
+    at = bad.physical_offset % 4096
+    files[max(files)][at + record.POSITION_MAGIC] ^= 0xFF
+    named = {f"commitlog/{start:020d}": data for start, data in files.items()}
+    reader = StoreReader(MemoryFolder({**named, "abort": b""}))
+    assert reader.state.condition is Condition.CRASHED
+    assert list(reader.messages()) == [one for one in placed if one != bad]
+    (damage,) = damage_of(reader)
+    assert (damage.physical_offset, damage.length) == (bad.physical_offset, bad.store_size)
+    assert reader.tail == LogTail(placed[-1].physical_offset + placed[-1].store_size)
+
+
+@pytest.mark.parametrize("has_next_file", [False, True])
+@pytest.mark.parametrize("is_crashed", [False, True])
+def test_an_empty_store(tmp_path: Path, is_crashed: bool, has_next_file: bool) -> None:
+    for start in (0, 8192):
+        root = tmp_path / f"store{start}"
+        built = store_builder.build(
+            root,
+            [],
+            physical_offset=start,
+            is_crashed=is_crashed,
+            has_next_file=has_next_file,
+        )
+        (root / "commitlog").mkdir(exist_ok=True)
+        for allow_live in (False, True):
+            reader = StoreReader.open(str(built.root), allow_live=allow_live)
+            assert list(reader.messages()) == []
+            assert reader.tail == LogTail(start if has_next_file else 0)
+            assert damage_of(reader) == []
+            assert reader.queue_ids == {}
+            assert reader.messages_by_id("0" * 32) == []
+            assert reader.messages_by_key("T", "k") == ([], [])
+            assert reader.offset_by_time("T", 0, 5) == 0
+            with pytest.raises(NotInStore):
+                reader.message_at(start)
+            with pytest.raises(NotInStore):
+                reader.message_in_queue("T", 0, 0)
+            assert [one.first_offset for one in reader.log_file_states()] == [None] * has_next_file
+
+
+def test_what_has_expired_is_no_damage() -> None:
+    for version in golden.VERSIONS:
+        reader = reader_of(version, "expired")
+        assert reader.log.min_offset > 0
+        for start in (0, 5, reader.log.min_offset - 1):
+            batches = list(reader.walk(start))
+            assert [one for batch in batches for one in batch.damage] == []
+            count = sum(len(batch.positions) for batch in batches)
+            assert count == golden.manifest(version, "expired")["log"]["records"]
+
+
+def test_parts_of_the_log(tmp_path: Path) -> None:
+    built = store_builder.build(tmp_path / "store", store_builder.messages(40))
+    reader = StoreReader.open(str(built.root))
+    for i in (0, 1, 17, 39):
+        for j in (0, 18, 39):
+            low, high = built.messages[i].physical_offset, built.messages[j].physical_offset
+            assert list(reader.messages(low, high)) == built.messages[i:j]
+        assert list(reader.messages(built.messages[i].physical_offset)) == built.messages[i:]
+    assert list(reader.messages(stop=1 << 62)) == built.messages
+    assert list(reader.messages(1 << 62)) == []
+
+
+# --- D18: reading changes nothing -----------------------------------------
+
+
+def fingerprint(root: Path) -> dict[str, tuple[int, int, int, str]]:
+    """Every file and folder: mode, size, times of change, content."""
+    found = {}
+    for path in [root, *sorted(root.rglob("*"))]:
+        state = path.stat()
+        content = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+        size = state.st_size if path.is_file() else 0
+        found[str(path)] = (state.st_mode, size, state.st_mtime_ns, content)
+    return found
+
+
+def read_everything(reader: StoreReader) -> None:
+    """Every public question, also about what is not there."""
+    for one in reader.messages():
+        last = one
+    list(reader.walk())
+    for queue in reader.queues():
+        queue.units(queue.min_offset, queue.max_offset)
+        reader.offset_by_time(queue.topic, queue.queue_id, 1)
+        reader.extension(queue.topic, queue.queue_id)
+    reader.queue("NoSuchTopic", 5).max_offset  # noqa: B018 - asks
+    reader.batch_queue("NoSuchTopic", 5).max_offset  # noqa: B018
+    reader.messages_by_id("0" * 32)
+    reader.messages_by_key("NoSuchTopic", "key")
+    reader.messages_by_key(last.topic, last.unique_key or "")
+    list(reader.log_file_states())
+    reader.topics(), reader.consumer_offsets(), reader.delay_progress()
+    reader.subscription_groups(), reader.broker_name()
+    for ask in (
+        lambda: reader.message_in_queue("NoSuchTopic", 5, 0),
+        lambda: reader.message_at(1 << 60),
+    ):
+        with pytest.raises(NotInStore):
+            ask()
+
+
+@pytest.mark.parametrize(
+    ("version", "name"),
+    [
+        *((version, "clean") for version in golden.VERSIONS),
+        ("5.5.0", "v5"),
+        ("4.9.7", "unclean"),
+        ("4.9.7", "torn/no-cq-no-index-abort"),
+        ("4.5.2", "torn/log-short"),
+        ("5.5.0", "torn/garbage-tail"),
+    ],
+)
+def test_d18_reading_changes_and_creates_nothing(
+    golden_copy: Callable[[str, str], Path], version: str, name: str
+) -> None:
+    root = golden_copy(version, name)
+    before = fingerprint(root.parent)
+    for allow_live in (False, True):
+        read_everything(StoreReader.open(str(root), allow_live=allow_live))
+    assert fingerprint(root.parent) == before
+
+
+def test_d18_a_store_that_cannot_be_written_can_be_read(
+    golden_copy: Callable[[str, str], Path],
+) -> None:
+    root = golden_copy("4.9.7", "clean")
+    folders = [root, *(path for path in root.rglob("*") if path.is_dir())]
+    for path in folders:
+        path.chmod(0o555)
+    try:
+        read_everything(StoreReader.open(str(root)))
+    finally:
+        for path in folders:
+            path.chmod(0o755)
+
+
+# --- D21, D37 -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("last", [b"", b"\x02"])
+def test_d21_property_strings_with_and_without_the_last_separator(
+    tmp_path: Path, last: bytes
+) -> None:
+    """4.9 writes none, 4.5 and 5.x write one; tags and keys are the same (rmq#3476)."""
+    stored = b"KEYS\x01k1 k2\x02TAGS\x01TagA\x02UNIQ_KEY\x01id" + last
+    built = store_builder.build(
+        tmp_path / "store",
+        [
+            message(keys="k1 k2", tags="TagA", unique_key="id", property_bytes=stored),
+            message(keys="k2"),
+        ],
+    )
+    reader = StoreReader.open(str(built.root))
+    one = next(reader.messages())
+    assert one.property_bytes == stored
+    assert (one.tags, one.keys, one.unique_key) == ("TagA", ["k1", "k2"], "id")
+    assert reader.messages_by_key("TopicA", "k1").messages == [one]
+    assert reader.messages_by_id("id", "TopicA") == [one]
+    columns = next(iter(reader.walk())).columns()
+    assert [int(code) for code in columns.tags_codes()] == [cq_unit.tags_code("TagA"), 0]
+
+
+@each_version
+def test_d21_java_wrote_both_kinds(version: str) -> None:
+    ends = {one.property_bytes[-1:] == b"\x02" for one in reader_of(version, "clean").messages()}
+    # Java 4.9 ends strings that it appended to itself.
+    assert ends == {"4.5.2": {True}, "4.9.7": {True, False}, "5.5.0": {True}}[version]
+
+
+def test_d37_properties_come_from_property_bytes_only(tmp_path: Path) -> None:
+    """Not from the topic's (rust#2872): here both, and the body, look like property strings."""
+    text = "TAGS\x01WRONG\x02KEYS\x01wrong\x02"
+    built = store_builder.build(
+        tmp_path / "store",
+        [
+            message("TAGS\x01TOPIC\x02", text.encode(), tags="right", keys="key"),
+            message("KEYS\x01TOPIC\x02", text.encode()),
+        ],
+    )
+    first, second = StoreReader.open(str(built.root)).messages()
+    assert first.properties == {"TAGS": "right", "KEYS": "key"}
+    assert second.properties == {}
+    assert second.tags is None
+    columns = next(iter(StoreReader.open(str(built.root)).walk())).columns()
+    assert [int(code) for code in columns.tags_codes()] == [cq_unit.tags_code("right"), 0]
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> store_builder.Built:
+    return store_builder.build(tmp_path / "store", store_builder.messages(40))
+
+
+def test_d37_an_error_is_never_an_empty_result(built: store_builder.Built) -> None:
+    """A lookup that cannot know says so: damaged index, record, tables."""
+    root = str(built.root)
+    one = next(m for m in built.messages if m.body)
+    offset_id = message_id.offset_id(one)
+    assert one.unique_key is not None
+    whole = built.log_file(0).read_bytes()
+    damaged = bytearray(whole)
+    damaged[one.physical_offset + record.POSITION_BODY_CRC] ^= 0x11
+    built.log_file(0).write_bytes(damaged)
+    reader = StoreReader.open(root)
+    hits = reader.messages_by_key(one.topic, one.unique_key)
+    assert hits.messages == []
+    assert [error.physical_offset for error in hits.unreadable] == [one.physical_offset]
+    for text in (offset_id, one.unique_key):
+        for topic in (one.topic, None):
+            with pytest.raises(CorruptRecord, match="body does not match BODYCRC"):
+                reader.messages_by_id(text, topic)
+    with pytest.raises(CorruptRecord):
+        reader.message_at(one.physical_offset)
+    with pytest.raises(CorruptRecord):
+        reader.message_in_queue(one.topic, one.queue_id, one.queue_offset)
+    built.log_file(0).write_bytes(whole)
+
+    index = built.index_file(0)
+    entries = index.read_bytes()
+    index.write_bytes(b"\xff" * len(entries))
+    with pytest.raises(CorruptRecord, match=index.name):
+        StoreReader.open(root).messages_by_key(one.topic, "no-such-key")
+    with pytest.raises(CorruptRecord, match=index.name):
+        StoreReader.open(root).messages_by_id("F" * 32, one.topic)
+    # What is found without the index is found.
+    assert StoreReader.open(root).messages_by_id(offset_id) == [one]
+    index.write_bytes(entries)
+
+    (built.root / "config" / "topics.json").write_bytes(b"{{{")
+    reader = StoreReader.open(root)
+    with pytest.raises(CorruptRecord, match=r"topics\.json"):
+        reader.topics()
+    with pytest.raises(CorruptRecord, match=r"topics\.json"):
+        reader.messages_by_id("F" * 32)
+    assert reader.messages_by_id("F" * 32, one.topic) == []
+    assert reader.messages_by_id(one.unique_key) == [one]
+
+
+def test_a_cut_checkpoint_is_told_and_stops_nothing(built: store_builder.Built) -> None:
+    path = built.root / "checkpoint"
+    whole = path.read_bytes()
+    for length in range(49):
+        path.write_bytes(whole[:length])
+        reader = StoreReader.open(str(built.root))
+        state = reader.state
+        if length in (0, 48):
+            assert state.checkpoint_problem is None
+        else:
+            assert state.checkpoint is None
+            assert state.checkpoint_problem is not None
+            assert state.checkpoint_problem.file == "checkpoint"
+        assert reader.end_offset == built.end_offset
+    assert list(reader.messages()) == built.messages
+    assert checkpoint_page.unpack(whole) == state.checkpoint
+
+
+# --- what can be opened ---------------------------------------------------
+
+
+@pytest.mark.parametrize("mark", ["consumequeue/CURRENT", "consumequeue_rocksdb/CURRENT"])
+def test_rocksdb_queues_are_refused(built: store_builder.Built, mark: str) -> None:
+    (built.root / mark).parent.mkdir(exist_ok=True)
+    (built.root / mark).write_text("MANIFEST-000004\n")
+    with pytest.raises(
+        StoreUnavailable, match=rf"keeps its consume queues in RocksDB \({mark} is there\)"
+    ):
+        StoreReader.open(str(built.root))
+
+
+@pytest.mark.parametrize("mark", ["config/rdb", "config/metadata"])
+def test_rocksdb_tables_are_refused(built: store_builder.Built, mark: str) -> None:
+    (built.root / mark).mkdir()
+    with pytest.raises(StoreUnavailable, match=r"keeps its configuration tables in RocksDB"):
+        StoreReader.open(str(built.root))
+
+
+def test_a_topic_may_be_called_current(tmp_path: Path) -> None:
+    built = store_builder.build(tmp_path / "store", [message("CURRENT"), message("metadata")])
+    reader = StoreReader.open(str(built.root))
+    assert reader.queue_ids == {"CURRENT": [0], "metadata": [0]}
+    assert reader.message_in_queue("CURRENT", 0, 0) == built.messages[0]
+
+
+def test_unused_rocksdb_of_5_5_is_no_reason_to_refuse(built: store_builder.Built) -> None:
+    for folder in ("rocksdbstore", "compaction", "timerlog"):
+        (built.root / folder).mkdir()
+        (built.root / folder / "CURRENT").write_text("MANIFEST-000004\n")
+    assert list(StoreReader.open(str(built.root)).messages()) == built.messages
+
+
+def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable, match="does not exist"):
+        StoreReader.open(str(tmp_path / "nothing"))
+    with pytest.raises(StoreUnavailable, match="it has no folder commitlog"):
+        StoreReader.open(str(tmp_path))
+    (tmp_path / "commitlog").write_bytes(b"")
+    with pytest.raises(StoreUnavailable, match="it has no folder commitlog"):
+        StoreReader.open(str(tmp_path))
+    with pytest.raises(StoreUnavailable, match="is a file"):
+        StoreReader.open(str(tmp_path / "commitlog"))
+
+
+@pytest.mark.parametrize("folder", ["consumequeue", "index", "config", "checkpoint", "lock"])
+def test_missing_parts_are_empty(built: store_builder.Built, folder: str) -> None:
+    """Also where something else has the name."""
+    path = built.root / folder
+    path.rename(built.root / f"{folder}-away")
+    for other in (None, "file", "folder"):
+        if other == "file":
+            path.write_bytes(b"")
+        if other == "folder":
+            path.unlink()
+            path.mkdir()
+        reader = StoreReader.open(str(built.root))
+        assert list(reader.messages()) == built.messages
+        one = built.messages[-1]
+        assert reader.messages_by_id(message_id.offset_id(one), one.topic) == [one]
+        assert reader.state.condition is Condition.CLEAN
+        if folder == "index":
+            assert reader.messages_by_key(one.topic, "shared") == ([], [])
+        if folder == "consumequeue":
+            assert reader.queue_ids == {}
+        if folder == "config":
+            assert reader.topics() == {}
+            assert reader.broker_name() == ""
+
+
+def test_other_files_beside_those_of_a_store(built: store_builder.Built) -> None:
+    for path in (
+        "commitlog/.nfs0001",
+        "consumequeue/.DS_Store",
+        "consumequeue/TopicA/.DS_Store",
+        "consumequeue/TopicA/0/x",
+        "index/.tmp",
+    ):
+        (built.root / path).write_bytes(b"?")
+    reader = StoreReader.open(str(built.root))
+    assert list(reader.messages()) == built.messages
+    assert reader.queue_ids == {"TopicA": [0, 1], "TopicB": [0, 1]}
+    assert len(reader.messages_by_key("TopicA", "shared").messages) == 20
+
+
+@pytest.mark.parametrize("topic", ["", "x" * 300, "nul\0", "a/b", "..", "\ud800", "%RETRY%x"])
+def test_topics_nobody_has(built: store_builder.Built, topic: str) -> None:
+    reader = StoreReader.open(str(built.root))
+    assert reader.queue(topic, 0).max_offset == 0
+    assert reader.messages_by_key(topic, "shared") == ([], [])
+    with pytest.raises(NotInStore):
+        reader.message_in_queue(topic, 0, 0)
+
+
+@pytest.mark.parametrize("form", ["{}", "file://{}", "file:{}", "file://localhost{}"])
+def test_a_store_by_path_and_uri(built: store_builder.Built, form: str) -> None:
+    location = form.format(built.root)
+    reader = StoreReader.open(location)
+    assert reader.location == location
+    assert list(reader.messages()) == built.messages
+
+
+class _Remote:
+    """Stands in for ``pyarrow.fs.FileSystem``: ``s3://bucket/PATH`` is PATH of this machine."""
+
+    @staticmethod
+    def from_uri(uri: str) -> tuple[Any, str]:
+        return pyarrow.fs.LocalFileSystem(), uri.removeprefix("s3://bucket")
+
+
+@pytest.mark.parametrize(
+    ("version", "name"),
+    [("4.9.7", "clean"), ("5.5.0", "v5"), ("4.5.2", "unclean"), ("4.9.7", "torn/size-late")],
+)
+def test_a_remote_store_says_the_same(
+    monkeypatch: pytest.MonkeyPatch, version: str, name: str
+) -> None:
+    monkeypatch.setattr(pyarrow.fs, "FileSystem", _Remote)
+    local = reader_of(version, name)
+    for window_bytes in (None, 1000):
+        remote = StoreReader.open(f"s3://bucket{golden.unpack(version, name)}")
+        if window_bytes:
+            remote.folder.window_bytes = window_bytes
+        assert list(remote.messages()) == list(local.messages())
+        assert damage_of(remote) == damage_of(local)
+        assert remote.tail == local.tail
+        assert remote.queue_ids == local.queue_ids
+        assert remote.topics() == local.topics()
+        assert list(remote.log_file_states()) == list(local.log_file_states())
+        for queue, wanted in zip(remote.queues(), local.queues(), strict=True):
+            assert (queue.min_offset, queue.max_offset) == (wanted.min_offset, wanted.max_offset)
+        for one in list(local.messages())[::50]:
+            key = one.unique_key or ""
+            assert remote.messages_by_key(one.topic, key) == local.messages_by_key(one.topic, key)
+        assert remote.state == local.state
+
+
+# --- beside a broker ------------------------------------------------------
+
+
+@pytest.fixture
+def running(built: store_builder.Built) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that holds the store's lock as a broker does."""
+    code = (
+        "import fcntl, sys\n"
+        "file = open(sys.argv[1], 'r+b')\n"
+        "fcntl.lockf(file, fcntl.LOCK_EX, 1, 0)\n"
+        "print('locked', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    (built.root / "abort").touch()
+    command = [sys.executable, "-c", code, str(built.root / "lock")]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout.readline() == b"locked\n"
+        yield process
+        process.stdin.close()
+
+
+def test_a_store_in_use_is_refused_and_the_process_named(
+    built: store_builder.Built, running: subprocess.Popen[bytes]
+) -> None:
+    with pytest.raises(StoreUnavailable, match=rf"in use by process {running.pid};.*allowLive"):
+        StoreReader.open(str(built.root))
+
+
+def test_a_store_in_use_can_be_read_where_that_is_allowed(
+    built: store_builder.Built, running: subprocess.Popen[bytes]
+) -> None:
+    reader = StoreReader.open(str(built.root), allow_live=True)
+    assert reader.state.condition is Condition.RUNNING
+    assert reader.state.lock_holder == running.pid
+    assert reader.is_live
+    assert list(reader.messages()) == built.messages
+
+
+def test_a_store_of_a_crash_is_read_without_asking(built: store_builder.Built) -> None:
+    (built.root / "abort").write_bytes(b"4711")  # 5.x writes its process id
+    reader = StoreReader.open(str(built.root))
+    assert reader.state.condition is Condition.CRASHED
+    assert not reader.is_live
+    assert list(reader.messages()) == built.messages
+    live = StoreReader.open(str(built.root), allow_live=True)
+    assert live.state.condition is Condition.CRASHED
+    assert live.is_live, "it may be a copy, or on a file system without locks"
+    assert list(live.messages()) == built.messages
+
+
+def test_a_clean_store_is_not_live_because_it_may_be(built: store_builder.Built) -> None:
+    reader = StoreReader.open(str(built.root), allow_live=True)
+    assert not reader.is_live
+
+
+def test_the_own_process_is_no_other_broker(built: store_builder.Built) -> None:
+    with (built.root / "lock").open("r+b") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX, 1, 0)
+        assert StoreReader.open(str(built.root)).state.condition is Condition.CLEAN
+
+
+def live_reader(files: dict[str, Any]) -> StoreReader:
+    folder = MemoryFolder({**files, "abort": b""})
+    folder.holder = 4711
+    return StoreReader(folder, allow_live=True)
+
+
+def test_a_live_log_ends_with_the_last_record_that_is_whole_for_sure() -> None:
+    """The very last may be half written: it counts once a queue points at it, or more follows."""
+    placed = store_builder.place(store_builder.messages(20), 4096)
+    files = store_builder.log_files(placed, 4096)
+    named: dict[str, Any] = {f"commitlog/{start:020d}": data for start, data in files.items()}
+    assert list(live_reader(named).messages()) == placed[:-1]
+    queues = {
+        f"consumequeue/{topic}/{queue_id}/{start:020d}": data
+        for (topic, queue_id), parts in store_builder.queue_files(placed, 20).items()
+        for start, data in parts.items()
+    }
+    assert list(live_reader({**named, **queues}).messages()) == placed
+    end = placed[-1].physical_offset + placed[-1].store_size
+    files[max(files)][end - max(files)] = 1
+    assert list(live_reader(named).messages()) == placed
+    assert live_reader(named).tail == LogTail(end)
+
+
+@pytest.mark.parametrize("order", ["naive", "size last", "backwards"])
+@pytest.mark.parametrize("with_queues", [False, True])
+def test_a_reader_beside_a_writer_sees_whole_records_only(order: str, with_queues: bool) -> None:
+    """At every step of the writer, eight bytes at a time: a prefix of what was sent."""
+    sent = store_builder.place(store_builder.messages(14), 2048)
+    whole = store_builder.log_files(sent, 2048)
+    files = {start: bytearray(2048) for start in [*whole, max(whole) + 2048]}
+    named: dict[str, Any] = {f"commitlog/{start:020d}": data for start, data in files.items()}
+    seen = 0
+    for i, one in enumerate(sent):
+        start = one.physical_offset - one.physical_offset % 2048
+        before = sent[i - 1] if i else None
+        if before is not None and before.physical_offset < start:
+            behind = before.physical_offset + before.store_size - (start - 2048)
+            files[start - 2048][behind : behind + 8] = whole[start - 2048][behind : behind + 8]
+        data = record.encode(one)
+        at = one.physical_offset - start
+        steps = [(low, min(low + 8, len(data))) for low in range(0, len(data), 8)]
+        if order == "size last":
+            steps = [*((low, high) for low, high in steps if low), (4, 8), (0, 4)]
+        if order == "backwards":
+            steps.reverse()
+        for low, high in steps:
+            files[start][at + low : at + high] = data[low:high]
+            reader = live_reader(named)
+            found = list(reader.messages())
+            assert found == sent[: len(found)]
+            assert i - 1 <= len(found) <= i + 1
+            assert len(found) >= seen or not with_queues
+            assert damage_of(reader) == []
+            assert (reader.tail.torn, reader.tail.stale) == (None, None)
+            seen = len(found)
+        if with_queues:
+            for (topic, queue_id), parts in store_builder.queue_files(sent[: i + 1], 20).items():
+                for first, units in parts.items():
+                    named[f"consumequeue/{topic}/{queue_id}/{first:020d}"] = units
+            assert list(live_reader(named).messages()) == sent[: i + 1]
+
+
+@pytest.mark.slow
+@pytest.mark.crash
+@pytest.mark.parametrize("order", ["naive", "size last"])
+def test_a_reader_beside_a_writing_process(tmp_path: Path, order: str) -> None:
+    """A real file, mapped by another process that writes records into it."""
+    sent = store_builder.place(
+        [
+            message(body=os.urandom(0) + bytes([i % 251]) * (i % 900), keys=f"k{i}")
+            for i in range(400)
+        ],
+        65536,
+    )
+    root = tmp_path / "store"
+    built = store_builder.build(root, [], is_crashed=True)
+    log = root / "commitlog"
+    log.mkdir()
+    records = tmp_path / "records"
+    whole = store_builder.log_files(sent, 65536)
+    with records.open("wb") as out:
+        for one in sent:
+            out.write(one.physical_offset.to_bytes(8, "big") + record.encode(one))
+    blanks = {
+        one.physical_offset - 65536 * 0: one
+        for one in sent
+        if one.physical_offset % 65536 == 0 and one.physical_offset
+    }
+    for start, data in whole.items():
+        (log / f"{start:020d}").write_bytes(bytes(65536))
+        (tmp_path / f"{start:020d}").write_bytes(data)
+    code = (
+        "import mmap, struct, sys, time, pathlib\n"
+        "log, records, golden, order = sys.argv[1:]\n"
+        "data = open(records, 'rb').read()\n"
+        "maps = {}\n"
+        "for path in pathlib.Path(log).iterdir():\n"
+        "    maps[int(path.name)] = mmap.mmap(open(path, 'r+b').fileno(), 0)\n"
+        "print('ready', flush=True)\n"
+        "at, end = 0, 0\n"
+        "while at < len(data):\n"
+        "    offset, size = struct.unpack_from('>qi', data, at)\n"
+        "    record = data[at + 8 : at + 8 + size]\n"
+        "    start = offset - offset % 65536\n"
+        "    if end < start:\n"
+        "        whole = open(f'{golden}/{start - 65536:020d}', 'rb').read()\n"
+        "        place = end - start + 65536\n"
+        "        maps[start - 65536][place : place + 8] = whole[place : place + 8]\n"
+        "    place = offset - start\n"
+        "    skip = 4 if order == 'size last' else 0\n"
+        "    for low in range(skip, size, 64):\n"
+        "        part = record[low : low + 64]\n"
+        "        maps[start][place + low : place + low + len(part)] = part\n"
+        "    maps[start][place : place + 4] = record[:4]\n"
+        "    end = offset + size\n"
+        "    at += 8 + size\n"
+        "    time.sleep(0.002)\n"
+    )
+    assert blanks
+    command = [sys.executable, "-c", code, str(log), str(records), str(tmp_path), order]
+    seen = -1
+    rounds = 0
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == b"ready\n"
+        is_done = False
+        while not is_done:
+            is_done = writer.poll() is not None
+            reader = StoreReader.open(str(built.root), allow_live=True)
+            found = list(reader.messages())
+            assert found == sent[: len(found)]
+            assert len(found) >= seen
+            assert damage_of(reader) == []
+            seen = len(found)
+            rounds += 1
+    assert writer.returncode == 0
+    assert seen == len(sent) - 1, "nothing says that the last one is whole"
+    assert rounds > 10
+    crashed = StoreReader.open(str(built.root))
+    assert list(crashed.messages()) == sent
+
+
+# --- the builder ----------------------------------------------------------
+
+
+@each_version
+def test_the_builder_makes_the_log_that_java_made(version: str) -> None:
+    """Behind a blank 4.5 leaves what was in its buffer; everything else is the same."""
+    config = golden.manifest(version, "clean")["config"]
+    file_bytes = int(config["mappedFileSizeCommitLog"])
+    messages = list(reader_of(version, "clean").messages())
+    built = store_builder.log_files(messages, file_bytes)
+    blanks = {
+        one["commitLogOffset"] - one["commitLogOffset"] % file_bytes: one["commitLogOffset"]
+        for one in golden.manifest(version, "clean")["log"]["blanks"]
+    }
+    stored = golden.log_files(golden.unpack(version, "clean"))
+    assert len(built) == len(stored)
+    for path in stored:
+        start = int(path.name)
+        end = blanks[start] % file_bytes + 8 if start in blanks else file_bytes
+        assert path.read_bytes()[:end] == bytes(built[start][:end])
+
+
+def test_a_built_store_says_what_was_put_in(tmp_path: Path) -> None:
+    sent = [
+        *store_builder.messages(60, topics=3, queues=2),
+        message("t" * 127),
+        message("%RETRY%" + "l" * 200, b"long topic: V2"),
+        message("V6", born_host=store_builder.HOST_V6, store_host=store_builder.HOST_V6),
+        message("V6", born_host=store_builder.HOST_V6),
+        message("Half", sys_flag=flags.TRANSACTION_PREPARED, keys="half"),
+        message("Half", sys_flag=flags.TRANSACTION_ROLLBACK, keys="half"),
+        message("Half", sys_flag=flags.TRANSACTION_COMMIT, keys="half"),
+        message("Empty", b""),
+    ]
+    for i, record_crc in enumerate((False, True)):
+        built = store_builder.build(
+            tmp_path / str(i),
+            sent,
+            record_crc=record_crc,
+            physical_offset=8192,
+            queue_offsets={("TopicA", 0): 27},
+            has_next_file=True,
+        )
+        reader = StoreReader.open(str(built.root))
+        assert list(reader.messages()) == built.messages
+        assert damage_of(reader) == []
+        assert reader.tail == LogTail(built.end_offset)
+        assert [one.body for one in built.messages] == [one.body for one in sent]
+        assert [one.topic for one in built.messages] == [one.topic for one in sent]
+        assert {one.version for one in built.messages} == {1, 2}
+        for one in built.messages:
+            assert reader.messages_by_id(message_id.offset_id(one), one.topic) == [one]
+            if flags.is_queued(one.sys_flag):
+                found = reader.message_in_queue(one.topic, one.queue_id, one.queue_offset)
+                assert found == one
+            for key in one.keys:
+                hits = reader.messages_by_key(one.topic, key).messages
+                is_indexed = one.sys_flag & flags.TRANSACTION_MASK != flags.TRANSACTION_ROLLBACK
+                assert (one in hits) == is_indexed
+        assert reader.queue("TopicA", 0).min_offset == 27
+        assert reader.queue("Half", 0).max_offset == 1
+        crc_properties = [props.CRC32 in one.properties for one in built.messages]
+        assert crc_properties == [record_crc] * len(sent)
+
+
+def test_errors_of_this_module_are_documented() -> None:
+    assert issubclass(StoreUnavailable, ReputError)
+    assert issubclass(CorruptRecord, ReputError)
+    assert issubclass(NotInStore, ReputError)
