@@ -96,7 +96,7 @@ def messages(count: int, *, topics: int = 2, queues: int = 2) -> list[StoredMess
             queue_id=i // topics % queues,
             tags=f"Tag{i % 3}" if i % 4 else None,
             keys=f"key-{i} shared",
-            unique_key=f"{i:032X}",
+            unique_key=f"C0000201ABCD18B4AAC2{i:012X}",
         )
         for i in range(count)
     ]

@@ -1,9 +1,10 @@
-"""The report page in a real browser: it fits, it draws, it answers, and it asks the network nothing.
+"""The report page in a real browser: it fits, draws, answers, and asks the network nothing.
 
 Chromium is spoken to over its DevTools pipe (file descriptors 3 and 4, JSON ended by NUL), which
 needs no library.
 """
 
+import base64
 import json
 import os
 import shutil
@@ -22,12 +23,15 @@ from reput.spark.report import Agreement, FileRow, GapRow, LagRow, Report, Topic
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("chromium")]
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
 # Its descriptors must be 3 and 4, whatever the pipes of this process are.
 _LAUNCHER = """
 import os, sys
 read, write = os.dup(int(sys.argv[1])), os.dup(int(sys.argv[2]))
 os.dup2(read, 3), os.dup2(write, 4)
+os.set_inheritable(3, True), os.set_inheritable(4, True)
 os.execv(sys.argv[3], sys.argv[3:])
 """
 _FLAGS = (
@@ -61,6 +65,9 @@ class Browser:
         self._number = 0
         self._session: str | None = None
         self.events: list[dict[str, Any]] = []
+
+    def start(self) -> None:
+        """Open the tab."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
         self._session = attached["sessionId"]
@@ -68,17 +75,14 @@ class Browser:
             self.call(f"{domain}.enable")
 
     def close(self) -> None:
-        self._session = None
+        """End the browser, which goes when nobody is left to command it."""
+        os.close(self._commands)
+        os.close(self._answers)
         try:
-            self.call("Browser.close")
-        finally:
-            os.close(self._commands)
-            os.close(self._answers)
-            try:
-                self._process.wait(20)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
         """Send a command and return its result; keep the events that come before it."""
@@ -129,3 +133,213 @@ class Browser:
     def seen(self, *methods: str) -> list[dict[str, Any]]:
         """Return the parameters of events since the page was opened."""
         return [event["params"] for event in self.events if event.get("method") in methods]
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    if CHROMIUM is None:
+        pytest.skip("no chromium: apt-get install chromium to see the page in a browser")
+    browser = Browser(tmp_path_factory.mktemp("chromium"))
+    try:
+        browser.start()
+        yield browser
+    finally:
+        browser.close()
+
+
+HOUR_MS = 3_600_000
+START_MS = 1_795_226_400_000
+LONG = "GoldenLong-" + "abcdefghijklmnopqrstuvwxyz" * 4
+EVIL = "<script>document.title = 'owned'</script><img src=x onerror=alert(1)>"
+
+
+def usual() -> Report:
+    """A store with damage, names of all kinds and more topics than have a color."""
+    names = ["orders", LONG, EVIL, "%RETRY%paid", *(f"tenant-{number}" for number in range(20))]
+    topics = [
+        TopicRow(name, 2400 - 100 * at, 10**9 >> at, 10**8 >> at, 4, START_MS, START_MS + HOUR_MS)
+        for at, name in enumerate(names)
+    ]
+    timeline = [
+        (START_MS + at * 60_000, name, 1 + (at * 7 + number * 13) % 40)
+        for at in range(60)
+        for number, name in enumerate([*names[:11], "others"])
+    ]
+    files = [
+        FileRow(f"{at << 30:020d}", 1 << 30, at << 24, START_MS, START_MS + HOUR_MS)
+        for at in range(9)
+    ]
+    return Report(
+        *("/data/" + "very-long-folder-name/" * 8, "broker-a", "crashed", "0.1.0", "4.3.0"),
+        messages=sum(row.messages for row in topics),
+        bytes=sum(row.bytes for row in topics),
+        body_bytes=sum(row.body_bytes for row in topics),
+        first_ms=START_MS,
+        last_ms=START_MS + HOUR_MS,
+        topics=topics,
+        tags=[(EVIL, 900), (LONG, 800), ("", 7)],
+        bucket_seconds=60,
+        timeline=timeline,
+        sizes=[(1 << power, 1_234_567 >> power) for power in range(8, 20)],
+        latencies=[(1 << power, 999_999_999 >> power) for power in range(24)],
+        producers=[("192.0.2.2", 1_234), ("[fd00:0:0:0:0:0:0:2]", 567)],
+        gaps=[GapRow((2 << 30) + (1 << 29), 3_190, "damage", "bad", f"{2 << 30:020d}")],
+        files=files,
+        queue_agreement=Agreement(10_000, 1, 2),
+        index_agreement=Agreement(20_000, 0, 0),
+        lags=[LagRow(LONG, name, 100 - at) for at, name in enumerate(names)],
+        seconds=14.2,
+    )
+
+
+def empty() -> Report:
+    return Report("/data/store", "", "clean", "0.1.0", "4.3.0")
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Callable[[Report], Path]:
+    """Render a report into a file."""
+
+    def write(report: Report) -> Path:
+        file = tmp_path / "report.html"
+        file.write_text(report_page.render(report), encoding="utf-8")
+        return file
+
+    return write
+
+
+BOXES = """
+[...document.querySelectorAll("svg[role=img]")].map((plot) => {
+  const { width, height, left, right } = plot.getBoundingClientRect();
+  return [width, height, left, right];
+})
+"""
+DRAWN = """
+[...document.querySelectorAll("path.series, rect.plain, rect.used, .bars rect")].every((one) => {
+  const { width, height } = one.getBoundingClientRect();
+  return width > 0 && height > 0;
+})
+"""
+
+
+def assert_is_quiet(browser: Browser) -> None:
+    """The browser had nothing to complain about and asked for the file only."""
+    complaints = browser.seen(
+        "Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled"
+    )
+    assert complaints == []
+    urls = [event["request"]["url"] for event in browser.seen("Network.requestWillBeSent")]
+    assert [url for url in urls if not url.startswith(("file:", "data:"))] == []
+
+
+@pytest.mark.parametrize("make", [usual, empty])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 400])
+def test_the_page_fits_and_draws(
+    browser: Browser,
+    page: Callable[[Report], Path],
+    tmp_path: Path,
+    make: Callable[[], Report],
+    scheme: str,
+    width: int,
+) -> None:
+    report = make()
+    browser.open(page(report), width, scheme)
+    assert browser.ask("document.documentElement.scrollWidth") <= width
+    boxes = browser.ask(BOXES)
+    assert len(boxes) == (3 + len(report.files) if report.messages else 0)
+    for box_width, box_height, left, right in boxes:
+        assert box_width > 20
+        assert box_height > 20
+        assert 0 <= left < right <= width
+    assert browser.ask(DRAWN)
+    background = browser.ask("getComputedStyle(document.body).backgroundColor")
+    brightness = sum(int(part) for part in background[4:-1].split(",")) / 3
+    assert brightness < 60 if scheme == "dark" else brightness > 200
+    assert browser.ask("document.title").endswith(": store report")  # and not "owned"
+    shot = base64.b64decode(browser.call("Page.captureScreenshot", format="png")["data"])
+    assert shot.startswith(b"\x89PNG")
+    (tmp_path / f"{make.__name__}-{scheme}-{width}.png").write_bytes(shot)
+    assert_is_quiet(browser)
+
+
+def test_on_paper_it_is_light_and_whole(browser: Browser, page: Callable[[Report], Path]) -> None:
+    browser.open(page(usual()), 718, "dark", "print")
+    assert browser.ask("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert browser.ask("document.documentElement.scrollWidth") <= 718
+    cut = "(one) => one.scrollHeight > one.clientHeight"
+    assert browser.ask(f"[...document.querySelectorAll('.scroll')].filter({cut}).length") == 0
+    assert browser.ask("document.querySelectorAll('.scroll').length") > 3
+
+
+def test_a_column_tells_its_numbers(browser: Browser, page: Callable[[Report], Path]) -> None:
+    report = usual()
+    browser.open(page(report), 1280)
+    browser.ask("document.querySelector('.stacks').scrollIntoView({block: 'center'})")
+    # The scroll event comes with the next frame, and hides a tip.
+    browser.call(
+        "Runtime.evaluate",
+        expression="new Promise((done) => requestAnimationFrame(() => setTimeout(done, 100)))",
+        awaitPromise=True,
+    )
+    x, y = browser.ask(
+        "(({left, top, width}) => [left + width * 0.5 / 60, top + 100])"
+        "(document.querySelector('.stacks').getBoundingClientRect())"
+    )
+    browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+    assert browser.ask("document.getElementById('tip').hidden") is False
+    lines = browser.ask("[...document.querySelectorAll('#tip p')].map((one) => one.innerText)")
+    told = {name: count for moment, name, count in report.timeline if moment == START_MS}
+    assert lines[0] == "2026-11-21T02:00:00.000Z"
+    assert {line.split("\n")[0] for line in lines[1:]} == {*told, "All"}
+    assert lines[-1].split() == ["All", str(sum(told.values()))]
+    left, right = browser.ask(
+        "(({left, right}) => [left, right])(document.getElementById('tip').getBoundingClientRect())"
+    )
+    assert 0 <= left < right <= 1280
+    assert_is_quiet(browser)
+
+
+def test_a_topic_of_the_legend_stands_out(browser: Browser, page: Callable[[Report], Path]) -> None:
+    browser.open(page(usual()), 1280)
+    browser.ask(
+        "document.querySelector('.legend li')"
+        ".dispatchEvent(new PointerEvent('pointerover', {bubbles: true}))"
+    )
+    bright = "[...document.querySelectorAll('.series:not(.faint)')].map((one) => one.classList[1])"
+    assert browser.ask(bright) == [
+        browser.ask("document.querySelector('.legend li').dataset.series")
+    ]
+    browser.ask("document.body.dispatchEvent(new PointerEvent('pointerover', {bubbles: true}))")
+    assert len(browser.ask(bright)) == 12
+    assert_is_quiet(browser)
+
+
+def test_a_click_sorts_and_another_turns(browser: Browser, page: Callable[[Report], Path]) -> None:
+    report = usual()
+    browser.open(page(report), 1280)
+    browser.ask(
+        "window.topics = [...document.querySelectorAll('table')]"
+        ".find((one) => one.caption.textContent.startsWith('Every topic'))"
+    )
+
+    def click(column: int) -> list[str]:
+        browser.ask(f"topics.rows[0].cells[{column}].firstChild.click()")
+        found: list[str] = browser.ask(
+            f"[...topics.tBodies[0].rows].map((row) => row.cells[{column}].textContent)"
+        )
+        return found
+
+    messages = [f"{row.messages:,}" for row in report.topics]
+    assert click(1) == messages[::-1]  # it was descending
+    assert click(1) == messages
+    sizes = [f"{row.bytes:,}" for row in report.topics]
+    assert click(2) == sizes  # numbers begin with the largest
+    names = click(0)
+    assert sorted(names) == sorted(row.topic for row in report.topics)
+    assert names[-1].startswith("tenant-")
+    assert browser.ask("[...topics.rows[0].cells].map((one) => one.ariaSort)") == [
+        "ascending",
+        *[None] * 6,
+    ]
+    assert_is_quiet(browser)

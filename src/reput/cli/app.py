@@ -3,7 +3,6 @@
 A command's module is imported with it, so at its top it imports nothing but typer.
 """
 
-import importlib.util
 from pathlib import Path
 from typing import Annotated
 
@@ -21,8 +20,7 @@ def build_app() -> typer.Typer:
     )
     app.callback(invoke_without_command=True)(_root)
     store.register(app)
-    if importlib.util.find_spec("reput.cli.demo") is not None:
-        app.command()(demo)
+    app.command()(demo)
     return app
 
 

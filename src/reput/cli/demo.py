@@ -1,6 +1,7 @@
 """``reput demo``: the Spark job over a real store, with a report in the terminal and as a page."""
 
 import json
+import sys
 import tarfile
 import tempfile
 import time
@@ -29,7 +30,7 @@ def run(store: Path | None, report_file: Path, master: str, *, as_json: bool) ->
     """
     from rich.console import Console
 
-    console = Console(stderr=as_json)
+    console = Console(file=sys.stderr if as_json else sys.stdout)
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="reput-demo-") as folder:
         path = store or unpack(BUNDLED_STORE, Path(folder))
@@ -86,7 +87,7 @@ def _progress(console: "Console") -> "Iterator[report.Progress]":  # type: ignor
         BarColumn(bar_width=40),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=console) as bar:
+    with Progress(*columns, console=console, redirect_stderr=False) as bar:
         task = bar.add_task("reading", total=10)
         yield lambda name, done, total: bar.update(
             task, description=name, completed=done, total=total

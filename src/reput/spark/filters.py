@@ -133,8 +133,7 @@ def from_values(column: str, values: Iterable[Any]) -> Constraint | None:
     if any(value is None for value in wanted):
         return None
     if column in _SETS:
-        found = Constraint(not_null=frozenset({column}))
-        return dataclasses.replace(found, **{_SETS[column]: frozenset(wanted)})
+        return _constraint(column, _SETS[column], frozenset(wanted))
     if column in _SPANS and wanted and all(type(value) is int for value in wanted):
         if len(set(wanted)) != 1:
             return None
@@ -147,5 +146,9 @@ def from_span(column: str, low: int | None, high: int | None) -> Constraint | No
     if column not in _SPANS:
         return None
     span = Span(_LOWEST if low is None else low, _HIGHEST if high is None else high)
-    found = Constraint(not_null=frozenset({column}))
-    return dataclasses.replace(found, **{_SPANS[column]: span})
+    return _constraint(column, _SPANS[column], span)
+
+
+def _constraint(column: str, name: str, value: Any) -> Constraint:
+    members = {"not_null": frozenset({column}), name: value}
+    return Constraint(**members)

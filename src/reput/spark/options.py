@@ -6,7 +6,7 @@ Names are compared without case, as Spark does. Reference: docs/reference/spark-
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -117,6 +117,13 @@ class ReadOptions:
         """Whether topics were named one way or the other."""
         return self.topics is not None or self.topic_pattern is not None or self.assign is not None
 
+    def by_broker(self) -> Iterator[tuple[str, Mapping[str, Mapping[str, Any]]]]:
+        """Yield the options that are set by topic and broker: (name, topic -> broker -> queues)."""
+        yield "assign", self.assign or {}
+        for which, bound in (("starting", self.start), ("ending", self.end)):
+            yield f"{which}Offsets", bound.offsets
+            yield f"{which}OffsetsByTimestamp", bound.timestamps
+
 
 CORRUPT_COLUMN = "_corrupt_record"
 
@@ -128,16 +135,16 @@ class _Texts:
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._texts = {name.lower(): (name, str(value)) for name, value in options.items()}
-        self._known: set[str] = set()
+        self._known: dict[str, str] = {}
 
     def text(self, *names: str) -> str | None:
-        """Return the value of the first of these names that is set."""
-        found = None
-        for name in names:
-            self._known.add(name.lower())
-            if found is None and name.lower() in self._texts:
-                found = self._texts[name.lower()][1].strip()
-        return found
+        """Return the value that is set under one of these names."""
+        self._known |= {name.lower(): name for name in names}
+        given = [name for name in names if name.lower() in self._texts]
+        if len(given) > 1:
+            other = f"one of {', '.join(names)}, not {' and '.join(given)}"
+            raise InvalidOption(given[1], self._texts[given[1].lower()][1], other)
+        return self._texts[given[0].lower()][1].strip() if given else None
 
     def flag(self, name: str, default: bool) -> bool:
         text = self.text(name)
@@ -186,7 +193,7 @@ class _Texts:
         return [name for key, (name, _) in self._texts.items() if key not in self._known]
 
     def known(self) -> list[str]:
-        return sorted(self._known)
+        return sorted(self._known.values(), key=str.lower)
 
 
 def parse(options: Mapping[str, str]) -> ReadOptions:
@@ -243,7 +250,9 @@ def parse(options: Mapping[str, str]) -> ReadOptions:
     )
     unknown = texts.unknown()
     if unknown:
-        raise InvalidOption(unknown[0], options.get(unknown[0]), "one of " + ", ".join(texts.known()))
+        raise InvalidOption(
+            unknown[0], options.get(unknown[0]), "one of " + ", ".join(texts.known())
+        )
     _check_ranges(parsed)
     return parsed
 
@@ -257,11 +266,14 @@ def _paths(texts: _Texts) -> tuple[str, ...]:
         except ValueError:
             found = None
         if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
-            raise InvalidOption("paths", several, "a JSON array of store folders")
+            found = None
+        if text is not None or not found:
+            raise InvalidOption("paths", several, "a JSON array of store folders, without path")
         return tuple(found)
-    if not text:
+    parts = tuple(part.strip() for part in (text or "").split(",") if part.strip())
+    if not parts:
         raise InvalidOption("path", text, "the store folder: .load('/path/to/store') or its URI")
-    return tuple(part.strip() for part in text.split(",") if part.strip())
+    return parts
 
 
 def _topics(
@@ -270,14 +282,18 @@ def _topics(
     topics = texts.words("topic", "topics", "subscribe")
     pattern = texts.text("subscribePattern")
     assign_text = texts.text("assign")
-    given = [one for one in (topics, pattern, assign_text) if one is not None]
+    named = ",".join(sorted(topics)) if topics is not None else None
+    given = [one for one in (named, pattern, assign_text) if one is not None]
     if len(given) > 1:
-        raise InvalidOption("subscribe", given[0], f"one of {_TOPIC_OPTIONS}, not two of them")
+        value = " and ".join(given)
+        raise InvalidOption("subscribe", value, f"one of {_TOPIC_OPTIONS}, not two of them")
     if pattern is not None:
         try:
             re.compile(pattern)
         except re.error as error:
-            raise InvalidOption("subscribePattern", pattern, f"a regular expression ({error})") from None
+            raise InvalidOption(
+                "subscribePattern", pattern, f"a regular expression ({error})"
+            ) from None
     assign = None
     if assign_text is not None:
         shape = 'JSON {"topic": {"broker": [queue id, ...]}}'
@@ -305,7 +321,7 @@ def _bound(texts: _Texts, which: str, whole: int) -> Bound:
     offsets: QueueOffsets = {}
     if text is not None and text.startswith("{"):
         # A batch may not start at the latest nor end at the earliest: nothing would be left.
-        offsets = _queue_offsets(name, text, whole)
+        offsets = _queue_offsets(name, text, EARLIEST)
         for queues in (queues for brokers in offsets.values() for queues in brokers.values()):
             if any(number == _other(whole) for number in queues.values()):
                 raise InvalidOption(name, text, f"offsets from 0, or {whole} for {allowed_word}")
@@ -329,7 +345,7 @@ def _queue_offsets(name: str, text: str, least: int) -> QueueOffsets:
     return {
         topic: {
             broker: {
-                _whole(name, text, queue, shape): _whole(name, text, number, shape, EARLIEST)
+                _whole(name, text, queue, shape): _whole(name, text, number, shape, least)
                 for queue, number in _object(name, text, queues, shape).items()
             }
             for broker, queues in _object(name, text, brokers, shape).items()
@@ -396,8 +412,10 @@ def _charset(texts: _Texts) -> str | None:
         return None
     try:
         b"".decode(text)
-    except LookupError:
-        raise InvalidOption("charset", text, "a character set Python knows, such as utf-8") from None
+    except (LookupError, ValueError):
+        raise InvalidOption(
+            "charset", text, "a character set Python knows, such as utf-8"
+        ) from None
     return text
 
 
@@ -409,8 +427,12 @@ def _check_ranges(options: ReadOptions) -> None:
     for name, low, high in pairs:
         if low is not None and high is not None and high < low:
             raise InvalidOption(name, high, f"at least the start, {low}")
-    has_filter = options.keys is not None or options.unique_keys is not None
-    if options.view != "messages" and (has_filter or options.tags or options.sql92):
-        raise InvalidOption("view", options.view, "messages, together with key, uniqKey, tags, sql92")
-
-
+    selects_messages = (
+        any((options.keys, options.unique_keys, options.tags, options.sql92))
+        or not (options.start.is_whole and options.end.is_whole)
+        or (options.start_physical_offset, options.end_physical_offset) != (None, None)
+    )
+    if options.view != "messages" and selects_messages:
+        raise InvalidOption(
+            "view", options.view, "messages, together with key, uniqKey, tags, sql92 and bounds"
+        )

@@ -1,10 +1,11 @@
 """Ranges of a store become partitions. Pure: numbers in, partitions out.
 
-Log ranges are cut at any byte: whoever reads one starts at the first record in it and goes on to the
-end of the last record that starts in it, so neighbours meet exactly without planning having looked
-at a single record. Queue ranges are cut by message count.
+Log ranges are cut at any byte: whoever reads one starts at the first record in it and goes on to
+the end of the last record that starts in it, so neighbours meet exactly without planning having
+looked at a single record. Queue ranges are cut by message count.
 """
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -92,7 +93,7 @@ def split_log(
         cuts = [start + (stop - start) * i // pieces for i in range(pieces + 1)]
         ranges += [
             LogRange(store, low, high, is_end=high >= end)
-            for low, high in zip(cuts, cuts[1:], strict=False)
+            for low, high in itertools.pairwise(cuts)
             if low < high
         ]
     return ranges
@@ -118,7 +119,9 @@ def split_queues(
                 room_bytes, room_count = float(target), max_records or (1 << 62)
                 continue
             fits = max(fits, 1)
-            gathered.append(QueueSlice(extent.slice.topic, extent.slice.queue_id, start, start + fits))
+            gathered.append(
+                QueueSlice(extent.slice.topic, extent.slice.queue_id, start, start + fits)
+            )
             start += fits
             room_bytes -= fits * extent.record_bytes
             room_count -= fits

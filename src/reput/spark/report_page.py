@@ -198,9 +198,10 @@ def _topic_bars(report: "Report") -> _Html:
     colors = _colors(report)
     messages = [(row.topic, row.messages, colors[row.topic]) for row in report.topics]
     sizes = [(row.topic, row.bytes, colors[row.topic]) for row in report.topics]
+    others = _count(len(messages) - BARS_MAX, "other topic")
     return _pair(
-        _card("Messages by topic", _bars(messages, "other topic", _number)),
-        _card("Bytes by topic", _bars(sizes, "other topic", _size)),
+        _card("Messages by topic", _bars(messages, others, report.messages, _number)),
+        _card("Bytes by topic", _bars(sizes, others, report.bytes, _size)),
     )
 
 
@@ -213,12 +214,10 @@ def _histograms(report: "Report") -> _Html:
 
 def _tags_and_producers(report: "Report") -> _Html:
     tags = [(tag or "(no tag)", count, "plain") for tag, count in report.tags]
-    untold = report.messages - sum(count for _, count, _ in tags)
-    if tags and untold > 0:
-        tags.append(("(rarer tags)", untold, "sx"))
     hosts = _table("Where messages were born", ["Host", "Messages"], report.producers, by=1)
     return _pair(
-        _card("Messages by tag", _bars(tags, "other tag", _number)), _card("Producers", hosts)
+        _card("Messages by tag", _bars(tags, "other tags", report.messages, _number)),
+        _card("Producers", hosts),
     )
 
 
@@ -327,17 +326,19 @@ def _time_axis(start: int, span_ms: int) -> list[_Html]:
     return ticks
 
 
-def _bars(rows: Iterable[tuple[str, int, str]], noun: str, text: Callable[[int], str]) -> _Html:
-    """List (name, value, color) with a bar each, the longest first, and one for the rest."""
-    ordered = sorted(rows, key=lambda row: -row[1])
-    shown, rest = ordered[:BARS_MAX], ordered[BARS_MAX:]
-    if len(rest) > 1:
-        rest = [(_count(len(rest), noun), sum(value for _, value, _ in rest), "sx")]
+def _bars(
+    rows: Iterable[tuple[str, int, str]], others: str, total: int, text: Callable[[int], str]
+) -> _Html:
+    """List (name, value, color) with a bar each, the longest first, and one for the others."""
+    shown = sorted(rows, key=lambda row: -row[1])[:BARS_MAX]
     if not shown:
         return _nothing("No messages.")
-    most = max(1, *(value for _, value, _ in shown + rest))
+    left = total - sum(value for _, value, _ in shown)
+    if left > 0:
+        shown.append((others, left, "sx"))
+    most = max(1, *(value for _, value, _ in shown))
     items = []
-    for name, value, color in shown + rest:
+    for name, value, color in shown:
         amount = _element("span", text(value), title=f"{value:,}")
         line = _element("p", _element("span", _name(name), title=name), amount)
         width = max(100 * value / most, 0.5)
@@ -358,6 +359,8 @@ def _histogram(
     while bounds[-1] < max(counts):
         bounds.append(2 * bounds[-1])
     peak, height, share, every = max(counts.values()), 150, 100 / len(bounds), -(-len(bounds) // 8)
+    # Letters of the amounts, side by side: so many would run into each other, here or on a phone.
+    letters = len(bounds) * max(len(_short(count)) for count in counts.values())
     drawn, rows = [_line(height)], []
     for at, below in enumerate([bounds[0] // 2, *bounds]):
         if at % every == 0:
@@ -369,7 +372,9 @@ def _histogram(
         if count:
             tall = max((height - 20) * count / peak, 1.5)
             drawn.append(_rect("plain", (at + 0.06) * share, 0.88 * share, height - tall, tall))
-            drawn.append(_tick(_short(count), (at + 0.5) * share, height - tall - 26, 0, "amount"))
+            if letters <= 70:
+                x, y = (at + 0.5) * share, height - tall - 26
+                drawn.append(_tick(_short(count), x, y, 0, "amount"))
         tip = _tip(f"{values} {unit}", [("Messages", count, "plain")])
         drawn.append(_rect("hit", at * share, share, 0, height, data_tip=tip))
     half, most = text(_below(counts, 0.5)), text(_below(counts, 0.99))
@@ -377,7 +382,7 @@ def _histogram(
     return _card(
         name,
         _element("p", note, class_="note"),
-        _svg(name, note, height + 26, drawn, "histogram many" if len(bounds) > 9 else "histogram"),
+        _svg(name, note, height + 26, drawn, "histogram many" if letters > 40 else "histogram"),
         _details(_table(f"{name}, in powers of two", [f"From, {unit}", "Messages"], rows)),
     )
 
@@ -398,7 +403,8 @@ def _strip(report: "Report") -> _Html:
     for gap in report.gaps:
         damage[gap.file].append(gap)
     rows = {one.name: (one.size, one.wasted) for one in report.files}
-    size, wasted = (sum(column) for column in zip((0, 0), *rows.values(), strict=True))
+    size = sum(one.size for one in report.files)
+    used = size - sum(one.wasted for one in report.files)
     for gap in report.gaps:  # a file that is missing has a cell too
         rows.setdefault(gap.file, (gap.length, gap.length))
     # Of too many, those with damage are drawn first.
@@ -406,7 +412,7 @@ def _strip(report: "Report") -> _Html:
     cells = [_file(name, *rows[name], damage[name]) for name in sorted(kept)]
     dense = len(kept) > 60
     note = f"{_count(len(report.files), 'file')}, {_size(size)}"
-    note += f", {_percent(size - wasted, size)} messages. A cell is a file" if size else ""
+    note += f", {_percent(used, size)} messages. A cell is a file" if size else ""
     note += "." if dense or not size else ", with its first offset and the share of messages."
     keys = ("used", "messages"), ("track", "unused"), ("damage", "damaged or missing")
     return _Html(
@@ -508,8 +514,8 @@ def _svg(title: str, what: str, height: int, drawn: object, kind: str) -> _Html:
 
 def _rect(color: str, x: float, width: float, y: float, height: float, **more: object) -> _Html:
     """Return a rectangle that is placed in percent sideways, in pixels from the top."""
-    place = {"x": f"{x:.2f}%", "width": f"{width:.2f}%", "y": f"{y:.1f}", "height": f"{height:.1f}"}
-    return _element("rect", class_=color, **place, **more)
+    across = {"x": f"{x:.2f}%", "width": f"{max(width, 0):.2f}%"}
+    return _element("rect", class_=color, **across, y=f"{y:.1f}", height=f"{height:.1f}", **more)
 
 
 def _line(y: float) -> _Html:
@@ -689,7 +695,6 @@ dt, .note, caption, summary { color: var(--soft); font-size: 13px; }
 .verdict.verdict { color: var(--ink); }
 .card { padding: 20px; background: var(--card); border: 1px solid var(--line); }
 .card { min-width: 0; border-radius: 12px; }
-.figures { grid-template-columns: repeat(auto-fit, minmax(300px, 1fr)); }
 .figure h2 { display: flex; justify-content: space-between; align-items: start; gap: 8px; }
 .figure h2 { font-weight: inherit; font-size: 13px; line-height: 20px; }
 .figure h2, .nothing { color: var(--soft); }
@@ -725,15 +730,18 @@ rect, path { fill: currentColor; }
 .file .damage { stroke: var(--warn); stroke-width: 3px; }
 details { margin-top: 12px; }
 summary { cursor: pointer; } summary:hover { color: var(--ink); }
-.scroll { overflow: auto; max-height: 640px; margin-top: 2px; }
+.scroll + .note { margin-top: 8px; }
+.scroll { overflow: auto; max-height: 920px; margin-top: 2px; }
 table { width: 100%; border-collapse: separate; border-spacing: 0; font-size: 13px; }
 caption { text-align: left; padding-bottom: 6px; }
 th, td { padding: 6px 0 6px 24px; text-align: left; vertical-align: top; }
 th:first-child, td:first-child { padding-left: 0; }
-th { position: sticky; top: 0; background: var(--card); border-bottom: 1px solid var(--line); }
+th { position: sticky; top: 0; z-index: 1; background: var(--card); }
+th { border-bottom: 1px solid var(--line); }
 tr + tr td { border-top: 1px solid var(--line); }
 tbody tr:hover { background: var(--page); }
-th button { all: unset; position: relative; cursor: pointer; font-weight: 500; color: var(--soft); }
+th button { all: unset; display: inline-block; position: relative; cursor: pointer; }
+th button { font-weight: 500; color: var(--soft); vertical-align: bottom; }
 th button:hover { color: var(--ink); }
 th button::after { content: "↓"; position: absolute; top: 0; left: 100%; padding: 0 4px; }
 th button::after { visibility: hidden; }
@@ -742,8 +750,8 @@ th[aria-sort] button::after { visibility: visible; }
 th[aria-sort=ascending] button::after { content: "↑"; }
 th bdi { display: block; max-width: 160px; overflow: hidden; text-overflow: ellipsis; }
 th, .number, .time { white-space: nowrap; } .number { text-align: right; }
-td bdi { display: block; min-width: 110px; overflow-wrap: anywhere; }
-.number bdi { min-width: 0; }
+td bdi { display: block; min-width: 80px; overflow-wrap: anywhere; }
+td:first-child bdi { min-width: 110px; }
 code { font-family: inherit; white-space: nowrap; }
 :focus-visible { outline: 2px solid var(--s0); outline-offset: 2px; border-radius: 4px; }
 #tip {
@@ -756,23 +764,26 @@ code { font-family: inherit; white-space: nowrap; }
 #tip p:first-child { font-weight: 600; }
 #tip i { flex: none; width: 8px; height: 8px; border-radius: 4px; background: currentColor; }
 #tip b { margin-left: auto; padding-left: 14px; font-weight: 500; }
-@media (min-width: 820px) {
-  .pair { grid-template-columns: calc(50% - 8px) calc(50% - 8px); }
+@media (min-width: 700px) {
+  .pair { grid-template-columns: repeat(2, minmax(0, 1fr)); }
+  .figures { grid-template-columns: repeat(3, minmax(0, 1fr)); }
 }
-@media (max-width: 640px) {
-  main { padding-top: 24px; gap: 12px; }
-  .figures { grid-template-columns: calc(50% - 6px) calc(50% - 6px); gap: 12px; }
+@media (max-width: 699px) {
+  main { padding-top: 24px; }
+  main, .pair, .figures { gap: 12px; }
+  .figures { grid-template-columns: repeat(2, minmax(0, 1fr)); }
   .card { padding: 16px; } .figure { padding: 12px 14px; }
-  .value, h1 { font-size: 24px; }
+  h1 { font-size: 24px; } .value { font-size: 20px; overflow-wrap: anywhere; }
   .odd, .many .amount { display: none; }
   dl { display: grid; gap: 10px; }
 }
 @media print {
   :root { --page: #fff; color-scheme: light; }
   body { font-size: 12px; print-color-adjust: exact; -webkit-print-color-adjust: exact; }
-  main { padding: 0; max-width: none; }
+  main { padding: 0; max-width: none; } .card { padding: 14px; } .value { font-size: 22px; }
   .figure, .bars li, .stacks, .histogram, .strip li, tr { break-inside: avoid; }
-  h2 { break-after: avoid; }
+  h2 { break-after: avoid; } th { position: static; }
+  .note, dt, caption, table { font-size: 10px; } th, td { padding-left: 10px; }
   .scroll { overflow: visible; max-height: none; } details { display: none; }
 }
 """ + "".join(f".s{key} {{ color: var(--s{key}); }}\n" for key in [*range(_COLOR_COUNT), "x"])

@@ -173,7 +173,9 @@ class RowMaker:
             elif name not in arrays:
                 make = self._makers.get(name)
                 arrays[name] = make(columns) if make else pa.array(columns.numbers(name))
-        return pa.RecordBatch.from_arrays([arrays[n] for n in self.schema.names], schema=self.schema)
+        return pa.RecordBatch.from_arrays(
+            [arrays[n] for n in self.schema.names], schema=self.schema
+        )
 
     def damage(self, rows: Sequence[DamagedRow]) -> pa.RecordBatch:
         """Return rows that are null but for where and why."""
@@ -374,9 +376,7 @@ def _maps(pairs: Pairs) -> pa.Array:
         [names_array, values], fields=[PROPERTIES.key_field, PROPERTIES.item_field]
     )
     buffers = [None, pa.py_buffer(pairs.offsets)]
-    return pa.Array.from_buffers(
-        PROPERTIES, len(pairs.offsets) - 1, buffers, 0, children=[entries]
-    )
+    return pa.Array.from_buffers(PROPERTIES, len(pairs.offsets) - 1, buffers, 0, children=[entries])
 
 
 def _times(times_ms: npt.NDArray[np.int64]) -> pa.Array:

@@ -3,7 +3,8 @@
 Planning looks at names, headers and queue ends, never at the log's records. It chooses the cheapest
 way that misses nothing:
 
-* by index, when a key is asked for: the records the index names, and a scan of what it does not cover;
+* by index, when a key is asked for: the records the index names, and a scan of what it does not
+  cover;
 * by consume queue, when the wanted queues are a smaller part of the log: their units, and a scan of
   the log files that units do not account for (not dispatched yet, a crash, damaged queues);
 * by log: every file, less those that physical offsets or store times rule out.
@@ -16,10 +17,10 @@ import logging
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -38,7 +39,6 @@ from reput.format.message import Verdict
 from reput.spark import plan
 from reput.spark.filters import Constraint, Span
 from reput.spark.options import (
-    DROPMALFORMED,
     EARLIEST,
     FAILFAST,
     LATEST,
@@ -59,7 +59,9 @@ QUEUE_SHARE_MAX = 0.5
 """Reading by queue pays while the wanted records are less than this part of the log."""
 CLOCK_SLACK_MS = 60_000
 """Store times grow, but for a clock set back; files and slices are skipped with this much room."""
+_HIGHEST = (1 << 63) - 1
 _SAMPLE_UNITS = 256
+_NAMES_SHOWN = 20
 _UNITS_AT_ONCE = 1 << 20
 _POINTS_A_PARTITION = 10_000
 _POINT_BYTES_A_BATCH = 4 * 1024 * 1024
@@ -72,7 +74,7 @@ Limits = dict[tuple[str, int], tuple[int, int]]
 
 
 class DataLoss(ReputError):
-    """What was asked for is gone; the text says what, and that failOnDataLoss=false reads the rest."""
+    """What was asked for is gone; the text says what, and how to read the rest."""
 
 
 @dataclass
@@ -189,7 +191,8 @@ def store_paths(options: ReadOptions) -> list[str]:
         if "://" in path or not glob.has_magic(path) or Path(path).exists():
             found.append(path)
             continue
-        stores = [one for one in sorted(glob.glob(path)) if Path(one, paths.COMMIT_LOG).is_dir()]
+        matches = sorted(glob.glob(path))  # noqa: PTH207 - Path would not take it absolute
+        stores = [one for one in matches if Path(one, paths.COMMIT_LOG).is_dir()]
         if not stores:
             raise InvalidOption("path", path, "a pattern that matches folders with a commitlog")
         found += stores
@@ -260,7 +263,7 @@ class _StorePlanner:
         return [Task(part, facts) for part in parts]
 
     def _tolerated(self, read: Callable[[], T], default: T) -> T:
-        """Return what a table says; a damaged one keeps nobody from reading the log but FAILFAST."""
+        """Return what a table says; a damaged one is no reason not to read, but in FAILFAST."""
         try:
             return read()
         except CorruptRecord as error:
@@ -289,15 +292,16 @@ class _StorePlanner:
         named = self._options.topics or (self._options.assign or {}).keys()
         light = [topic for topic in named if topic.startswith(names.LMQ_PREFIX)]
         if light:
-            raise InvalidOption("topic", light[0], "topics; a light queue's messages are in its topic")
-        table = self._tolerated(self._reader.topics, {})
-        known = {*self._reader.queue_ids, *self._reader.batch_queue_ids, *table}
+            raise InvalidOption(
+                "topic", light[0], "topics; a light queue's messages are in its topic"
+            )
+        table: set[str] = self._tolerated(lambda: {*self._reader.topics()}, set())
+        known = sorted({*self._reader.queue_ids, *self._reader.batch_queue_ids, *table})
         missing = sorted(topic for topic in named if topic not in known)
         # Without any queue files the log itself must be searched for the topic.
         if missing and self._reader.queue_end is not None:
-            self._lose(
-                f"topic {missing[0]!r} is not in {self._path}; it has {', '.join(sorted(known)[:20])}"
-            )
+            has = ", ".join(known[:_NAMES_SHOWN])
+            self._lose(f"topic {missing[0]!r} is not in {self._path}; it has {has}")
 
     def _check_queue_ends(self) -> None:
         """A queue of a store that was stopped cleanly cannot reach behind its log."""
@@ -370,9 +374,7 @@ class _StorePlanner:
             start = view.unit(start).queue_offset  # a batch is one row, also a part of it
         return max(start, low), max(min(stop, high), max(start, low))
 
-    def _queue_view(
-        self, topic: str, queue_id: int
-    ) -> ConsumeQueueView | BatchConsumeQueueView:
+    def _queue_view(self, topic: str, queue_id: int) -> ConsumeQueueView | BatchConsumeQueueView:
         if queue_id in self._reader.batch_queue_ids.get(topic, ()):
             return self._reader.batch_queue(topic, queue_id)
         return self._reader.queue(topic, queue_id)
@@ -480,11 +482,12 @@ class _StorePlanner:
         if rest is None:
             return []
         kind = "stale" if tail.stale else "torn"
+        is_read = self._options.mode == SALVAGE
         self._summary.add(
-            f"{self._path}: {rest.length} bytes behind the end of the log at {rest.physical_offset} "
-            f"({kind}) are not read" + ("" if self._options.mode != SALVAGE else " as such: salvage")
+            f"{self._path}: {rest.length} {kind} bytes behind the end of the log at "
+            f"{rest.physical_offset} are {'searched for records' if is_read else 'not read'}"
         )
-        if self._options.mode != SALVAGE:
+        if not is_read:
             return []
         return [plan.LogRange(self._number, rest.physical_offset, rest.end, True, is_stale=True)]
 
@@ -500,7 +503,6 @@ class _StorePlanner:
         queues = self._wanted_queues()
         if any(topic in self._reader.batch_queue_ids for topic in queues):
             return None
-        trusted = self._trusted_to()
         extents = [
             extent
             for topic, ids in queues.items()
@@ -508,67 +510,107 @@ class _StorePlanner:
             if (extent := self._extent(topic, queue_id, limits)) is not None
         ]
         wanted_bytes = sum(extent.byte_count for extent in extents)
-        log_bytes = sum(stop - start for start, stop in spans)
+        log_bytes = _length(spans)
         if choice == "auto" and wanted_bytes > QUEUE_SHARE_MAX * log_bytes:
             return None
-        rest = plan.meet_spans(spans, trusted, self._reader.end_offset)
-        total = wanted_bytes + sum(stop - start for start, stop in rest)
-        target = plan.target_bytes(
-            total, self._options.max_bytes_per_partition, self._options.min_partitions
-        )
+        rest = _common(spans, self._unaccounted)
+        total = wanted_bytes + _length(rest)
+        if choice == "auto" and total > QUEUE_SHARE_MAX * log_bytes:
+            return None
         self._summary.add(
-            f"{self._path}: {len(extents)} consume queues, about {int(wanted_bytes)} of {log_bytes} "
-            f"bytes; the log from {trusted}"
+            f"{self._path}: {len(extents)} consume queues, about {int(wanted_bytes)} of "
+            f"{log_bytes} bytes; log scan of {_length(rest)} bytes that units do not account for"
         )
-        parts: list[plan.Partition] = []
-        parts += plan.split_queues(
-            self._number, extents, trusted, target, self._options.max_records_per_partition
-        )
-        parts += plan.split_log(self._number, rest, self._reader.end_offset, target)
-        return parts
+        self._scanned = (*self._unaccounted, (self._reader.end_offset, _HIGHEST))
+        options = self._options
+        target = plan.target_bytes(total, options.max_bytes_per_partition, options.min_partitions)
+        return [
+            *plan.split_queues(self._number, extents, target, options.max_records_per_partition),
+            *self._split_log(rest, total),
+        ]
 
     def _extent(self, topic: str, queue_id: int, limits: Limits | None) -> plan.Extent | None:
         if limits is not None and (topic, queue_id) not in limits:
             return None
         queue = self._reader.queue(topic, queue_id)
-        low, high = (limits or {}).get((topic, queue_id), (queue.min_offset, queue.max_offset))
         span = self._constraint.queue_offsets
-        low, high = max(low, span.low), min(high, span.high + 1)
+        low, high = max(queue.min_offset, span.low), min(queue.max_offset, span.high + 1)
+        if limits is not None:
+            low, high = max(low, limits[topic, queue_id][0]), min(high, limits[topic, queue_id][1])
         times = self._constraint.store_times_us
         if not times.is_all and low < high:
-            begin_ms, end_ms = times.low // 1000 - CLOCK_SLACK_MS, times.high // 1000 + CLOCK_SLACK_MS
-            low = max(low, self._reader.offset_by_time(topic, queue_id, begin_ms, Boundary.LOWER))
-            high = min(high, self._reader.offset_by_time(topic, queue_id, end_ms, Boundary.UPPER) + 1)
+            begin_ms = times.low // 1000 - CLOCK_SLACK_MS
+            end_ms = times.high // 1000 + CLOCK_SLACK_MS
+            first = self._reader.offset_by_time(topic, queue_id, begin_ms, Boundary.LOWER)
+            last = self._reader.offset_by_time(topic, queue_id, end_ms, Boundary.UPPER)
+            low, high = max(low, first), min(high, last + 1)
         if low >= high:
             return None
         _, units = queue.units(low, min(high, low + _SAMPLE_UNITS))
         size = float(units["size"].astype(np.int64).mean()) if len(units) else 1.0
         return plan.Extent(plan.QueueSlice(topic, queue_id, low, high), size)
 
-    def _trusted_to(self) -> int:
-        """Return the physical offset up to which every record has its unit.
+    @cached_property
+    def _unaccounted(self) -> list[tuple[int, int]]:
+        """The parts of the log where records may be that no queue has a unit for.
 
-        After a crash that is where a recovery would begin: the last log file whose first record is
-        older than what the checkpoint vouches for.
+        Found by adding up: if the records that units point at fill a log file, up to its blank or
+        the end of the log, then there is no other. Holds for crashed stores and damaged queues too.
         """
+        log_view, end = self._reader.log, self._reader.end_offset
+        files = [file for file in log_view.files if file.start < end]
+        starts = np.array([file.start for file in files], np.int64)
+        filled, reached = np.zeros(len(files), np.int64), starts.copy()
+        for offsets, sizes in self._records_of_units():
+            inside = log_view.holds(offsets) & (offsets < end)
+            place = np.searchsorted(starts, offsets[inside], "right") - 1
+            np.add.at(filled, place, sizes[inside])
+            np.maximum.at(reached, place, offsets[inside] + sizes[inside])
+        accounted = []
+        for file, count, stop in zip(files, filled.tolist(), reached.tolist(), strict=True):
+            if file.start + count == stop <= end:
+                stop = file.nominal_end if self._is_blank(file, stop) else stop
+                accounted.append((file.start, stop))
+        return plan.without_spans([(log_view.min_offset, end)], plan.join_spans(accounted))
+
+    def _records_of_units(self) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+        """Yield physical offsets and sizes of the records that queues point at, each once."""
         reader = self._reader
-        if reader.queue_end is None:
-            return reader.log.min_offset
-        if reader.state.condition is not Condition.CRASHED or reader.is_live:
-            return reader.queue_end
-        checkpoint = reader.state.checkpoint
-        for file in reversed(reader.log.files):
-            first = reader.log.first_record(file)
-            if first is not None and checkpoint is not None:
-                if first.store_timestamp <= checkpoint.min_timestamp:
-                    return file.start
-        return reader.log.min_offset
+        for queue in reader.queues():
+            if queue.topic.startswith(names.LMQ_PREFIX):
+                continue
+            for start in range(queue.min_offset, queue.max_offset, _UNITS_AT_ONCE):
+                _, units = queue.units(start, min(start + _UNITS_AT_ONCE, queue.max_offset))
+                yield units["physical_offset"].astype(np.int64), units["size"].astype(np.int64)
+        for topic, ids in reader.batch_queue_ids.items():
+            for units in (reader.batch_queue(topic, queue_id).units for queue_id in ids):
+                yield units["physical_offset"].astype(np.int64), units["size"].astype(np.int64)
+
+    def _is_blank(self, file: LogFile, physical_offset: int) -> bool:
+        path = f"{paths.COMMIT_LOG}/{file.name}"
+        data = self._reader.folder.read(path, physical_offset - file.start, record.JUDGED_BYTES)
+        file_end = file.nominal_end - physical_offset
+        return record.classify(data, 0, physical_offset, file_end=file_end)[0] is Verdict.BLANK
+
+    @cached_property
+    def _unqueued(self) -> dict[tuple[str, int], list[tuple[int, int]]]:
+        """What only the log tells of queues: (topic, queue id) -> (queue offset, store time)."""
+        found: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
+        for start, stop in self._unaccounted:
+            for batch in self._reader.walk(start, stop, check_crc=False):
+                columns = batch.columns()
+                is_queued = (columns.numbers("sys_flag") & flags.TRANSACTION_PREPARED) == 0
+                columns = columns.take(is_queued)
+                ids, topics = columns.topic_ids()
+                numbers = ("queue_id", "queue_offset", "store_timestamp")
+                values = (columns.numbers(name).tolist() for name in numbers)
+                for i, queue_id, offset, time_ms in zip(ids.tolist(), *values, strict=True):
+                    found[topics[i], queue_id].append((offset, time_ms))
+        return found
 
     # By index -------------------------------------------------------------------------------
 
-    def _by_index(
-        self, spans: list[tuple[int, int]], limits: Limits | None
-    ) -> list[plan.Partition] | None:
+    def _by_index(self, spans: list[tuple[int, int]]) -> list[plan.Partition] | None:
         options, wanted = self._options, self._constraint
         keys = options.unique_keys or options.keys or wanted.message_ids
         if keys is None or options.scan != "auto":
@@ -579,26 +621,50 @@ class _StorePlanner:
         except CorruptRecord as error:
             self._summary.add(f"{self._path}: index not used, {error}")
             return None
-        if wanted.message_ids is not None:
-            points |= {
-                message_id.decode_offset_id(text).physical_offset
-                for text in wanted.message_ids
-                if _is_offset_id(text)
-            }
-        rest = _without(spans, covered)
-        points = {p for p in points if any(low <= p < high for low, high in spans)}
-        points -= {p for p in points if any(low <= p < high for low, high in rest)}
-        scanned = sum(stop - start for start, stop in rest)
-        self._summary.add(
-            f"{self._path}: index names {len(points)} records; {scanned} bytes it does not cover"
-        )
-        target = plan.target_bytes(scanned, options.max_bytes_per_partition, options.min_partitions)
-        parts: list[plan.Partition] = [
-            *plan.split_log(self._number, rest, self._reader.end_offset, target)
+        rest = plan.without_spans(spans, covered)
+        if wanted.topics is None or options.isolation != "committed":
+            # Keys are indexed under their topic: only topics with queues can be looked up, and
+            # rolled-back messages are in no index.
+            rest = plan.join_spans([*rest, *_common(spans, self._unaccounted)])
+        points |= {p for text in wanted.message_ids or () for p in self._places_of(text)}
+        found = [
+            p
+            for p in sorted(points)
+            if any(low <= p < high for low, high in spans)
+            and not any(low <= p < high for low, high in rest)
         ]
-        if points:
-            parts.append(plan.Points(self._number, tuple(sorted(points))))
-        return parts or [plan.Points(self._number, ())]
+        scanned = _length(rest)
+        self._summary.add(
+            f"{self._path}: index names {len(found)} records; log scan of {scanned} bytes that it "
+            "does not cover"
+        )
+        return [
+            *self._split_log(rest, scanned),
+            *(
+                plan.Points(self._number, tuple(found[i : i + _POINTS_A_PARTITION]))
+                for i in range(0, len(found), _POINTS_A_PARTITION)
+            ),
+        ]
+
+    def _places_of(self, text: str) -> set[int]:
+        """Return where the message with this offset id stands, nothing if it cannot be one.
+
+        Unique keys look the same: what they would name is most often no place of a record.
+        """
+        log_view = self._reader.log
+        try:
+            place = message_id.decode_offset_id(text)
+        except ValueError:
+            return set()
+        try:
+            log_view.message_at(place.physical_offset)
+        except NotInStore:
+            return set()
+        except CorruptRecord:
+            first = log_view.first_record(log_view.file_at(place.physical_offset))
+            if first is not None and first.store_host != place.store_host:
+                return set()
+        return {place.physical_offset}
 
     def _indexed(self, keys: frozenset[str]) -> set[int]:
         topics = self._constraint.topics or frozenset(
@@ -626,14 +692,6 @@ class _StorePlanner:
         return spans
 
 
-def _is_offset_id(text: str) -> bool:
-    try:
-        message_id.decode_offset_id(text)
-    except ValueError:
-        return False
-    return True
-
-
 def _of_broker(brokers: Mapping[str, T], broker: str, default: T) -> T:
     """Return a JSON option's part for this broker: by name, or the only one there is."""
     if broker in brokers:
@@ -641,30 +699,13 @@ def _of_broker(brokers: Mapping[str, T], broker: str, default: T) -> T:
     return next(iter(brokers.values())) if len(brokers) == 1 and not broker else default
 
 
-def _joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return spans with neighbours made one."""
-    joined: list[tuple[int, int]] = []
-    for start, stop in sorted(spans):
-        if joined and start <= joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(stop, joined[-1][1]))
-        else:
-            joined.append((start, stop))
-    return joined
+def _length(spans: list[tuple[int, int]]) -> int:
+    return sum(stop - start for start, stop in spans)
 
 
-def _without(
-    spans: list[tuple[int, int]], covered: list[tuple[int, int]]
-) -> list[tuple[int, int]]:
-    """Return the parts of spans outside ``covered``."""
-    left = _joined(spans)
-    for low, high in covered:
-        left = [
-            part
-            for start, stop in left
-            for part in ((start, min(stop, low)), (max(start, high), stop))
-            if part[0] < part[1]
-        ]
-    return left
+def _common(spans: list[tuple[int, int]], others: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return what lies in both."""
+    return [part for low, high in others for part in plan.meet_spans(spans, low, high)]
 
 
 class _PartitionReading:
@@ -675,28 +716,27 @@ class _PartitionReading:
         reader: StoreReader,
         options: ReadOptions,
         constraint: Constraint,
-        limits: Limits | None,
+        facts: StoreFacts,
         maker: RowMaker,
     ) -> None:
         self._reader = reader
         self._options = options
         self._constraint = constraint
-        self._limits = limits
+        self._limits = facts.limits
+        self._scanned = facts.scanned
         self._maker = maker
         self._filter = RowFilter(options, constraint)
 
     def log_range(self, part: plan.LogRange) -> Iterator[pa.RecordBatch]:
         """Yield the rows of records that start in a range of the log."""
         log_view = self._reader.log
-        start = part.start
-        if all(file.start != start for file in log_view.files):
-            start = log_view.find_record(start, part.stop)
+        start = log_view.part_start(part.start, part.stop)
         for batch in log_view.walk(
             start, part.stop, check_crc=self._options.check_crc, is_end=part.is_end
         ):
             note = "behind the end of the log: cut off by a recovery" if part.is_stale else None
             yield from self._rows(batch.columns(), note)
-            yield from self._damage(batch.damage)
+            yield from self._damage([(run, self._row(run)) for run in batch.damage])
 
     def _rows(self, columns: kernels.Columns, note: str | None = None) -> Iterator[pa.RecordBatch]:
         rows = self._filter.rows(columns)
@@ -704,14 +744,32 @@ class _PartitionReading:
             rows = rows[self._inside_limits(columns.take(rows))]
         if len(rows) == 0:
             return
-        kept = columns if len(rows) == columns.count else columns.take(rows)
-        yield self._maker.batch(kept, dict.fromkeys(range(kept.count), note) if note else None)
+        for kept in self._portions(columns if len(rows) == columns.count else columns.take(rows)):
+            notes = dict.fromkeys(range(kept.count), note) if note else None
+            try:
+                batch = self._maker.batch(kept, notes)
+            except CorruptRecord as error:
+                offset = error.physical_offset or 0
+                file = self._file(self._reader.log.file_at(offset).name)
+                raise CorruptRecord(error.reason, physical_offset=offset, file=file) from None
+            if batch.num_rows:
+                yield batch
+
+    def _portions(self, columns: kernels.Columns) -> Iterator[kernels.Columns]:
+        """Yield rows in portions that stay small when their bodies are unpacked."""
+        is_packed = (columns.numbers("sys_flag") & flags.COMPRESSED) != 0
+        packed = np.where(is_packed, columns.numbers("store_size"), 0)
+        numbers = np.cumsum(packed, dtype=np.int64) // _PACKED_BYTES_A_BATCH
+        for number in np.unique(numbers):
+            rows = np.flatnonzero(numbers == number)
+            yield columns if len(rows) == columns.count else columns.take(rows)
 
     def _inside_limits(self, columns: kernels.Columns) -> npt.NDArray[np.bool_]:
         assert self._limits is not None
         ids, topics = columns.topic_ids()
         queues = columns.numbers("queue_id").astype(np.int64)
-        pairs, which = np.unique(ids.astype(np.int64) << 32 | queues & 0xFFFFFFFF, return_inverse=True)
+        codes = ids.astype(np.int64) << 32 | queues & 0xFFFFFFFF
+        pairs, which = np.unique(codes, return_inverse=True)
         spans = [
             self._limits.get((topics[int(pair) >> 32], int(pair) & 0xFFFFFFFF), (0, 0))
             for pair in pairs
@@ -723,33 +781,47 @@ class _PartitionReading:
 
     # Damage ---------------------------------------------------------------------------------
 
-    @property
-    def _shows_damage(self) -> bool:
-        """Whether rows that are no messages can satisfy what was asked for."""
+    def _file(self, name: str) -> str:
+        return f"{self._reader.location}/{paths.COMMIT_LOG}/{name}".rstrip("/")
+
+    def _row(self, run: Damage, unit: tuple[plan.QueueSlice, int] | None = None) -> DamagedRow:
+        """Return damage as a row; ``unit`` is the slice and queue offset that led to it."""
+        row = DamagedRow(run.physical_offset, run.length, run.reason, self._file(run.file))
+        if unit is None:
+            return row
+        return replace(row, topic=unit[0].topic, queue_id=unit[0].queue_id, queue_offset=unit[1])
+
+    def _shows(self, row: DamagedRow) -> bool:
+        """Whether a row that is no message can satisfy what was asked for."""
         options, wanted = self._options, self._constraint
         asks_for_text = options.keys or options.unique_keys or options.sql92 or wanted.tags
         return (
             options.mode in (PERMISSIVE, SALVAGE)
-            and not wanted.messages_only
             and not asks_for_text
-            and self._limits is None
+            and (self._limits is None or row.topic is not None)
+            and wanted.admits(row.values())
         )
 
-    def _damage(self, runs: Sequence[Damage]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of damage in the log, as the mode wants it."""
-        if not runs:
+    def _damage(
+        self, found: Sequence[tuple[Damage | None, DamagedRow]]
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of damage, as the mode wants it; what is no run of the log is None."""
+        span = self._constraint.physical_offsets
+        found = [one for one in found if span.low <= one[1].physical_offset <= span.high]
+        if not found:
             return
+        error = found[0][1].error()
         if self._options.mode == FAILFAST:
-            raise runs[0].error()
+            raise error
+        log.warning("%s (%d such in this batch)", error, len(found))
         shown = []
-        for run in runs:
-            log.warning("%s: %s", self._reader.location, run.error())
-            salvaged = self._salvaged(run)
+        for run, row in found:
+            salvaged = self._salvaged(run) if run is not None else None
             if salvaged is not None:
-                yield from self._rows(salvaged, run.reason)
-            else:
-                shown.append(DamagedRow(run.physical_offset, run.length, run.reason))
-        if shown and self._shows_damage:
+                yield from self._rows(salvaged, row.reason)
+            elif self._shows(row):
+                shown.append(row)
+        if shown:
             yield self._maker.damage(shown)
 
     def _salvaged(self, run: Damage) -> kernels.Columns | None:
@@ -757,67 +829,46 @@ class _PartitionReading:
         is_whole = run.verdict in (Verdict.BAD_CRC, Verdict.BAD_RECORD_CRC)
         if self._options.mode != SALVAGE or not is_whole:
             return None
-        file = self._reader.log.file_at(run.physical_offset)
-        batches = self._reader.log.walk(run.physical_offset, run.end, check_crc=False, is_end=False)
+        start = run.physical_offset
+        batches = self._reader.log.walk(start, start + 1, check_crc=False, is_end=False)
         batch = next(iter(batches), None)
-        assert file.start <= run.physical_offset
         return batch.columns() if batch is not None else None
 
     # By queue and by point ------------------------------------------------------------------
 
     def queue_range(self, part: plan.QueueRange) -> Iterator[pa.RecordBatch]:
         """Yield the rows that the units of some queue slices point at, in log order."""
-        units = [self._units(one, part.physical_stop) for one in part.slices]
-        bad = [row for _, _, _, rows in units for row in rows]
-        which = np.repeat(np.arange(len(units)), [len(numbers) for numbers, _, _, _ in units])
-        numbers = np.concatenate([numbers for numbers, _, _, _ in units])
-        offsets = np.concatenate([offsets for _, offsets, _, _ in units])
-        sizes = np.concatenate([sizes for _, _, sizes, _ in units])
+        units = [self._units(one) for one in part.slices]
+        which = np.repeat(np.arange(len(units)), [len(numbers) for numbers, _, _ in units])
+        numbers = np.concatenate([numbers for numbers, _, _ in units])
+        offsets = np.concatenate([offsets for _, offsets, _ in units])
+        sizes = np.concatenate([sizes for _, _, sizes in units])
         order = np.argsort(offsets, kind="stable")
         which, numbers, offsets, sizes = which[order], numbers[order], offsets[order], sizes[order]
-        for found in self._reader.log.read_at(
-            offsets, sizes, check_crc=self._options.check_crc
-        ):
+        for found in self._reader.log.read_at(offsets, sizes, check_crc=self._options.check_crc):
             columns = found.batch.columns()
             is_right = self._is_right(columns, part.slices, which[found.rows], numbers[found.rows])
-            wrong = [
-                (int(row), "the unit points at another message") for row in found.rows[~is_right]
-            ]
             yield from self._rows(columns if is_right.all() else columns.take(is_right))
-            for row, reason in (*wrong, *((row, damage.reason) for row, damage in found.bad)):
-                slice_ = part.slices[which[row]]
-                bad.append(
-                    DamagedRow(
-                        int(offsets[row]),
-                        int(sizes[row]),
-                        reason,
-                        slice_.topic,
-                        slice_.queue_id,
-                        int(numbers[row]),
-                    )
-                )
-        yield from self._bad_units(bad)
+            bad: list[tuple[Damage | None, DamagedRow]] = []
+            for row, run in found.bad:
+                unit = part.slices[which[row]], int(numbers[row])
+                bad.append((run, self._row(run, unit)))
+            for row in found.rows[~is_right]:
+                run = Damage(int(offsets[row]), int(sizes[row]), Verdict.MISSING, "")
+                shown = self._row(run, (part.slices[which[row]], int(numbers[row])))
+                bad.append((None, replace(shown, reason="the unit points at another message")))
+            yield from self._damage(bad)
 
     def _units(
-        self, one: plan.QueueSlice, physical_stop: int
-    ) -> tuple[
-        npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int32], list[DamagedRow]
-    ]:
-        """Return queue offsets, physical offsets and sizes of a slice, and the units that are none."""
-        queue = self._reader.queue(one.topic, one.queue_id)
-        numbers, units = queue.units(one.start, one.stop)
-        missing = np.setdiff1d(np.arange(one.start, one.stop), numbers) if len(numbers) < one.count else ()
-        bad = [
-            DamagedRow(0, 0, "the unit is empty", one.topic, one.queue_id, int(number))
-            for number in missing
-        ]
-        keep = units["physical_offset"] < physical_stop
-        return (
-            numbers[keep],
-            units["physical_offset"][keep].astype(np.int64),
-            units["size"][keep].astype(np.int32),
-            bad,
-        )
+        self, one: plan.QueueSlice
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+        """Return queue offsets, physical offsets and sizes of a slice, less what is scanned."""
+        numbers, units = self._reader.queue(one.topic, one.queue_id).units(one.start, one.stop)
+        offsets = units["physical_offset"].astype(np.int64)
+        keep = np.ones(len(offsets), np.bool_)
+        for start, stop in self._scanned:
+            keep &= (offsets < start) | (offsets >= stop)
+        return numbers[keep], offsets[keep], units["size"][keep].astype(np.int32)
 
     def _is_right(
         self,
@@ -838,33 +889,38 @@ class _PartitionReading:
         )
         return right
 
-    def _bad_units(self, rows: list[DamagedRow]) -> Iterator[pa.RecordBatch]:
-        if not rows:
-            return
-        first = rows[0]
-        if self._options.mode == FAILFAST:
-            raise CorruptRecord(
-                f"{first.reason}: queue {first.topic}/{first.queue_id}, queue offset "
-                f"{first.queue_offset}",
-                physical_offset=first.physical_offset,
-                file=self._reader.location,
-            )
-        log.warning("%s: %d units cannot be followed", self._reader.location, len(rows))
-        if self._options.mode != DROPMALFORMED and self._options.corrupt_column:
-            yield self._maker.damage(rows)
-
     def points(self, part: plan.Points) -> Iterator[pa.RecordBatch]:
         """Yield the rows of single records."""
         records: list[bytes] = []
-        damage: list[Damage] = []
+        held_bytes = 0
         for physical_offset in part.physical_offsets:
             try:
                 records.append(self._reader.log.record_bytes(physical_offset))
             except NotInStore:
                 continue  # index entries outlive their records
-            except CorruptRecord as error:
-                damage.append(Damage(physical_offset, 0, Verdict.BAD_CRC, error.file or ""))
-        positions = np.cumsum([0, *map(len, records)], dtype=np.int64)[:-1]
-        sizes = np.array([len(one) for one in records], np.int32)
-        yield from self._rows(LogBatch(b"".join(records), 0, positions, sizes).columns())
-        yield from self._damage(damage)
+            except CorruptRecord:
+                yield from self._point(physical_offset)
+                continue
+            held_bytes += len(records[-1])
+            if held_bytes > _POINT_BYTES_A_BATCH:
+                yield from self._rows(_columns_of(records))
+                records, held_bytes = [], 0
+        yield from self._rows(_columns_of(records))
+
+    def _point(self, physical_offset: int) -> Iterator[pa.RecordBatch]:
+        """Yield what stands at an offset that may be no record's: entries outlive their records."""
+        log_view = self._reader.log
+        file = log_view.file_at(physical_offset)
+        for batch in log_view.walk(
+            file.start, physical_offset + 1, check_crc=self._options.check_crc, is_end=False
+        ):
+            is_there = batch.positions + batch.physical_offset == physical_offset
+            yield from self._rows(batch.columns().take(is_there))
+            runs = [one for one in batch.damage if one.physical_offset <= physical_offset < one.end]
+            yield from self._damage([(run, self._row(run)) for run in runs])
+
+
+def _columns_of(records: list[bytes]) -> kernels.Columns:
+    ends = np.cumsum([0, *map(len, records)], dtype=np.int64)
+    sizes = np.array([len(one) for one in records], np.int32)
+    return LogBatch(b"".join(records), 0, ends[:-1], sizes).columns()

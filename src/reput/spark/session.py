@@ -1,5 +1,6 @@
 """A Spark session for commands that bring their own: quiet, local, with predicate pushdown on."""
 
+import contextlib
 import os
 import shutil
 import sys
@@ -44,27 +45,26 @@ def local_session(
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.python.filterPushdown.enabled", "true")
     )
-    with _stderr_to(log_file):
+    with log_file.open("a", encoding="utf-8") as log, contextlib.redirect_stderr(log):
+        with _inherited_stderr(log.fileno()):
+            try:
+                session = builder.getOrCreate()
+            except Exception as error:
+                text = log_file.read_text(errors="replace")[-2000:]
+                raise SparkUnavailable(f"Spark did not start: {error}\n{text}") from error
         try:
-            session = builder.getOrCreate()
-        except Exception as error:  # noqa: BLE001  whatever py4j raises, the user needs the log
-            raise SparkUnavailable(f"Spark did not start: {error}; see {log_file}") from error
-    try:
-        yield session
-    finally:
-        session.stop()
+            yield session
+        finally:
+            session.stop()
 
 
 @contextmanager
-def _stderr_to(path: Path) -> Iterator[None]:
-    """Let processes started meanwhile write their errors to a file, for as long as they live."""
-    sys.stderr.flush()
+def _inherited_stderr(descriptor: int) -> Iterator[None]:
+    """Let processes started meanwhile write their errors there, for as long as they live."""
     saved = os.dup(2)
-    with path.open("ab") as file:
-        os.dup2(file.fileno(), 2)
+    os.dup2(descriptor, 2)
     try:
         yield
     finally:
-        sys.stderr.flush()
         os.dup2(saved, 2)
         os.close(saved)

@@ -141,14 +141,24 @@ class MessageReader(DataSourceReader):
 class PushdownReader(MessageReader):
     """The same, with predicates that skip files, queues and rows."""
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Take the predicates that ``reput.spark.filters`` knows; yield the others back."""
+        rest = []
         for one in filters:
             constraint = constraint_of(one)
-            if constraint is None:
-                yield one
+            if constraint is None or self._is_of_shown(constraint):
+                rest.append(one)
             else:
                 self._constraint = self._constraint.meet(constraint)
+        for one in rest:
+            # Spark asks for "not null" beside each comparison, which implies it.
+            is_implied = isinstance(one, IsNotNull) and _column(one) in self._constraint.not_null
+            if not is_implied:
+                yield one
+
+    def _is_of_shown(self, constraint: Constraint) -> bool:
+        """Whether it speaks of what ``resolveTopics`` shows, which is not what is stored."""
+        return self._options.resolve_topics and bool(constraint.not_null & {"topic", "queue_id"})
 
 
 class ViewReader(DataSourceReader):
@@ -171,10 +181,10 @@ class ViewReader(DataSourceReader):
 
 def constraint_of(predicate: Filter) -> Constraint | None:
     """Return a pushed-down predicate as a constraint, None if it cannot be one."""
-    column = ".".join(getattr(predicate, "attribute", ()))
+    column = _column(predicate)
     if isinstance(predicate, IsNotNull):
         is_known = column in filters.ALWAYS_PRESENT
-        return Constraint(messages_only=True) if is_known else None
+        return Constraint(not_null=frozenset({column})) if is_known else None
     value = _plain(getattr(predicate, "value", None))
     if value is None:
         return None
@@ -192,6 +202,10 @@ def constraint_of(predicate: Filter) -> Constraint | None:
         case LessThan():
             return filters.from_span(column, None, value - 1) if type(value) is int else None
     return None
+
+
+def _column(predicate: Filter) -> str:
+    return ".".join(getattr(predicate, "attribute", ()))
 
 
 def _plain(value: Any) -> Any:

@@ -4,19 +4,23 @@
 ``topics``, ``checkpoint``. Columns: docs/reference/spark-schema.md.
 """
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from reput.format import names
 from reput.spark.options import ReadOptions
+from reput.spark.scan import store_paths
 from reput.store.commit_log_view import LogBatch
+from reput.store.index_view import IndexFileView
 from reput.store.reader import StoreReader
 
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
+T = TypeVar("T")
 _ROWS_A_BATCH = 1 << 16
 
 FIELDS: dict[str, dict[str, pa.DataType]] = {
@@ -88,14 +92,17 @@ FIELDS: dict[str, dict[str, pa.DataType]] = {
 _COMMON_COLUMNS = {"broker": pa.string(), "store": pa.string()}
 
 
+_PART_BYTES = 64 * 1024 * 1024
+"""About how much of queue or index files a partition reads."""
+
+
 @dataclass(frozen=True, slots=True)
 class ViewPart:
-    """A part of a view: a store, and the queue or file of it where the view is cut by those."""
+    """A part of a view: a store, and which queues or files of it where the view is cut."""
 
-    store: int
-    topic: str = ""
-    queue_id: int = 0
-    file: str = ""
+    store: str
+    queues: tuple[tuple[str, int], ...] = ()
+    files: tuple[str, ...] = ()
 
 
 def fields(options: ReadOptions) -> dict[str, pa.DataType]:
@@ -104,31 +111,58 @@ def fields(options: ReadOptions) -> dict[str, pa.DataType]:
 
 
 def partitions(options: ReadOptions) -> list[ViewPart]:
-    """Cut a view: queues by queue, the index by file, the others by store."""
+    """Cut a view: queues and index files into parts of some size, the others by store."""
     parts = []
-    for store in range(len(options.paths)):
+    for store in store_paths(options):
         reader = _open(options, store)
         if options.view == "consumequeue":
-            parts += [
-                ViewPart(store, topic, queue_id)
-                for table in (reader.queue_ids, reader.batch_queue_ids)
-                for topic, ids in table.items()
-                if _is_wanted(options, topic)
-                for queue_id in ids
-            ]
+            parts += [ViewPart(store, queues=some) for some in _gathered(_queues(reader, options))]
         elif options.view == "index":
-            parts += [ViewPart(store, file=file.name) for file in reader.index.files]
+            files = [(file.name, file.size) for file in reader.index.files]
+            parts += [ViewPart(store, files=some) for some in _gathered(files)]
         else:
             parts.append(ViewPart(store))
     return parts
 
 
-def _open(options: ReadOptions, store: int) -> StoreReader:
-    return StoreReader.open(options.paths[store], allow_live=options.allow_live)
+def _queues(reader: StoreReader, options: ReadOptions) -> list[tuple[tuple[str, int], int]]:
+    """Return the wanted queues and how many bytes their files have."""
+    found = {
+        (topic, queue_id): 0
+        for table in (reader.queue_ids, reader.batch_queue_ids)
+        for topic, ids in table.items()
+        if _is_wanted(options, topic)
+        for queue_id in ids
+    }
+    for topic, queue_id in found:
+        view = reader.queue(topic, queue_id)
+        found[topic, queue_id] = sum(file.size for file in view.files)
+    return list(found.items())
+
+
+def _gathered(sized: Sequence[tuple[T, int]]) -> Iterator[tuple[T, ...]]:
+    """Yield things in groups of about ``_PART_BYTES``."""
+    group: list[T] = []
+    total = 0
+    for thing, size in sized:
+        if group and total + size > _PART_BYTES:
+            yield tuple(group)
+            group, total = [], 0
+        group.append(thing)
+        total += size
+    if group:
+        yield tuple(group)
+
+
+def _open(options: ReadOptions, store: str) -> StoreReader:
+    return StoreReader.open(store, allow_live=options.allow_live)
 
 
 def _is_wanted(options: ReadOptions, topic: str) -> bool:
-    return options.topics is None or topic in options.topics
+    if options.topic_pattern is not None:
+        return re.fullmatch(options.topic_pattern, topic) is not None
+    wanted = options.topics if options.assign is None else options.assign.keys()
+    return wanted is None or topic in wanted
 
 
 def read(options: ReadOptions, columns: Sequence[str], part: ViewPart) -> Iterator[pa.RecordBatch]:
@@ -153,9 +187,7 @@ Values = dict[str, Any]
 
 
 def _rows(view: str, rows: Sequence[Sequence[Any]]) -> Values:
-    return {
-        name: [row[i] for row in rows] for i, name in enumerate(FIELDS[view])
-    }
+    return {name: [row[i] for row in rows] for i, name in enumerate(FIELDS[view])}
 
 
 def _micros(time_ms: int | None) -> int | None:
@@ -163,16 +195,21 @@ def _micros(time_ms: int | None) -> int | None:
 
 
 def _consume_queue(reader: StoreReader, options: ReadOptions, part: ViewPart) -> Iterator[Values]:
-    if part.queue_id in reader.batch_queue_ids.get(part.topic, ()):
-        units = reader.batch_queue(part.topic, part.queue_id).units
-        yield _unit_values(part, units["queue_offset"], units, units["message_count"])
-    if part.queue_id not in reader.queue_ids.get(part.topic, ()):
-        return
-    queue = reader.queue(part.topic, part.queue_id)
-    extension = reader.extension(part.topic, part.queue_id)
+    for topic, queue_id in part.queues:
+        if queue_id in reader.batch_queue_ids.get(topic, ()):
+            units = reader.batch_queue(topic, queue_id).units
+            counts = units["message_count"]
+            yield _unit_values(topic, queue_id, units["queue_offset"], units, counts)
+        if queue_id in reader.queue_ids.get(topic, ()):
+            yield from _plain_queue(reader, topic, queue_id)
+
+
+def _plain_queue(reader: StoreReader, topic: str, queue_id: int) -> Iterator[Values]:
+    queue = reader.queue(topic, queue_id)
+    extension = reader.extension(topic, queue_id)
     for start in range(queue.min_offset, queue.max_offset, _ROWS_A_BATCH):
         numbers, units = queue.units(start, min(start + _ROWS_A_BATCH, queue.max_offset))
-        values = _unit_values(part, numbers, units, np.ones(len(units), np.int32))
+        values = _unit_values(topic, queue_id, numbers, units, np.ones(len(units), np.int32))
         if extension.files:
             found = [
                 extension.unit(int(code)) if code < -(1 << 31) else None
@@ -186,11 +223,12 @@ def _consume_queue(reader: StoreReader, options: ReadOptions, part: ViewPart) ->
         yield values
 
 
-def _unit_values(part: ViewPart, numbers: Any, units: Any, counts: Any) -> Values:
-    native = {name: units[name].astype(units[name].dtype.newbyteorder("=")) for name in units.dtype.names}
+def _unit_values(topic: str, queue_id: int, numbers: Any, units: Any, counts: Any) -> Values:
+    kinds = {name: units.dtype[name].newbyteorder("=") for name in units.dtype.names}
+    native = {name: units[name].astype(kind) for name, kind in kinds.items()}
     return {
-        "topic": [part.topic] * len(units),
-        "queue_id": [part.queue_id] * len(units),
+        "topic": [topic] * len(units),
+        "queue_id": [queue_id] * len(units),
         "queue_offset": np.asarray(numbers).astype(np.int64),
         "physical_offset": native["physical_offset"],
         "size": native["size"],
@@ -201,7 +239,12 @@ def _unit_values(part: ViewPart, numbers: Any, units: Any, counts: Any) -> Value
 
 
 def _index(reader: StoreReader, options: ReadOptions, part: ViewPart) -> Iterator[Values]:
-    file = next(one for one in reader.index.files if one.name == part.file)
+    for file in reader.index.files:
+        if file.name in part.files:
+            yield from _index_file(file)
+
+
+def _index_file(file: IndexFileView) -> Iterator[Values]:
     entries = file.entries()
     times = file.header.begin_timestamp + entries["seconds"].astype(np.int64) * 1000
     for start in range(0, len(entries), _ROWS_A_BATCH):
@@ -236,9 +279,7 @@ def _files(reader: StoreReader, options: ReadOptions, part: ViewPart) -> Iterato
         for file in queue.files:
             name = f"{queue.topic}/{queue.queue_id}/{file.name}"
             modified = _micros(file.modified_ms)
-            rows.append(
-                ("consumequeue", name, file.start, file.size, *[None] * 5, modified)
-            )
+            rows.append(("consumequeue", name, file.start, file.size, *[None] * 5, modified))
     for one in reader.index.files:
         header = one.header
         rows.append(
@@ -319,6 +360,8 @@ def _topics(reader: StoreReader, options: ReadOptions, part: ViewPart) -> Iterat
 
 
 def _checkpoint(reader: StoreReader, options: ReadOptions, part: ViewPart) -> Iterator[Values]:
+    if reader.state.checkpoint_problem is not None:
+        raise reader.state.checkpoint_problem
     page = reader.state.checkpoint
     if page is None:
         return

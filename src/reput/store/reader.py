@@ -420,7 +420,15 @@ class StoreReader:
         """
         found: list[StoredMessage] = []
         problems: list[CorruptRecord] = []
-        topics, problem = ({topic}, None) if topic else self._all_topics
+        topics, unknown = ({topic}, []) if topic else self._all_topics
+        for name in sorted(topics):
+            try:
+                hits = self.messages_by_key(name, text)
+            except CorruptRecord as error:
+                problems.append(error)
+                continue
+            problems += hits.unreadable
+            found += [one for one in hits.messages if one.unique_key == text]
         try:
             place = message_id.decode_offset_id(text)
             one = self.message_at(place.physical_offset)
@@ -429,28 +437,21 @@ class StoreReader:
         except CorruptRecord as error:
             problems.append(error)
         else:
-            found += [one] if one.store_host == place.store_host else []
-        for name in sorted(topics):
-            try:
-                hits = self.messages_by_key(name, text)
-            except CorruptRecord as error:
-                problems.append(error)
-                continue
-            problems += hits.unreadable
-            found += [one for one in hits.messages if one.unique_key == text and one not in found]
-        problems += [problem] if problem else []
+            if one.store_host == place.store_host and one not in found:
+                found.insert(0, one)
+        problems += unknown
         if problems and not found:
             raise problems[0]
         return found
 
     @cached_property
-    def _all_topics(self) -> tuple[set[str], CorruptRecord | None]:
+    def _all_topics(self) -> tuple[set[str], list[CorruptRecord]]:
         """Every topic that is known, and why there may be more."""
         names = {*self.queue_ids, *self.batch_queue_ids}
         try:
-            return names | set(self.topics()), None
+            return names | set(self.topics()), []
         except CorruptRecord as error:
-            return names, error
+            return names, [error]
 
     def messages_by_key(
         self,

@@ -233,6 +233,10 @@ def verify(reader: StoreReader, *, progress: Progress = _silent) -> Report:
 
 def _check_condition(reader: StoreReader, ledger: "_Ledger") -> None:
     state = reader.state
+    for path in (paths.ABORT, paths.LOCK):
+        entry = reader.folder.entry(path)
+        if entry is not None:
+            ledger.add_file(path, entry.size)
     if state.condition is Condition.RUNNING:
         text = f"process {state.lock_holder} is running on the store"
         ledger.add(Severity.NOTE, Kind.RUNNING, paths.LOCK, text)
@@ -294,7 +298,7 @@ class _Ledger:
         return Report(
             location=reader.location,
             condition=reader.state.condition,
-            files=tuple(self._verdicts()),
+            files=tuple(sorted(self._verdicts(), key=lambda file: file.path)),
             holes=tuple(sorted(self.holes, key=lambda one: one.damage.physical_offset)),
             findings=tuple(sorted(self.findings, key=lambda one: (-one.severity, one.path))),
             **counted,
@@ -614,7 +618,9 @@ class _Queues:
         return kind(self._reader, topic, queue_id, self._redispatch_from)
 
     def _is_deleted(self, topic: str) -> bool:
-        """Whether the topic table does not know a topic that has messages."""
+        """Whether a topic with messages is in no table; 4.5 keeps its own topics out of it."""
+        if names.is_system_topic(topic):
+            return False
         try:
             topics = self._reader.topics()
         except CorruptRecord:
@@ -661,7 +667,11 @@ class _Queues:
                 if queue.path.startswith(f"{family}/")
             }
             _check_queue_files(self._reader, self._ledger, files)
-        _check_queue_files(self._reader, self._ledger, _extension_files(self._reader))
+        extensions = _extension_files(self._reader)
+        _check_queue_files(self._reader, self._ledger, extensions)
+        for path, found in extensions.items():
+            for file in found:
+                self._ledger.add_file(f"{path}/{file.name}", file.size)
         for done, queue in enumerate(self._queues):
             counts = queue.check(self._ledger, log)
             self.unit_count += sum(counts.values())
@@ -867,7 +877,9 @@ class _Queue:
         self._claimed = np.zeros(0, np.bool_)
         """Units that point at their record, from the first one on."""
         self._wrong: defaultdict[Kind, list[Offsets]] = defaultdict(list)
-        """Queue offsets of units that are wrong by a record's word."""
+        """Queue offsets of units that point at their record, and do not agree with it."""
+        self._missed: list[Offsets] = []
+        """Queue offsets of records whose unit points elsewhere."""
         self._lacking: list[_Lacking] = []
         """Records for whose unit there is no place: no file, or filler."""
         self._unwritten: list[_Lacking] = []
@@ -896,10 +908,8 @@ class _Queue:
         self._unwritten += _lacking(rows[~is_written], self._redispatch_from)
         is_mine = is_written & (units["physical_offset"] == rows["physical_offset"])
         self._claim(numbers[is_mine])
-        wrong = {
-            Kind.QUEUE_OFFSET_TWICE: is_written & ~is_mine,
-            Kind.UNIT_WRONG_SIZE: is_mine & (units["size"] != rows["size"]),
-        }
+        self._missed.append(numbers[is_written & ~is_mine])
+        wrong = {Kind.UNIT_WRONG_SIZE: is_mine & (units["size"] != rows["size"])}
         if self._topic != names.SCHEDULE_TOPIC:  # there it is the time of delivery
             wrong[Kind.UNIT_WRONG_TAGS] = is_mine & (self._tags_codes(units) != rows["tags_code"])
         for kind, mask in wrong.items():
@@ -960,9 +970,6 @@ class _Queue:
         masks = self._judge(log, start, places, units["size"])
         for kind, parts in self._wrong.items():
             masks[kind] = _mask(np.concatenate(parts), start, len(units))
-        if Kind.QUEUE_OFFSET_TWICE in masks:
-            # A unit that points at the wrong place is one fault, not two.
-            masks[Kind.QUEUE_OFFSET_TWICE] &= ~masks[Kind.UNIT_WRONG_RECORD]
         wrong = _runs(masks[Kind.UNIT_WRONG_RECORD])[:_RUNS_MAX]
         texts = {first: self._describe(int(places[first])) for first, _ in wrong}
         for kind, mask in masks.items():
@@ -977,13 +984,15 @@ class _Queue:
         """Judge units: those that no record claimed, and the order of those that are right."""
         claimed = self._claimed[start - self._first : start - self._first + len(places)]
         claimed = np.pad(claimed, (0, len(places) - len(claimed)))
+        missed = _mask(np.concatenate([_NO_OFFSETS, *self._missed]), start, len(places))
         zero = sizes == 0
         blank = _is_blank(sizes, places)
         invalid = (sizes < 0) | (places < 0)
         other = ~(claimed | zero | blank | invalid)
-        expired = other & (places < log.start)
-        stale = other & (places >= log.end)
-        in_hole = other & log.in_hole(places)
+        unknown = other & ~missed
+        expired = unknown & (places < log.start)
+        stale = unknown & (places >= log.end)
+        in_hole = unknown & log.in_hole(places)
         wrong = other & ~(expired | stale | in_hole)
         if self._topic.startswith(names.LMQ_PREFIX):
             wrong = self._without_light(wrong, start, places)
@@ -995,6 +1004,7 @@ class _Queue:
             Kind.UNIT_IN_HOLE: in_hole,
             Kind.UNIT_WRONG_RECORD: wrong,
             Kind.UNIT_OUT_OF_ORDER: self._out_of_order(places, claimed | expired),
+            Kind.QUEUE_OFFSET_TWICE: missed & claimed,
         }
 
     def _is_behind_units(self, is_unit: Mask) -> Mask:
@@ -1468,7 +1478,7 @@ def _check_topics(reader: StoreReader, ledger: _Ledger) -> None:
     topics = reader.topics()
     with_queues = {*reader.queue_ids, *reader.batch_queue_ids}
     for topic in sorted(with_queues - set(topics)):
-        if topics and not topic.startswith(names.LMQ_PREFIX):
+        if topics and not topic.startswith(names.LMQ_PREFIX) and not names.is_system_topic(topic):
             text = f"does not name topic {topic}, which has queue files"
             ledger.add(Severity.NOTE, Kind.TOPIC, paths.TOPICS, text)
     unused = [

@@ -3,7 +3,6 @@
 import fcntl
 import functools
 import hashlib
-import os
 import re
 import subprocess
 import sys
@@ -48,6 +47,9 @@ RECOVERED = [
     for version in golden.VERSIONS
     for variant in golden.torn_recovered(version)
 ]
+
+JAVA_HITS_MAX = 64
+"""``maxMsgsNumBatch``: a lookup in Java finds no more."""
 
 each_store = pytest.mark.parametrize(("version", "name"), golden.STORES)
 each_opened_store = pytest.mark.parametrize(("version", "name"), OPENED)
@@ -160,8 +162,10 @@ def test_log_files_and_what_their_records_say(version: str, name: str) -> None:
     manifest = golden.manifest(version, name)
     stored = golden.messages(version, name)
     found = list(reader_of(version, name).log_file_states())
-    assert [(one.file.name, one.file.size) for one in found] == [
-        (file["name"], file["size"]) for file in manifest["log"]["files"]
+    assert [(f"commitlog/{one.file.name}", one.file.size) for one in found] == [
+        (file["path"], file["size"])
+        for file in manifest["files"]
+        if file["path"].startswith("commitlog/")
     ]
     for one in found:
         file = one.file
@@ -222,7 +226,7 @@ def lost_records(version: str, name: str) -> list[dict[str, Any]]:
     """The records of ``clean`` that the damage took: what its description names.
 
     Java's own recovery takes more: it cuts the log at the first bad record, in memory. On disk the
-    records and units behind the cut are as before, so here they are still messages (anchors D5, D6).
+    records and units behind the cut are as before, so here they are still messages (D5, D6).
     """
     stored = golden.messages(version, "clean")
     text = torn_entry(version, name)["damage"]
@@ -525,7 +529,7 @@ def test_messages_of_every_queue(version: str, name: str) -> None:
     OPENED + [one for one in RECOVERED if "index" in one[1] or "late" in one[1]],
 )
 def test_keys_find_what_java_finds(version: str, name: str) -> None:
-    """And more: all hits, not the first 32; Java's are filtered by text and time (anchors D8, D10)."""
+    """And more: all hits, not the first 32. Java's are filtered by text and time (D8, D10)."""
     manifest = golden.manifest(version, name)
     stored = {one["commitLogOffset"]: one for one in golden.messages(version, name)}
     reader = reader_of(version, name)
@@ -547,7 +551,8 @@ def test_keys_find_what_java_finds(version: str, name: str) -> None:
             assert one.topic == query["topic"]
             assert query["key"] in [one.unique_key, *one.keys]
             assert begin <= one.store_timestamp <= end
-        if len(query["indexOffsets"]) < query["max"] and begin == manifest["queries"][0]["begin"]:
+        is_all = len(query["indexOffsets"]) < min(query["max"], JAVA_HITS_MAX)
+        if is_all and begin == manifest["queries"][0]["begin"]:
             known = {at for at in found if at in stored}
             assert known == java
 
@@ -674,8 +679,8 @@ def test_d15_with_damage_and_holes(tmp_path: Path) -> None:
         (2, lambda path: path.write_bytes(b"\xaa" * 4096)),
     ):
         damage(built.log_file(number))
-    built.queue_file("TopicA", 0, 4).unlink()
     at = built.queue_file("TopicA", 0, 7)
+    built.queue_file("TopicA", 0, 4).unlink()
     data = bytearray(at.read_bytes())
     data[40:60] = cq_unit.pack(cq_unit.Unit(-5, -1, 0))
     data[60:80] = cq_unit.pack(cq_unit.Unit(0, cq_unit.PRE_BLANK_SIZE, 0))
@@ -798,7 +803,7 @@ def rewritten(
     fresh = [
         message(
             body=body if same_sizes else bytes(33 + i),
-            keys=f"new-{i}",
+            keys=f"new-{20 + i}",
             store_timestamp=later + i,
         )
         for i in range(4)
@@ -809,10 +814,10 @@ def rewritten(
     (new,) = store_builder.log_files(whole, 8192).values()
     data[:end] = new[:end]
     built.log_file().write_bytes(data)
-    (queue,) = store_builder.queue_files(whole, built.queue_file_units)["TopicA", 0], None
+    queue = store_builder.queue_files(whole, built.queue_file_units)["TopicA", 0]
     for file in (root / "consumequeue" / "TopicA" / "0").iterdir():
         file.unlink()
-    for start, units in queue[0].items():
+    for start, units in queue.items():
         (root / "consumequeue" / "TopicA" / "0" / f"{start:020d}").write_bytes(units)
     if is_crashed:
         (root / "abort").touch()
@@ -1029,8 +1034,7 @@ def test_d21_property_strings_with_and_without_the_last_separator(
 @each_version
 def test_d21_java_wrote_both_kinds(version: str) -> None:
     ends = {one.property_bytes[-1:] == b"\x02" for one in reader_of(version, "clean").messages()}
-    # Java 4.9 ends strings that it appended to itself.
-    assert ends == {"4.5.2": {True}, "4.9.7": {True, False}, "5.5.0": {True}}[version]
+    assert ends == {version != "4.9.7"}
 
 
 def test_d37_properties_come_from_property_bytes_only(tmp_path: Path) -> None:
@@ -1384,64 +1388,52 @@ def test_a_reader_beside_a_writer_sees_whole_records_only(order: str, with_queue
             assert list(live_reader(named).messages()) == sent[: i + 1]
 
 
+WRITER = """
+import mmap, pathlib, sys, time
+
+root, order = pathlib.Path(sys.argv[1]), sys.argv[2]
+files = {}
+for path in (root / "store/commitlog").iterdir():
+    with path.open("r+b") as file:
+        written = mmap.mmap(file.fileno(), 0)
+    files[int(path.name)] = (root / path.name).read_bytes(), written
+print("ready", flush=True)
+end = 0
+for line in (root / "places").read_text().split("\\n"):
+    offset, size = map(int, line.split())
+    start = offset - offset % 65536
+    if end < start:  # the blank
+        whole, written = files[start - 65536]
+        place = end - start + 65536
+        written[place : place + 8] = whole[place : place + 8]
+    whole, written = files[start]
+    at = offset - start
+    for low in range(at + 4 * (order == "size last"), at + size, 64):
+        high = min(low + 64, at + size)
+        written[low:high] = whole[low:high]
+    written[at : at + 4] = whole[at : at + 4]
+    end = offset + size
+    time.sleep(0.002)
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.crash
 @pytest.mark.parametrize("order", ["naive", "size last"])
 def test_a_reader_beside_a_writing_process(tmp_path: Path, order: str) -> None:
     """A real file, mapped by another process that writes records into it."""
     sent = store_builder.place(
-        [
-            message(body=os.urandom(0) + bytes([i % 251]) * (i % 900), keys=f"k{i}")
-            for i in range(400)
-        ],
-        65536,
+        [message(body=bytes([i % 251]) * (i % 900), keys=f"k{i}") for i in range(400)], 65536
     )
-    root = tmp_path / "store"
-    built = store_builder.build(root, [], is_crashed=True)
-    log = root / "commitlog"
-    log.mkdir()
-    records = tmp_path / "records"
-    whole = store_builder.log_files(sent, 65536)
-    with records.open("wb") as out:
-        for one in sent:
-            out.write(one.physical_offset.to_bytes(8, "big") + record.encode(one))
-    blanks = {
-        one.physical_offset - 65536 * 0: one
-        for one in sent
-        if one.physical_offset % 65536 == 0 and one.physical_offset
-    }
-    for start, data in whole.items():
-        (log / f"{start:020d}").write_bytes(bytes(65536))
+    root = store_builder.build(tmp_path / "store", [], is_crashed=True).root
+    (root / "commitlog").mkdir()
+    for start, data in store_builder.log_files(sent, 65536).items():
+        (root / "commitlog" / f"{start:020d}").write_bytes(bytes(65536))
         (tmp_path / f"{start:020d}").write_bytes(data)
-    code = (
-        "import mmap, struct, sys, time, pathlib\n"
-        "log, records, golden, order = sys.argv[1:]\n"
-        "data = open(records, 'rb').read()\n"
-        "maps = {}\n"
-        "for path in pathlib.Path(log).iterdir():\n"
-        "    maps[int(path.name)] = mmap.mmap(open(path, 'r+b').fileno(), 0)\n"
-        "print('ready', flush=True)\n"
-        "at, end = 0, 0\n"
-        "while at < len(data):\n"
-        "    offset, size = struct.unpack_from('>qi', data, at)\n"
-        "    record = data[at + 8 : at + 8 + size]\n"
-        "    start = offset - offset % 65536\n"
-        "    if end < start:\n"
-        "        whole = open(f'{golden}/{start - 65536:020d}', 'rb').read()\n"
-        "        place = end - start + 65536\n"
-        "        maps[start - 65536][place : place + 8] = whole[place : place + 8]\n"
-        "    place = offset - start\n"
-        "    skip = 4 if order == 'size last' else 0\n"
-        "    for low in range(skip, size, 64):\n"
-        "        part = record[low : low + 64]\n"
-        "        maps[start][place + low : place + low + len(part)] = part\n"
-        "    maps[start][place : place + 4] = record[:4]\n"
-        "    end = offset + size\n"
-        "    at += 8 + size\n"
-        "    time.sleep(0.002)\n"
+    (tmp_path / "places").write_text(
+        "\n".join(f"{one.physical_offset} {one.store_size}" for one in sent)
     )
-    assert blanks
-    command = [sys.executable, "-c", code, str(log), str(records), str(tmp_path), order]
+    command = [sys.executable, "-c", WRITER, str(tmp_path), order]
     seen = -1
     rounds = 0
     with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
@@ -1450,7 +1442,7 @@ def test_a_reader_beside_a_writing_process(tmp_path: Path, order: str) -> None:
         is_done = False
         while not is_done:
             is_done = writer.poll() is not None
-            reader = StoreReader.open(str(built.root), allow_live=True)
+            reader = StoreReader.open(str(root), allow_live=True)
             found = list(reader.messages())
             assert found == sent[: len(found)]
             assert len(found) >= seen
@@ -1459,9 +1451,8 @@ def test_a_reader_beside_a_writing_process(tmp_path: Path, order: str) -> None:
             rounds += 1
     assert writer.returncode == 0
     assert seen == len(sent) - 1, "nothing says that the last one is whole"
-    assert rounds > 10
-    crashed = StoreReader.open(str(built.root))
-    assert list(crashed.messages()) == sent
+    assert rounds > 5
+    assert list(StoreReader.open(str(root)).messages()) == sent
 
 
 # --- the builder ----------------------------------------------------------

@@ -1,0 +1,649 @@
+"""Stores with every kind of damage: each answer is right or an error that is documented.
+
+A row may differ from what was written only in a field that nothing else in the record repeats, and
+only where the very byte was damaged. Everything else comes out as it was. Nothing hangs and nothing
+raises what is not a ``ReputError``.
+
+What repeats what: lengths, magic and physical offset frame a record; BODYCRC covers the body; with
+``__CRC32#`` all of a record is covered. The other fields stand alone.
+"""
+
+import random
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import golden
+import store_builder
+from reput.errors import CorruptRecord, NotInStore, ReputError, StoreUnavailable
+from reput.format import message as record, message_id, sys_flag as flags
+from reput.format.message import StoredMessage
+from reput.store.commit_log_view import Damage
+from reput.store.reader import Boundary, StoreReader
+from store_builder import MemoryFolder, message
+
+pytestmark = [pytest.mark.crash, pytest.mark.slow]
+
+FILE_BYTES = 4096
+END_OF_TIME_MS = (1 << 63) - 1
+STAND_ALONE = {
+    "queue_id",
+    "flag",
+    "queue_offset",
+    "sys_flag",
+    "born_timestamp",
+    "born_host",
+    "store_timestamp",
+    "store_host",
+    "reconsume_times",
+    "prepared_transaction_offset",
+    "topic",
+    "property_bytes",
+}
+"""Fields of a message that a damaged byte can change unnoticed."""
+COMPARED = [one.name for one in fields(StoredMessage) if one.name != "properties"]
+
+
+class Sample(NamedTuple):
+    """A small store and what is in it."""
+
+    folder: MemoryFolder
+    messages: list[StoredMessage]
+    fields: list[str]
+    """What each byte of the log belongs to; empty behind the last record of a file."""
+    owners: list[int]
+    """Which message each byte of the log belongs to; -1 for none."""
+
+    @property
+    def log_paths(self) -> list[str]:
+        return [path for path in self.folder.files if path.startswith("commitlog/")]
+
+    @property
+    def reader(self) -> StoreReader:
+        return StoreReader(self.folder)
+
+
+def layout(one: StoredMessage) -> list[tuple[str, int]]:
+    """The fields of a record and their bytes, written down from rocketmq-facts 1.1."""
+    topic = len(one.topic.encode())
+    return [
+        ("store_size", 4),
+        ("magic", 4),
+        ("body_crc", 4),
+        ("queue_id", 4),
+        ("flag", 4),
+        ("queue_offset", 8),
+        ("physical_offset", 8),
+        ("sys_flag", 4),
+        ("born_timestamp", 8),
+        ("born_host", 20 if one.sys_flag & 0x10 else 8),
+        ("store_timestamp", 8),
+        ("store_host", 20 if one.sys_flag & 0x20 else 8),
+        ("reconsume_times", 4),
+        ("prepared_transaction_offset", 8),
+        ("body_length", 4),
+        ("body", len(one.body)),
+        ("topic_length", 2 if topic > 127 else 1),
+        ("topic", topic),
+        ("property_length", 2),
+        ("property_bytes", len(one.property_bytes)),
+    ]
+
+
+def sample_messages() -> list[StoredMessage]:
+    """All shapes a record can have, over three files of 4 KB."""
+    v6 = {"born_host": store_builder.HOST_V6, "store_host": store_builder.HOST_V6}
+    shapes = [
+        message("TopicA", b"plain", keys="k0 shared", tags="TagA", unique_key="A" * 32),
+        message("TopicA", b"", keys="shared"),
+        message("TopicB", bytes(200), queue_id=1, flag=-1, reconsume_times=3),
+        message("%RETRY%" + "x" * 140, b"long topic", keys="shared"),
+        message("TopicA", b"v6", keys="k4 shared", **v6),
+        message("TopicB", b"\xda\xa3\x20\xa7" * 9, queue_id=1, keys="k5"),
+        message("TopicA", b"commit", sys_flag=flags.TRANSACTION_COMMIT, keys="k6"),
+        message("TopicB", b"", queue_id=1),
+        message("TopicA", b"prepared", sys_flag=flags.TRANSACTION_PREPARED, keys="k8"),
+        message("TopicA", bytes(range(256)), tags="TagB", keys="k9 shared"),
+    ]
+    return [replace(one, flag=i) for i, one in enumerate(shapes * 5)]
+
+
+def make_sample(root: Path, *, record_crc: bool = False) -> Sample:
+    built = store_builder.build(
+        root, sample_messages(), log_file_bytes=FILE_BYTES, slots=5, record_crc=record_crc
+    )
+    assert 3 <= len(list((root / "commitlog").iterdir())) <= 5
+    names: list[str] = []
+    owners: list[int] = []
+    for i, one in enumerate(built.messages):
+        names += [""] * (one.physical_offset - len(names))
+        owners += [-1] * (one.physical_offset - len(owners))
+        for name, size in layout(one):
+            names += [name] * size
+            owners += [i] * size
+        assert len(names) == one.physical_offset + one.store_size
+    room = len(list((root / "commitlog").iterdir())) * FILE_BYTES - len(names)
+    folder = MemoryFolder.load(root)
+    return Sample(folder, built.messages, names + [""] * room, owners + [-1] * room)
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Sample:
+    return make_sample(tmp_path_factory.mktemp("plain") / "store")
+
+
+@pytest.fixture(scope="module")
+def crc_sample(tmp_path_factory: pytest.TempPathFactory) -> Sample:
+    return make_sample(tmp_path_factory.mktemp("crc") / "store", record_crc=True)
+
+
+# --- what has to hold -----------------------------------------------------
+
+
+def differences(one: StoredMessage, other: StoredMessage) -> set[str]:
+    return {name for name in COMPARED if getattr(one, name) != getattr(other, name)}
+
+
+def check_rows(
+    sample: Sample, reader: StoreReader, damaged: set[int], *, may_end_early: bool = False
+) -> None:
+    """Compare a walk with what was written; ``damaged`` are the bytes of the log that changed."""
+    touched = {sample.owners[at] for at in damaged} - {-1}
+    batches = list(reader.walk())
+    runs = [run for batch in batches for run in batch.damage]
+    rest = [tail for tail in (reader.tail.torn, reader.tail.stale) if tail is not None]
+    by_place = {one.physical_offset: i for i, one in enumerate(sample.messages)}
+    seen = set()
+    for one in reader.messages():
+        assert one.physical_offset in by_place, "no message was here"
+        i = by_place[one.physical_offset]
+        seen.add(i)
+        wrong = differences(one, sample.messages[i])
+        if i not in touched:
+            assert wrong == set()
+        else:
+            allowed = {sample.fields[at] for at in damaged if sample.owners[at] == i}
+            assert wrong <= allowed & STAND_ALONE
+    assert len(seen) == sum(len(batch.positions) for batch in batches)
+    for i, one in enumerate(sample.messages):
+        if i in seen:
+            continue
+        is_told = any(covers(run, one.physical_offset) for run in [*runs, *rest])
+        is_behind = may_end_early and one.physical_offset >= reader.end_offset
+        assert i in touched or is_behind, f"message {i} is lost, and was not damaged"
+        assert is_told or is_behind, f"message {i} is lost in silence"
+
+
+def covers(run: Damage, physical_offset: int) -> bool:
+    return run.physical_offset <= physical_offset < run.end
+
+
+def check_lookups(sample: Sample, reader: StoreReader, wanted: Iterable[int]) -> None:
+    """Ask for some messages in every way: the right one comes, or a documented error."""
+    walked = {one.physical_offset: one for one in reader.messages()}
+    for i in wanted:
+        one = sample.messages[i]
+        good = walked.get(one.physical_offset)
+        try:
+            assert reader.message_at(one.physical_offset) == good
+        except (CorruptRecord, NotInStore):
+            assert good is None
+        if flags.is_queued(one.sys_flag):
+            where = (one.topic, one.queue_id, one.queue_offset)
+            try:
+                found = reader.message_in_queue(*where)
+            except (CorruptRecord, NotInStore):
+                pass
+            else:
+                assert found == good
+                assert (found.topic, found.queue_id, found.queue_offset) == where
+        for key in one.keys:
+            try:
+                hits = reader.messages_by_key(one.topic, key)
+            except CorruptRecord:
+                continue
+            assert all(hit == walked[hit.physical_offset] for hit in hits.messages)
+            assert all(key in hit.keys and hit.topic == one.topic for hit in hits.messages)
+        for text in filter(None, (message_id.offset_id(one), one.unique_key)):
+            try:
+                by_id = reader.messages_by_id(text, one.topic)
+            except CorruptRecord:
+                continue
+            assert all(hit == walked[hit.physical_offset] for hit in by_id)
+        for boundary in Boundary:
+            at = reader.offset_by_time(one.topic, one.queue_id, one.store_timestamp, boundary)
+            queue = reader.queue(one.topic, one.queue_id)
+            assert queue.min_offset <= at <= queue.max_offset
+
+
+def changed_log(sample: Sample, physical_offset: int, data: bytes) -> tuple[StoreReader, set[int]]:
+    """A reader of the store with other bytes at an offset of the log, and which bytes differ."""
+    path = sample.log_paths[physical_offset // FILE_BYTES]
+    whole = bytearray(sample.folder.files[path])
+    at = physical_offset % FILE_BYTES
+    data = data[: FILE_BYTES - at]
+    damaged = {physical_offset + i for i, byte in enumerate(data) if whole[at + i] != byte}
+    whole[at : at + len(data)] = data
+    return StoreReader(sample.folder.changed(path, whole)), damaged
+
+
+def byte_at(sample: Sample, physical_offset: int) -> int:
+    return sample.folder.files[sample.log_paths[physical_offset // FILE_BYTES]][
+        physical_offset % FILE_BYTES
+    ]
+
+
+# --- the log --------------------------------------------------------------
+
+
+def test_the_sample_is_whole(sample: Sample, crc_sample: Sample) -> None:
+    for one in (sample, crc_sample):
+        assert list(one.reader.messages()) == one.messages
+        check_rows(one, one.reader, set())
+        check_lookups(one, one.reader, range(len(one.messages)))
+
+
+@pytest.mark.parametrize("mask", [0xFF, 0x01, 0x80])
+def test_every_byte_of_the_log_changed(sample: Sample, mask: int) -> None:
+    step = 1 if mask == 0xFF else 3
+    for at in range(0, len(sample.fields), step):
+        reader, damaged = changed_log(sample, at, bytes([byte_at(sample, at) ^ mask]))
+        check_rows(sample, reader, damaged)
+        if at % 11 == 0:
+            i = sample.owners[at]
+            check_lookups(sample, reader, {max(i - 1, 0), max(i, 0), i + 1} - {50})
+
+
+def test_every_byte_changed_of_records_with_a_checksum_of_their_own(crc_sample: Sample) -> None:
+    """No row differs then, but where the checksum itself can no longer be recognised."""
+    for at in range(0, len(crc_sample.fields), 2):
+        reader, damaged = changed_log(crc_sample, at, bytes([byte_at(crc_sample, at) ^ 0xFF]))
+        check_rows(crc_sample, reader, damaged)
+        i = crc_sample.owners[at]
+        if i < 0:
+            continue
+        one = crc_sample.messages[i]
+        is_trailer = at >= one.physical_offset + one.store_size - record.CRC_PROPERTY_BYTES
+        wrong = [
+            differences(found, one)
+            for found in reader.messages()
+            if found.physical_offset == one.physical_offset
+        ]
+        assert all(not names or (is_trailer and names == {"property_bytes"}) for names in wrong)
+
+
+def test_every_16_bytes_of_the_log_zeroed(sample: Sample) -> None:
+    for at in range(0, len(sample.fields), 8):
+        reader, damaged = changed_log(sample, at, bytes(16))
+        check_rows(sample, reader, damaged)
+        if at % 24 == 0:
+            owners = {sample.owners[one] for one in damaged} - {-1}
+            check_lookups(sample, reader, owners | {0, 49})
+
+
+@pytest.mark.parametrize("length", [64, 300, 512, 1024, 4096])
+def test_sectors_of_the_log_lost(sample: Sample, length: int) -> None:
+    source = random.Random(length)
+    for at in range(0, len(sample.fields), max(length // 2, 128)):
+        for data in (bytes(length), source.randbytes(length), b"\xff" * length):
+            reader, damaged = changed_log(sample, at, data)
+            check_rows(sample, reader, damaged)
+
+
+def test_the_log_cut_at_every_byte(sample: Sample) -> None:
+    """Each of its files, as by a copy that was not finished."""
+    for number, path in enumerate(sample.log_paths):
+        data = sample.folder.files[path]
+        for length in range(0, FILE_BYTES, 3):
+            reader = StoreReader(sample.folder.changed(path, data[:length]))
+            damaged = set(range(number * FILE_BYTES + length, (number + 1) * FILE_BYTES))
+            check_rows(sample, reader, damaged)
+            if length % 99 == 0:
+                check_lookups(sample, reader, range(0, 50, 7))
+
+
+@pytest.mark.parametrize("with_abort", [False, True])
+@pytest.mark.parametrize("with_queues", [False, True])
+def test_the_last_bytes_of_the_log_never_written(
+    sample: Sample, with_abort: bool, with_queues: bool
+) -> None:
+    """A crash at every byte of the last records: a prefix of the messages comes out."""
+    files = {
+        path: data
+        for path, data in sample.folder.files.items()
+        if with_queues or path.startswith("commitlog/")
+    }
+    if with_abort:
+        files["abort"] = b""
+    path = sample.log_paths[-1]
+    start = (len(sample.log_paths) - 1) * FILE_BYTES
+    end = sample.messages[-1].physical_offset + sample.messages[-1].store_size
+    for length in range(end - start + 1):
+        cut = bytes(sample.folder.files[path][:length]).ljust(FILE_BYTES, b"\0")
+        reader = StoreReader(MemoryFolder({**files, path: cut}))
+        found = list(reader.messages())
+        whole = [
+            one for one in sample.messages if one.physical_offset + one.store_size <= start + length
+        ]
+        last = len(whole)
+        # The zeros of a record's own end may not have been lost at all; its properties have no
+        # checksum, so a record whose lengths are there is whole.
+        assert found[:last] == whole
+        for one, wanted in zip(found[last:], sample.messages[last:], strict=False):
+            assert differences(one, wanted) <= {"property_bytes"}
+        assert len(found) <= last + 1
+        if with_abort and not with_queues:
+            assert [run for batch in reader.walk() for run in batch.damage] == []
+            if length and reader.tail.torn is not None:
+                assert reader.tail.torn.physical_offset == reader.end_offset
+
+
+def test_each_file_deleted(sample: Sample) -> None:
+    for path in sample.folder.files:
+        reader = StoreReader(sample.folder.changed(path, None))
+        if not path.startswith("commitlog/"):
+            assert list(reader.messages()) == sample.messages
+            check_lookups(sample, reader, range(50))
+            continue
+        number = sample.log_paths.index(path)
+        damaged = set(range(number * FILE_BYTES, (number + 1) * FILE_BYTES))
+        lost = {sample.owners[at] for at in damaged}
+        expected = [one for i, one in enumerate(sample.messages) if i not in lost]
+        assert list(reader.messages()) == expected
+        check_lookups(sample, reader, range(50))
+        is_inner = 0 < number < len(sample.log_paths) - 1
+        runs = [run for batch in reader.walk() for run in batch.damage]
+        missing = [(run.physical_offset, run.length) for run in runs]
+        assert missing == ([(number * FILE_BYTES, FILE_BYTES)] if is_inner else [])
+        for i in lost - {-1}:
+            with pytest.raises(NotInStore):
+                reader.message_at(sample.messages[i].physical_offset)
+
+
+def test_several_damages_at_once(sample: Sample) -> None:
+    source = random.Random(7)
+    for _ in range(300):
+        folder = sample.folder
+        damaged: set[int] = set()
+        for _ in range(source.randint(2, 6)):
+            at = source.randrange(len(sample.fields))
+            length = source.choice((1, 4, 20, 100))
+            path = sample.log_paths[at // FILE_BYTES]
+            whole = bytearray(folder.files[path])
+            place = at % FILE_BYTES
+            length = min(length, FILE_BYTES - place)
+            whole[place : place + length] = source.randbytes(length)
+            damaged |= set(range(at, at + length))
+            folder = folder.changed(path, whole)
+        reader = StoreReader(folder)
+        check_rows(sample, reader, damaged)
+        check_lookups(sample, reader, source.sample(range(50), 3))
+
+
+def test_garbage_in_place_of_the_log(sample: Sample) -> None:
+    source = random.Random(8)
+    for kind in range(4):
+        folder = sample.folder
+        for path in sample.log_paths:
+            data = (
+                bytes(FILE_BYTES),
+                b"\xff" * FILE_BYTES,
+                source.randbytes(FILE_BYTES),
+                b"",
+            )[kind]
+            folder = folder.changed(path, data)
+        for abort in (False, True):
+            reader = StoreReader(folder.changed("abort", b"") if abort else folder)
+            assert list(reader.messages()) == []
+            check_lookups(sample, reader, range(0, 50, 9))
+            list(reader.log_file_states())
+
+
+# --- queues ---------------------------------------------------------------
+
+
+def queue_paths(sample: Sample) -> list[str]:
+    return [path for path in sample.folder.files if path.startswith("consumequeue/")]
+
+
+def check_with_damaged_queue(sample: Sample, reader: StoreReader, path: str) -> None:
+    """The log does not need the queues; a queue gives its messages or errors."""
+    assert list(reader.messages()) == sample.messages
+    _, topic, queue_id, _ = path.split("/")
+    where = (topic, int(queue_id))
+    queue = reader.queue(*where)
+    expected = {
+        one.queue_offset: one
+        for one in sample.messages
+        if (one.topic, one.queue_id) == where and flags.is_queued(one.sys_flag)
+    }
+    for number in range(queue.min_offset, queue.max_offset):
+        try:
+            found = reader.message_in_queue(*where, number)
+        except (CorruptRecord, NotInStore):
+            continue
+        assert found == expected[number]
+    for boundary in Boundary:
+        for one in list(expected.values())[::5]:
+            at = reader.offset_by_time(*where, one.store_timestamp, boundary)
+            assert queue.min_offset <= at <= queue.max_offset
+
+
+@pytest.mark.parametrize("mask", [0xFF, 0x01])
+def test_every_byte_of_the_queues_changed(sample: Sample, mask: int) -> None:
+    for path in queue_paths(sample):
+        data = sample.folder.files[path]
+        for at in range(0, len(data), 1 if mask == 0xFF else 2):
+            changed = bytearray(data)
+            changed[at] ^= mask
+            reader = StoreReader(sample.folder.changed(path, changed))
+            check_with_damaged_queue(sample, reader, path)
+
+
+def test_queues_zeroed_and_cut(sample: Sample) -> None:
+    for path in queue_paths(sample):
+        data = sample.folder.files[path]
+        for at in range(0, len(data), 10):
+            zeroed = bytearray(data)
+            zeroed[at : at + 16] = bytes(16)
+            for changed in (zeroed, data[:at]):
+                reader = StoreReader(sample.folder.changed(path, changed))
+                check_with_damaged_queue(sample, reader, path)
+
+
+def test_one_lost_unit_does_not_hide_the_others(sample: Sample) -> None:
+    """Nor does it move the ends of the queue."""
+    for path in queue_paths(sample):
+        _, topic, queue_id, start = path.split("/")
+        whole = sample.reader.queue(topic, int(queue_id))
+        first = int(start) // 20
+        stop = min(whole.max_offset, first + 20)
+        for number in range(first, stop - 1):
+            data = bytearray(sample.folder.files[path])
+            data[(number - first) * 20 : (number - first + 1) * 20] = bytes(20)
+            reader = StoreReader(sample.folder.changed(path, data))
+            queue = reader.queue(topic, int(queue_id))
+            assert queue.max_offset == whole.max_offset
+            for other in range(whole.min_offset, whole.max_offset):
+                if other == number:
+                    with pytest.raises(NotInStore):
+                        reader.message_in_queue(topic, int(queue_id), other)
+                else:
+                    found = reader.message_in_queue(topic, int(queue_id), other)
+                    assert found.queue_offset == other
+
+
+# --- index, checkpoint, tables --------------------------------------------
+
+
+def damaged_files(data: bytes | bytearray, step: int) -> Iterator[bytes]:
+    """Each byte changed, each 16 bytes zeroed, cut at each byte."""
+    for at in range(0, len(data), step):
+        changed = bytearray(data)
+        changed[at] ^= 0xFF
+        yield bytes(changed)
+        changed = bytearray(data)
+        changed[at : at + 16] = bytes(16)
+        yield bytes(changed)
+        yield bytes(data[:at])
+
+
+def test_damaged_index_files(sample: Sample) -> None:
+    """A lookup gives messages that have the key, or an error; ids are found without an index."""
+    (path, *_) = (path for path in sample.folder.files if path.startswith("index/"))
+    by_place = {one.physical_offset: one for one in sample.messages}
+    for data in damaged_files(sample.folder.files[path], 3):
+        reader = StoreReader(sample.folder.changed(path, data))
+        for topic, key in (("TopicA", "shared"), ("TopicA", "k0"), ("TopicB", "k5"), ("T", "x")):
+            try:
+                hits = reader.messages_by_key(topic, key)
+            except CorruptRecord as error:
+                assert error.file == path  # noqa: PT017 - raising is allowed
+                continue
+            for hit in hits.messages:
+                assert hit == by_place[hit.physical_offset]
+                assert hit.topic == topic
+                assert key in hit.keys
+        one = sample.messages[12]
+        assert reader.messages_by_id(message_id.offset_id(one), one.topic) == [one]
+
+
+def test_damaged_checkpoints(sample: Sample) -> None:
+    """It is shown as it is, cut ones are told; the messages do not depend on it."""
+    for data in damaged_files(bytes(sample.folder.files["checkpoint"][:120]), 1):
+        for abort in (False, True):
+            folder = sample.folder.changed("checkpoint", data)
+            reader = StoreReader(folder.changed("abort", b"") if abort else folder)
+            state = reader.state
+            assert (state.checkpoint_problem is not None) == (0 < len(data) < 48)
+            assert reader.end_offset == sample.reader.end_offset
+            assert list(reader.messages(0, 500)) == list(sample.reader.messages(0, 500))
+
+
+@pytest.mark.parametrize("name", ["topics", "consumerOffset", "subscriptionGroup", "delayOffset"])
+def test_damaged_tables(sample: Sample, name: str) -> None:
+    path = f"config/{name}.json"
+    for data in damaged_files(sample.folder.files[path], 2):
+        reader = StoreReader(sample.folder.changed(path, data))
+        for ask in (
+            reader.topics,
+            reader.consumer_offsets,
+            reader.subscription_groups,
+            reader.delay_offsets,
+            reader.delay_progress,
+            reader.broker_name,
+        ):
+            try:
+                ask()
+            except CorruptRecord as error:
+                assert error.file == path  # noqa: PT017 - raising is allowed
+        assert reader.end_offset == sample.reader.end_offset
+
+
+# --- on disk, as a user would see it --------------------------------------
+
+
+def test_damaged_folders_are_opened_or_refused(tmp_path: Path) -> None:
+    """Any file of a store replaced by nothing, a folder, garbage."""
+    built = store_builder.build(tmp_path / "store", sample_messages(), has_next_file=True)
+    source = random.Random(9)
+    for path in sorted(one for one in built.root.rglob("*") if one.is_file()):
+        whole = path.read_bytes()
+        for kind in ("empty", "folder", "garbage", "long", "gone"):
+            path.unlink()
+            if kind == "folder":
+                path.mkdir()
+            elif kind != "gone":
+                content = {"empty": b"", "garbage": source.randbytes(200), "long": whole * 2}
+                path.write_bytes(content[kind])
+            check_any_folder(built)
+            if kind == "folder":
+                path.rmdir()
+            elif kind != "gone":
+                path.unlink()
+            path.write_bytes(whole)
+    assert list(StoreReader.open(str(built.root)).messages()) == built.messages
+
+
+def check_any_folder(built: store_builder.Built) -> None:
+    by_place = {one.physical_offset: one for one in built.messages}
+    try:
+        reader = StoreReader.open(str(built.root))
+    except StoreUnavailable:
+        return
+    for ask in (
+        lambda: list(reader.messages()),
+        lambda: list(reader.log_file_states()),
+        lambda: [queue.max_offset for queue in reader.queues()],
+        lambda: reader.messages_by_key("TopicA", "shared").messages,
+        lambda: reader.messages_by_id("A" * 32),
+        lambda: [reader.message_in_queue("TopicA", 0, 3)],
+        lambda: [reader.message_at(by_place[0].physical_offset)],
+        reader.topics,
+        reader.delay_progress,
+    ):
+        try:
+            found = ask()
+        except ReputError:
+            continue
+        for one in found:
+            if isinstance(one, StoredMessage):
+                assert one == by_place[one.physical_offset]
+
+
+@pytest.mark.parametrize("version", golden.VERSIONS)
+def test_bytes_of_a_golden_log_changed(version: str) -> None:
+    """Of a store that Java wrote: only the record with the byte is another, or damage."""
+    folder = MemoryFolder.load(golden.unpack(version, "clean"))
+    file_bytes = int(golden.manifest(version, "clean")["config"]["mappedFileSizeCommitLog"])
+    original = list(StoreReader(folder).messages())
+    source = random.Random(version)
+    for _ in range(40):
+        one = source.choice(original)
+        at = one.physical_offset + source.randrange(one.store_size)
+        start = at - at % file_bytes
+        path = f"commitlog/{start:020d}"
+        data = bytearray(folder.files[path])
+        data[at - start] ^= 1 << source.randrange(8)
+        reader = StoreReader(folder.changed(path, data))
+        low, high = max(start, 0), start + file_bytes
+        expected = [m for m in original if low <= m.physical_offset < high]
+        found = {m.physical_offset: m for m in reader.messages(low, high)}
+        runs = [run for batch in reader.walk(low, high) for run in batch.damage]
+        for wanted in expected:
+            if wanted != one:
+                assert found.pop(wanted.physical_offset) == wanted
+        if one.physical_offset in found:
+            names = differences(found.pop(one.physical_offset), one)
+            assert names <= STAND_ALONE
+            assert len(names) == 1
+        else:
+            assert [(run.physical_offset, run.end) for run in runs] == [
+                (one.physical_offset, one.physical_offset + one.store_size)
+            ]
+        assert found == {}
+
+
+def test_the_layout_of_this_test_is_the_one_of_golden_records() -> None:
+    """What the expectations above rest on."""
+    for version in golden.VERSIONS:
+        for i, (_, place) in enumerate(golden.records(version, "clean")):
+            if i % 20:
+                continue
+            one = record.decode(place.record)
+            at = 0
+            for name, size in layout(one):
+                part = place.record[at : at + size]
+                at += size
+                if size in (4, 8) and isinstance(getattr(one, name, None), int):
+                    (value,) = struct.unpack(">i" if size == 4 else ">q", part)
+                    assert value == getattr(one, name)
+                if name in ("body", "property_bytes"):
+                    assert part == getattr(one, name)
+                if name == "topic":
+                    assert part.decode() == one.topic
+            assert at == one.store_size
