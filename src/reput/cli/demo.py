@@ -45,7 +45,7 @@ def run(store: Path | None, report_file: Path, master: str, *, as_json: bool) ->
         print(json.dumps(report.as_json(), indent=2, ensure_ascii=False))
     show(console, report)
     console.print(f"\nThe same with plots: [bold]{report_file.resolve()}[/]")
-    return 1 if report.gaps else 0
+    return 1 if report.damage else 0
 
 
 def unpack(archive: Path, folder: Path) -> Path:
@@ -175,9 +175,10 @@ def _agreement(found: "Agreement | None") -> str:
 
 
 def _damage(report: "Report") -> str:
-    if not report.gaps:
+    if not report.damage:
         return "[green]none[/]"
-    return f"[red]{len(report.gaps)} ranges, {_size(sum(gap.length for gap in report.gaps))}[/]"
+    size = _size(sum(gap.length for gap in report.damage))
+    return f"[red]{len(report.damage)} ranges, {size}[/]"
 
 
 def _size(count: int) -> str:

@@ -116,6 +116,11 @@ class Report:
     seconds: float = 0.0
     """How long the jobs took."""
 
+    @property
+    def damage(self) -> list[GapRow]:
+        """The gaps that are damage: what lies behind the end of the log is not."""
+        return [gap for gap in self.gaps if gap.kind == "damage"]
+
     def as_json(self) -> dict[str, Any]:
         """Return plain lists and dictionaries."""
         return dataclasses.asdict(self)

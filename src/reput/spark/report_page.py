@@ -109,7 +109,7 @@ def _verdict(report: "Report") -> _Html:
     """Say in words whether anything is wrong."""
     queues, index = report.queue_agreement, report.index_agreement
     problems = [
-        (len(report.gaps), "range", "ranges", "of the log without messages"),
+        (len(report.damage), "damaged range", "damaged ranges", "in the log"),
         (queues and queues.wrong, "queue entry", "queue entries", "without a message"),
         (queues and queues.missing, "message", "messages", "without a queue entry"),
         (index and index.wrong, "index entry", "index entries", "without a message"),
@@ -129,9 +129,8 @@ def _verdict(report: "Report") -> _Html:
 
 
 def _figures(report: "Report") -> _Html:
-    lost = _count(sum(gap.length for gap in report.gaps), "byte")
-    kinds = ", ".join(sorted({gap.kind for gap in report.gaps}))
-    damage = (f"{lost} ({kinds})", "warn") if report.gaps else ("none found", "ok")
+    lost = _count(sum(gap.length for gap in report.damage), "byte")
+    damage = (lost, "warn") if report.damage else ("none found", "ok")
     mean = f"{_size(report.bytes // report.messages)} each on average" if report.messages else ""
     split = f"{report.bytes:,}, of which bodies {report.body_bytes:,}"
     queues = _count(sum(row.queues for row in report.topics), "queue")
@@ -139,7 +138,7 @@ def _figures(report: "Report") -> _Html:
         _figure("Messages", _number(report.messages), mean),
         _figure("Bytes", _size(report.bytes), split),
         _figure("Topics", _number(len(report.topics)), f"in {queues}"),
-        _figure("Damaged ranges", _number(len(report.gaps)), *damage),
+        _figure("Damaged ranges", _number(len(report.damage)), *damage),
         _agreement("Queue agreement", report.queue_agreement),
         _agreement("Index agreement", report.index_agreement),
     ]

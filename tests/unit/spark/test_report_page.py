@@ -393,7 +393,7 @@ def figure(page: str, name: str) -> tuple[str, ...]:
 
 def test_what_agrees_is_ok_and_what_does_not_is_to_be_checked() -> None:
     page = report_page.render(sample())
-    assert figure(page, "Damaged ranges") == ("1", "3,190 bytes (damage)", "! check")
+    assert figure(page, "Damaged ranges") == ("1", "3,190 bytes", "! check")
     queues = "1,234,560 right, 71 wrong, 83 missing"
     assert figure(page, "Queue agreement") == ("99.98 %", queues, "! check")
     index = "2,469,134 right, 0 wrong, 0 missing"
@@ -537,3 +537,12 @@ def test_the_page_needs_no_spark() -> None:
     code = "import sys; import reput.spark.report_page; print('pyspark' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_what_lies_behind_the_end_of_the_log_is_shown_but_is_no_damage() -> None:
+    report = sample()
+    for gap in report.gaps:
+        gap.kind = "torn"
+    page = report_page.render(report)
+    assert figure(page, "Damaged ranges") == ("0", "none found", "✓ ok")
+    assert "torn" in page

@@ -405,7 +405,7 @@ def test_two_records_with_one_queue_offset(sound: MemoryFolder) -> None:
 
 
 def test_a_queue_file_of_another_size(sound: MemoryFolder) -> None:
-    report = checked(sound.changed(QUEUE, sound.files[QUEUE][:100]))
+    report = checked(sound.changed(QUEUE, sound.files[QUEUE][:40]))
     (size,) = of_kind(report, Kind.QUEUE_FILE_SIZE)
     assert (size.path, size.severity) == (QUEUE, Severity.DAMAGE)
 
