@@ -58,18 +58,21 @@ def texts(options: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def parse(store: Path | str, **options: Any) -> ReadOptions:
-    return option_texts.parse({"path": str(store), **texts(options)})
+def parse(store: Path | str | None, **options: Any) -> ReadOptions:
+    path = {} if store is None else {"path": str(store)}
+    return option_texts.parse({**path, **texts(options)})
 
 
 def scan(
-    store: Path | str, constraint: Constraint | None = None, **options: Any
+    store: Path | str | None, constraint: Constraint | None = None, **options: Any
 ) -> MessageScan:
     parsed = parse(store, **options)
     return MessageScan(parsed, parsed.columns or list(rows.message_fields(parsed)), constraint)
 
 
-def read(store: Path | str, constraint: Constraint | None = None, **options: Any) -> Read:
+def read(
+    store: Path | str | None, constraint: Constraint | None = None, **options: Any
+) -> Read:
     """Plan and read every partition, each sent to an executor and back."""
     planner = scan(store, constraint, **options)
     tasks = planner.tasks()
@@ -86,7 +89,9 @@ def read(store: Path | str, constraint: Constraint | None = None, **options: Any
     return Read(found, tasks, "\n".join(planner.summary.lines))
 
 
-def read_light(store: Path | str, constraint: Constraint | None = None, **options: Any) -> Read:
+def read_light(
+    store: Path | str | None, constraint: Constraint | None = None, **options: Any
+) -> Read:
     """The same without what takes long to compare."""
     return read(store, constraint, includeBody=False, includeHeaders=False, **options)
 

@@ -489,7 +489,7 @@ def _print_report(document: dict[str, Any], everything: bool) -> None:
         [[one[key] for key in ("path", "size", "count", "verdict", "text")] for one in files],
     )
     _print_part(
-        ["hole at", "#bytes", "file", "verdict", "why"],
+        ["#hole at", "#bytes", "file", "verdict", "why"],
         [
             [one[key] for key in ("physical_offset", "length", "file", "severity", "text")]
             for one in document["holes"]

@@ -278,7 +278,8 @@ class StoreReader:
         * a broker is running: the end, it is writing there. The very last record may be half
           written: it counts when a queue points at it or something follows;
         * stopped cleanly: the end; what follows was cut off earlier;
-        * crashed, and nothing readable follows: the end, with a torn tail;
+        * crashed, and nothing readable follows: the end, with a torn tail. So is a last record that
+          ends in zeros where topic or properties should be, which no checksum covers;
         * crashed, and what follows is older than what is before: the end, cut off earlier;
         * crashed, and newer records follow: damage, the log goes on behind it.
         """
@@ -291,13 +292,24 @@ class StoreReader:
 
     def _find_end(self) -> LogTail:
         found = self._walked_end()
-        if not self.is_live or found.end_offset <= max(self.queue_end or 0, self.log.min_offset):
+        end = found.end_offset
+        is_empty = end == self.log.min_offset
+        if is_empty or self.state.condition is Condition.CLEAN or self.log.data_goes_on(end):
             return found
-        if self.log.data_goes_on(found.end_offset):
+        if self.is_live and end <= (self.queue_end or 0):
             return found
-        file = self.log.file_at(found.end_offset - 1)
-        last = self.log.last_record(file, found.end_offset)
-        return dataclasses.replace(found, end_offset=last.physical_offset) if last else found
+        last = self.log.last_record(self.log.file_at(end - 1), end)
+        if last is None:
+            return found
+        if self.is_live:
+            return LogTail(last.physical_offset)
+        own_zeros = 0 if last.property_bytes else record.PROPERTIES_LENGTH.size
+        if self.log.data_end >= end - own_zeros:
+            return found
+        length = self.log.data_end - last.physical_offset
+        name = self.log.file_at(last.physical_offset).name
+        torn = Damage(last.physical_offset, length, Verdict.TRUNCATED, name)
+        return LogTail(last.physical_offset, torn=torn)
 
     def _walked_end(self) -> LogTail:
         data_end = self.log.data_end

@@ -399,7 +399,7 @@ def test_what_agrees_is_ok_and_what_does_not_is_to_be_checked() -> None:
     index = "2,469,134 right, 0 wrong, 0 missing"
     assert figure(page, "Index agreement") == ("100 %", index, "✓ ok")
     verdict = list(section(page, "Worth a look").itertext())
-    assert "1 range of the log without messages" in "".join(verdict)
+    assert "1 damaged range in the log" in "".join(verdict)
     assert "71 queue entries without a message" in "".join(verdict)
     assert "83 messages without a queue entry" in "".join(verdict)
 
