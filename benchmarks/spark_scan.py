@@ -1,4 +1,4 @@
-"""Reading a store with Spark beside reading the same rows from uncompressed Parquet, in one session."""
+"""Reading a store with Spark beside the same rows in uncompressed Parquet, in one session."""
 
 import statistics
 import time
@@ -20,7 +20,7 @@ def run(folder: Path, quick: bool) -> dict[str, object]:
     with local_session("reput benchmark", folder / "spark.log", "local[2]") as spark:
         spark.conf.set("spark.sql.parquet.compression.codec", "uncompressed")
 
-        def store(**options: str):  # type: ignore[no-untyped-def]  # noqa: ANN202
+        def store(**options: str):  # type: ignore[no-untyped-def]
             return spark.read.format("rocketmq").options(**options).load(str(root))
 
         if not parquet.exists():
@@ -30,14 +30,19 @@ def run(folder: Path, quick: bool) -> dict[str, object]:
             "parquet": lambda: spark.read.parquet(str(parquet)),
             "store_without_body": lambda: store(includeBody="false"),
             "store_one_topic": lambda: store(topic=stores.topic_name(7)),
-            "store_one_topic_by_filter": lambda: store().filter(f"topic = '{stores.topic_name(7)}'"),
+            "store_one_topic_by_filter": lambda: store().filter(
+                f"topic = '{stores.topic_name(7)}'"
+            ),
             "store_unchecked": lambda: store(checkCrc="false"),
         }
         wall: dict[str, list[float]] = {name: [] for name in reads}
         cpu: dict[str, list[float]] = {name: [] for name in reads}
         for turn in range(_REPEATS + 1):
             for name, read in reads.items():
-                cpu_before, before = timing.cpu_of("pyspark", "org.apache.spark"), time.perf_counter()
+                cpu_before, before = (
+                    timing.cpu_of("pyspark", "org.apache.spark"),
+                    time.perf_counter(),
+                )
                 read().write.format("noop").mode("overwrite").save()
                 if turn:  # the first warms up the JVM and the page cache
                     wall[name].append(time.perf_counter() - before)

@@ -461,6 +461,12 @@ class MemoryFolder:
         self.files = dict(files)
         self.window_bytes = window_bytes
         self.holder: int | None = None
+        self._folders: dict[str, set[str]] = {}
+        for path in self.files:
+            while path:
+                folder, _, name = path.rpartition("/")
+                self._folders.setdefault(folder, set()).add(name)
+                path = folder
 
     @classmethod
     def load(cls, root: Path, window_bytes: int = 1 << 20) -> "MemoryFolder":
@@ -477,18 +483,15 @@ class MemoryFolder:
         return MemoryFolder(files, self.window_bytes)  # type: ignore[arg-type]
 
     def entries(self, path: str) -> list[Entry]:
-        prefix = f"{path}/" if path else ""
-        names = {
-            one[len(prefix) :].split("/", 1)[0] for one in self.files if one.startswith(prefix)
-        }
-        return [entry for name in sorted(names) if (entry := self.entry(prefix + name))]
+        names = sorted(self._folders.get(path, ()))
+        found = (self.entry(f"{path}/{name}" if path else name) for name in names)
+        return [entry for entry in found if entry is not None]
 
     def entry(self, path: str) -> Entry | None:
         name = path.rsplit("/", 1)[-1]
         if path in self.files:
             return Entry(name, len(self.files[path]), START_MS, False)
-        is_folder = any(one.startswith(f"{path}/") for one in self.files)
-        return Entry(name, 0, START_MS, True) if is_folder else None
+        return Entry(name, 0, START_MS, True) if path in self._folders else None
 
     def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         if path not in self.files:

@@ -613,7 +613,7 @@ def accepted(look: Look) -> np.ndarray[Any, np.dtype[np.int64]]:
     return segments.positions[segments.verdicts == Verdict.MESSAGE]
 
 
-@examples(400)
+@examples(300)
 @given(st.one_of(looks(), logs().map(whole)))
 def test_both_kernels_decode_alike(look: Look) -> None:
     positions = accepted(look)
@@ -735,7 +735,7 @@ def run_guarded(cases: list[Any], folder: Path, *options: str) -> subprocess.Com
 def test_nothing_outside_the_buffer_is_read(tmp_path: Path) -> None:
     cases: list[Any] = []
 
-    @examples(400)
+    @examples(250)
     @given(looks())
     def collect(look: Look) -> None:
         where = (look.start, look.stop, look.log.base, look.file_end, look.check_crc)

@@ -1,7 +1,7 @@
 """What a read of a store gives, without Spark, and what the manifests say it must give.
 
-    got = reading.read(store, topic="GoldenOne", scan="log")
-    assert reading.offsets(got.rows) == [...]
+got = reading.read(store, topic="GoldenOne", scan="log")
+assert reading.offsets(got.rows) == [...]
 """
 
 import datetime
@@ -70,9 +70,7 @@ def scan(
     return MessageScan(parsed, parsed.columns or list(rows.message_fields(parsed)), constraint)
 
 
-def read(
-    store: Path | str | None, constraint: Constraint | None = None, **options: Any
-) -> Read:
+def read(store: Path | str | None, constraint: Constraint | None = None, **options: Any) -> Read:
     """Plan and read every partition, each sent to an executor and back."""
     planner = scan(store, constraint, **options)
     tasks = planner.tasks()
@@ -197,7 +195,11 @@ def damaged(version: str, variant: str) -> Damaged:
         zeros = (start + half, last["storeSize"] - half, "zeros where records should be")
         return Damaged(messages[:-1], [(start, half, LENGTH_REASON), zeros], [])
     if variant == "log-short":
-        run = (last["commitLogOffset"], last["storeSize"], "the record ends behind the end of the data")
+        run = (
+            last["commitLogOffset"],
+            last["storeSize"],
+            "the record ends behind the end of the data",
+        )
         return Damaged(messages[:-1], [run], [])
     if variant == "log-missing":
         start = _number(r"file (\d+)", text)

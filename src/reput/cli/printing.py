@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_MARKS = "#@"
 _STYLES = {"damage": "bold red", "warning": "yellow", "note": "cyan", "ok": "green"}
 
 Row = Sequence[object]
@@ -98,7 +99,7 @@ def print_fields(fields: Mapping[str, object]) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Row]) -> None:
-    """Print a table; columns whose name starts with ``#`` hold numbers."""
+    """Print a table; columns marked ``#`` hold numbers, those marked ``@`` times."""
     cells = [[_cell(value) for value in row] for row in rows]
     if sys.stdout.isatty():
         _draw_table(columns, cells)
@@ -127,11 +128,10 @@ def _draw_table(columns: Sequence[str], cells: list[list[str]]) -> None:
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for column in columns:
-        is_number = column.startswith("#")
         table.add_column(
-            column.lstrip("#"),
-            justify="right" if is_number else "left",
-            no_wrap=is_number,
+            column.lstrip(_MARKS),
+            justify="right" if column.startswith("#") else "left",
+            no_wrap=column.startswith(tuple(_MARKS)),
             overflow="fold",
         )
     for row in cells:
@@ -140,7 +140,7 @@ def _draw_table(columns: Sequence[str], cells: list[list[str]]) -> None:
 
 
 def _print_columns(columns: Sequence[str], cells: list[list[str]]) -> None:
-    names = [column.lstrip("#") for column in columns]
+    names = [column.lstrip(_MARKS) for column in columns]
     widths = [max(map(_width, values)) for values in zip(names, *cells, strict=True)]
     for row in (names, *cells):
         line = []

@@ -179,8 +179,8 @@ _COLUMNS: dict[Listing, dict[str, str]] = {
         "#size": "size",
         "#first": "first_physical_offset",
         "#last": "last_physical_offset",
-        "first stored": "first_store_timestamp",
-        "last stored": "last_store_timestamp",
+        "@first stored": "first_store_timestamp",
+        "@last stored": "last_store_timestamp",
         "#wasted": "wasted_bytes",
     },
     Listing.QUEUES: {
@@ -189,7 +189,7 @@ _COLUMNS: dict[Listing, dict[str, str]] = {
         "#min": "min_offset",
         "#max": "max_offset",
         "#messages": "message_count",
-        "last stored": "last_store_timestamp",
+        "@last stored": "last_store_timestamp",
         "#files": "file_count",
         "family": "family",
     },
@@ -199,8 +199,8 @@ _COLUMNS: dict[Listing, dict[str, str]] = {
         "#entries": "entry_count",
         "#first": "begin_physical_offset",
         "#last": "end_physical_offset",
-        "first stored": "begin_timestamp",
-        "last stored": "end_timestamp",
+        "@first stored": "begin_timestamp",
+        "@last stored": "end_timestamp",
         "problem": "problem",
     },
     Listing.TOPICS: {
@@ -212,7 +212,7 @@ _COLUMNS: dict[Listing, dict[str, str]] = {
         "#perm": "perm",
         "#queues": "queue_count",
         "#messages": "message_count",
-        "last stored": "last_store_timestamp",
+        "@last stored": "last_store_timestamp",
     },
     Listing.GROUPS: {
         "group": "group",
@@ -223,7 +223,7 @@ _COLUMNS: dict[Listing, dict[str, str]] = {
         "#lag": "lag",
     },
 }
-"""Heading to key of the document; ``#`` marks a number."""
+"""Heading to key of the document; for ``#`` and ``@`` see ``printing.print_table``."""
 
 
 def _cell(key: str, value: Any, clock: "Clock") -> Any:

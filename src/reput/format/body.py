@@ -103,7 +103,7 @@ def _unpack_lz4(body: bytes | memoryview) -> bytes:
 def _unpack_zstd(body: bytes | memoryview) -> bytes:
     import zstandard
 
-    # Java streams: the frame does not say how much it unpacks to, so the one-call API cannot be used.
+    # Java streams: the frame does not say how much it unpacks to, which the one-call API needs.
     try:
         return _unpack_frames(body, zstandard.ZstdDecompressor().decompressobj, "zstd")
     except zstandard.ZstdError as error:

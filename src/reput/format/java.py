@@ -10,7 +10,7 @@ _ENCODED_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 
 
 def string_hash(text: str) -> int:
-    """Return ``String.hashCode()``: ``h = 31*h + c`` over UTF-16 code units, as a signed 32-bit int.
+    """Return ``String.hashCode()``: ``h = 31*h + c`` over UTF-16 code units, as signed 32 bits.
 
     ``string_hash("TagA") == 2598919``.
     """

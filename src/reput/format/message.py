@@ -134,7 +134,7 @@ class Host:
     port: int
 
     def __str__(self) -> str:
-        """``192.0.2.1:10911`` or, with all eight groups as Java prints them, ``[fd00:0:…:2]:10911``."""
+        """``192.0.2.1:10911`` or, all eight groups as in Java, ``[fd00:0:…:2]:10911``."""
         if len(self.address) == 4:
             return f"{'.'.join(map(str, self.address))}:{self.port}"
         groups = struct.unpack(">8H", self.address)
@@ -338,7 +338,7 @@ def classify(
 
 
 def _record_crc_matches(view: memoryview, position: int, end: int) -> bool:
-    """Check the ``__CRC32#`` property if the record ends with one (digits least significant first)."""
+    """Check the ``__CRC32#`` property a record may end with (digits least significant first)."""
     start = end - CRC_PROPERTY_BYTES
     trailer = bytes(view[start:end])
     digits = trailer[len(CRC_PROPERTY_PREFIX) : -1]

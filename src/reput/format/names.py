@@ -70,7 +70,7 @@ def is_dlq_topic(topic: str) -> bool:
 
 
 def is_legal_topic(topic: str, length_max: int = TOPIC_LENGTH_MAX) -> bool:
-    """Whether a client may create this topic: ``[%|a-zA-Z0-9_-]``, 1 to ``length_max`` characters."""
+    """Whether a client may create it: ``[%|a-zA-Z0-9_-]``, 1 to ``length_max`` characters."""
     return 0 < len(topic) <= length_max and _LEGAL.match(topic) is not None
 
 

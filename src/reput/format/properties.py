@@ -38,11 +38,11 @@ LMQ_SEPARATOR = ","
 
 
 def encode(properties: Mapping[str, str], *, last_separator: bool = True) -> bytes:
-    """Return the property string as UTF-8 bytes.
+    r"""Return the property string as UTF-8 bytes.
 
     Raises:
-        ValueError: A name or value is empty or holds ``\\x01`` or ``\\x02`` (4.9 could read a value
-            with ``\\x01``, 4.5 drops it), or the whole is longer than ``LENGTH_MAX`` bytes
+        ValueError: A name or value is empty or holds ``\x01`` or ``\x02`` (4.9 could read a value
+            with ``\x01``, 4.5 drops it), or the whole is longer than ``LENGTH_MAX`` bytes
             (anchors D20, D21).
     """
     parts = []
@@ -65,9 +65,9 @@ def encode(properties: Mapping[str, str], *, last_separator: bool = True) -> byt
 
 
 def decode(data: bytes) -> dict[str, str]:
-    """Return the properties in stored order; of equal names the last one wins.
+    r"""Return the properties in stored order; of equal names the last one wins.
 
-    A pair counts only if its name and value are both non-empty; a value may hold ``\\x01``.
+    A pair counts only if its name and value are both non-empty; a value may hold ``\x01``.
     Malformed UTF-8 becomes U+FFFD as in Java. Never raises.
     """
     properties: dict[str, str] = {}

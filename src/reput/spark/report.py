@@ -1,7 +1,7 @@
-"""A store at a glance, computed by Spark: what is in it, when it came, how large it is, what is broken.
+"""A store at a glance, computed by Spark: what is in it, when it came, how large, what is broken.
 
-``collect`` runs the jobs and returns plain numbers; ``reput.spark.report_page`` draws them. Whatever
-a number says, it says of the whole store, system topics included.
+``collect`` runs the jobs and returns plain numbers; ``reput.spark.report_page`` draws them.
+Whatever a number says, it says of the whole store, system topics included.
 """
 
 import dataclasses
@@ -243,7 +243,9 @@ def _timeline(report: Report, read: _Read) -> None:
     bucket = F.floor(_ms("store_timestamp") / width) * width
     topic = F.when(F.col("topic").isin(shown), F.col("topic")).otherwise(F.lit(OTHERS))
     counted = messages.groupBy(bucket.alias("bucket"), topic.alias("name")).count()
-    report.timeline = [(row[0], row[1], row[2]) for row in counted.orderBy("bucket", "name").collect()]
+    report.timeline = [
+        (row[0], row[1], row[2]) for row in counted.orderBy("bucket", "name").collect()
+    ]
 
 
 def _histograms(report: Report, read: _Read) -> None:
@@ -302,7 +304,9 @@ _NOT_QUEUED = "(sys_flag & 12) in (4, 12)"  # prepared, rolled back
 
 
 def _queues(report: Report, read: _Read, view: DataFrame) -> None:
-    messages = read("topic", "queue_id", "queue_offset", "physical_offset", "store_size", "sys_flag")
+    messages = read(
+        "topic", "queue_id", "queue_offset", "physical_offset", "store_size", "sys_flag"
+    )
     on = ["topic", "queue_id", "queue_offset", "physical_offset", "size"]
     units = view.filter("topic not like '\\%LMQ\\%%'").select(*on)
     queued = messages.filter(f"not {_NOT_QUEUED}").withColumn("size", F.col("store_size"))
@@ -322,7 +326,9 @@ def _index(report: Report, read: _Read, view: DataFrame) -> None:
     tag = F.array_compact(F.array(F.concat(F.lit(index_entry.TAG_KEY_PREFIX), F.col("tags"))))
     keys = F.concat(unique, "keys")
     expected = _hashed(keyed, keys)
-    if index.join(_hashed(keyed.filter("tags is not null"), tag), ["key_hash", "physical_offset"]).head(1):
+    if index.join(
+        _hashed(keyed.filter("tags is not null"), tag), ["key_hash", "physical_offset"]
+    ).head(1):
         expected = _hashed(keyed, F.concat(keys, tag))
     report.index_agreement = _agreement(index, expected, ["key_hash", "physical_offset"])
 

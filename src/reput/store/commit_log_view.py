@@ -231,6 +231,19 @@ class CommitLogView:
         """Return the message at an offset. Raises as ``record_bytes`` does."""
         return record.decode(self.record_bytes(physical_offset, size))
 
+    def end_of(self, physical_offset: int) -> int | None:
+        """Return where the record at an offset ends; None if no record is framed right there.
+
+        Its checksums are not looked at.
+        """
+        if self.find_record(physical_offset, physical_offset + 1) != physical_offset:
+            return None
+        file = self.file_at(physical_offset)
+        size, magic = record.SIZE_AND_MAGIC.unpack_from(
+            self._read(file, physical_offset - file.start, record.SIZE_AND_MAGIC.size)
+        )
+        return None if magic == record.MAGIC_BLANK else physical_offset + int(size)
+
     def store_timestamp_at(self, physical_offset: int) -> int:
         """Return the store time of the record at an offset, ms. Raises as ``record_bytes`` does."""
         return self.message_at(physical_offset).store_timestamp

@@ -108,13 +108,19 @@ class ConsumeQueueView:
         return self.max_offset
 
     @cached_property
-    def end_physical_offset(self) -> int | None:
-        """Where the last message of the queue ends in the log; None for an empty queue."""
+    def last_unit(self) -> cq_unit.Unit | None:
+        """The unit of the last message; None for an empty queue."""
         try:
             last = self.unit(self.max_offset - 1)
         except (NotInStore, CorruptRecord):
             return None  # no unit in any file, though files may start above zero
-        return last.physical_offset + last.size if last.is_written else None
+        return last if last.is_written else None
+
+    @property
+    def end_physical_offset(self) -> int | None:
+        """Where the last message of the queue ends in the log; None for an empty queue."""
+        last = self.last_unit
+        return last.physical_offset + last.size if last else None
 
     def _written_units(self, file: QueueFile) -> int:
         """Count the units up to the last one with a size, which zeros follow to the file's end."""
@@ -249,11 +255,15 @@ class BatchConsumeQueueView:
         return int(self.units["queue_offset"][-1]) + int(self.units["message_count"][-1])
 
     @property
+    def last_unit(self) -> cq_unit.BatchUnit | None:
+        """The unit of the last batch; None for an empty queue."""
+        return self._unit_at(-1) if len(self.units) else None
+
+    @property
     def end_physical_offset(self) -> int | None:
         """Where the last batch ends in the log; None for an empty queue."""
-        if not len(self.units):
-            return None
-        return int(self.units["physical_offset"][-1]) + int(self.units["size"][-1])
+        last = self.last_unit
+        return last.physical_offset + last.size if last else None
 
     def unit(self, queue_offset: int) -> cq_unit.BatchUnit:
         """Return the unit of the batch that holds a queue offset.
@@ -263,11 +273,13 @@ class BatchConsumeQueueView:
         """
         place = int(np.searchsorted(self.units["queue_offset"], queue_offset, "right")) - 1
         if place >= 0:
-            found = self.units[place]
-            first = int(found["queue_offset"])
-            if first <= queue_offset < first + int(found["message_count"]):
-                return cq_unit.BatchUnit(*(int(value) for value in found.tolist()[:7]))
+            found = self._unit_at(place)
+            if found.queue_offset <= queue_offset < found.queue_offset + found.message_count:
+                return found
         raise NotInStore(f"batch queue {self.topic}/{self.queue_id} has no message {queue_offset}")
+
+    def _unit_at(self, place: int) -> cq_unit.BatchUnit:
+        return cq_unit.BatchUnit(*(int(value) for value in self.units[place].tolist()[:7]))
 
 
 class ExtView:

@@ -255,15 +255,29 @@ class StoreReader:
     @cached_property
     def queue_end(self) -> int | None:
         """How far the queues reach into the log: the end of the furthest record one points at."""
-        ends = [queue.end_physical_offset for queue in self.queues()]
-        for topic, ids in self.batch_queue_ids.items():
-            ends += [self.batch_queue(topic, queue_id).end_physical_offset for queue_id in ids]
-        inside = [end for end in ends if end is not None and end <= self._nominal_end]
-        return max(inside, default=None)
-
-    @property
-    def _nominal_end(self) -> int:
-        return self.log.files[-1].nominal_end if self.log.files else 0
+        units = [
+            *(queue.last_unit for queue in self.queues()),
+            *(
+                self.batch_queue(topic, queue_id).last_unit
+                for topic, ids in self.batch_queue_ids.items()
+                for queue_id in ids
+            ),
+        ]
+        limit = self.log.files[-1].nominal_end if self.log.files else 0
+        claims = [
+            (unit.physical_offset + unit.size, unit.physical_offset)
+            for unit in units
+            if unit is not None and 0 <= unit.physical_offset < limit
+        ]
+        furthest: int | None = None
+        for claimed, start in sorted(claims, reverse=True):
+            if furthest is not None and claimed <= furthest:
+                break
+            # The record knows its end better than a unit that may be damaged.
+            end = self.log.end_of(start) or claimed
+            if end <= limit:
+                furthest = max(end, furthest or 0)
+        return furthest
 
     # The end of the log ---------------------------------------------------------------------
 

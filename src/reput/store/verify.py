@@ -25,6 +25,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -202,7 +203,16 @@ def _silent(what: str, done: int, total: int) -> None:
 
 
 def verify(reader: StoreReader, *, progress: Progress = _silent) -> Report:
-    """Check everything in a store against everything else. What it finds is never an exception."""
+    """Check everything in a store against everything else. What is wrong with it is no exception.
+
+    Args:
+        reader: The store.
+        progress: Is told how far the work is, by several threads, one at a time.
+
+    Raises:
+        NotInStore: A file went away meanwhile.
+        StoreUnavailable: A file cannot be read.
+    """
     ledger = _Ledger()
     _check_condition(reader, ledger)
     try:
@@ -619,13 +629,16 @@ class _Queues:
 
     def _is_deleted(self, topic: str) -> bool:
         """Whether a topic with messages is in no table; 4.5 keeps its own topics out of it."""
-        if names.is_system_topic(topic):
-            return False
+        is_unknown = bool(self._known_topics) and topic not in self._known_topics
+        return is_unknown and not names.is_system_topic(topic)
+
+    @cached_property
+    def _known_topics(self) -> frozenset[str]:
+        """The topics of the table; none if it cannot be read."""
         try:
-            topics = self._reader.topics()
+            return frozenset(self._reader.topics())
         except CorruptRecord:
-            return False
-        return bool(topics) and topic not in topics
+            return frozenset()
 
     def _light_rows(self, batch: LogBatch, columns: kernels.Columns) -> _Rows:
         """Return a row for each light queue (LMQ) that a record is put into besides its own."""
@@ -766,8 +779,8 @@ class _Lacking:
     is_pending: bool
     """A broker's next start puts them into the queue."""
 
-    def add_to(self, ledger: _Ledger, path: str) -> None:
-        span = _span("message", self.queue_offset, self.count)
+    def add_to(self, ledger: _Ledger, path: str, span: str = "") -> None:
+        span = span or _span("message", self.queue_offset, self.count)
         if self.is_pending:
             severity, kind = Severity.NOTE, Kind.NOT_DISPATCHED
             text = f"{span}: not dispatched yet, the broker's next start does it"
@@ -810,6 +823,18 @@ def _merged(found: list[_Lacking]) -> list[_Lacking]:
     return merged
 
 
+def _report_lacking(ledger: _Ledger, found: list[_Lacking], path_at: Callable[[int], str]) -> None:
+    runs = _merged(found)
+    for one in runs[:_RUNS_MAX]:
+        one.add_to(ledger, path_at(one.queue_offset))
+    for is_pending in (True, False):
+        rest = [one for one in runs[_RUNS_MAX:] if one.is_pending is is_pending]
+        if rest:
+            total = dataclasses.replace(rest[0], count=sum(one.count for one in rest))
+            span = f"{total.count} more messages from {total.queue_offset} on"
+            total.add_to(ledger, path_at(total.queue_offset), span)
+
+
 class _AbsentQueue:
     """A queue that records name and that has no files."""
 
@@ -826,14 +851,12 @@ class _AbsentQueue:
 
     def check(self, ledger: _Ledger, log: _Log) -> dict[int, int]:
         """Report the records; those of a topic that no table knows are left from its deletion."""
-        found = _merged(self._lacking)
         if self._is_deleted:
-            count = sum(one.count for one in found)
+            count = sum(one.count for one in self._lacking)
             text = f"{count} messages in the log are of a topic that was deleted"
             ledger.add(Severity.NOTE, Kind.TOPIC, self.path, text, count=count)
         else:
-            for one in found:
-                one.add_to(ledger, self.path)
+            _report_lacking(ledger, self._lacking, lambda _: self.path)
         return {}
 
 
@@ -961,8 +984,7 @@ class _Queue:
             self._check_block(ledger, log, start, units)
         # Zeros amid the units are reported as such.
         behind = [one for one in self._unwritten if one.queue_offset >= stop]
-        for one in _merged(self._lacking + behind):
-            one.add_to(ledger, self._path_at(one.queue_offset))
+        _report_lacking(ledger, self._lacking + behind, self._path_at)
         return counts
 
     def _check_block(self, ledger: _Ledger, log: _Log, start: int, units: UnitArray) -> None:
@@ -994,6 +1016,8 @@ class _Queue:
         stale = unknown & (places >= log.end)
         in_hole = unknown & log.in_hole(places)
         wrong = other & ~(expired | stale | in_hole)
+        if self._reader.is_live:
+            stale[:] = False  # the broker has gone on since
         if self._topic.startswith(names.LMQ_PREFIX):
             wrong = self._without_light(wrong, start, places)
         return {
@@ -1098,8 +1122,7 @@ class _BatchQueue:
         }
         for kind, mask in masks.items():
             ledger.add_units(self.path, kind, mask, 0)
-        for one in _merged(self._lacking):
-            one.add_to(ledger, self.path)
+        _report_lacking(ledger, self._lacking, lambda _: self.path)
         return {file.start: len(units) for file in self._view.files[:1]}
 
 

@@ -2,28 +2,24 @@
 
 import itertools
 import json
-import os
 import shutil
 import struct
 import subprocess
 import sys
-import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import golden
 import store_builder
 from reput.errors import CorruptRecord, InvalidOption, ReputError, StoreUnavailable
 from reput.format import cq_unit, message_id, sys_flag as flags
-from reput.format.message import StoredMessage
 from reput.spark import plan, scan
-from reput.spark.filters import Constraint, Span, from_span, from_values
+from reput.spark.filters import Constraint, from_span, from_values
 from reput.spark.scan import DataLoss
 from spark import reading
 from spark.reading import message_offsets, offsets, read, read_light
@@ -91,7 +87,8 @@ def test_uncommitted_messages_in_their_own_topic_are_hidden_too(tmp_path: Path) 
     # As brokers before 4.3 stored them: no unit, found by log only.
     kinds = [flags.TRANSACTION_PREPARED, flags.TRANSACTION_COMMIT, flags.TRANSACTION_ROLLBACK, 0]
     messages = [
-        store_builder.message("T", b"x", keys=f"k{i}", sys_flag=kind) for i, kind in enumerate(kinds)
+        store_builder.message("T", b"x", keys=f"k{i}", sys_flag=kind)
+        for i, kind in enumerate(kinds)
     ]
     built = store_builder.build(tmp_path / "store", messages)
     every = [one.physical_offset for one in built.messages]
@@ -205,7 +202,9 @@ def test_a_running_broker_is_refused_unless_allowed(
     assert offsets(got.rows) == message_offsets(golden.messages("4.9.7", "unclean"))
     topic = "GoldenLoad" if "GoldenLoad" in topics_of(golden.messages("4.9.7", "unclean")) else ""
     for one in [topic] if topic else topics_of(golden.messages("4.9.7", "unclean"))[:6]:
-        wanted = [m["commitLogOffset"] for m in golden.messages("4.9.7", "unclean") if m["topic"] == one]
+        wanted = [
+            m["commitLogOffset"] for m in golden.messages("4.9.7", "unclean") if m["topic"] == one
+        ]
         got = read_light(store, allowLive=True, topic=one)
         assert sorted(offsets(got.rows)) == wanted
 
@@ -312,13 +311,17 @@ def test_any_single_damaged_unit_hides_nothing(tmp_path: Path) -> None:
 
 
 def test_a_unit_of_the_right_size_that_points_at_another_message_is_told(tmp_path: Path) -> None:
-    messages = [store_builder.message("AB"[i % 2], b"body", unique_key=f"{i:032}") for i in range(8)]
+    messages = [
+        store_builder.message("AB"[i % 2], b"body", unique_key=f"{i:032}") for i in range(8)
+    ]
     built = store_builder.build(tmp_path / "store", messages)
     assert len({one.store_size for one in built.messages}) == 1
     path = built.queue_file("A")
     foreign = built.messages[3]
     unit = cq_unit.pack(cq_unit.Unit(foreign.physical_offset, foreign.store_size, 0))
-    path.write_bytes(path.read_bytes()[: cq_unit.SIZE] + unit + path.read_bytes()[2 * cq_unit.SIZE :])
+    path.write_bytes(
+        path.read_bytes()[: cq_unit.SIZE] + unit + path.read_bytes()[2 * cq_unit.SIZE :]
+    )
     with pytest.raises(CorruptRecord, match=r"another message \(queue A/0, queue offset 1\)") as e:
         read(built.root, topic="A", scan="consumequeue")
     assert e.value.physical_offset == foreign.physical_offset
@@ -475,7 +478,7 @@ def test_offsets_of_queues(version: str, name: str, how: str) -> None:
     )
     assert sorted(offsets(got.rows)) == wanted
     some = dict(list(starts.items())[::2])
-    words = {q: -2 for q in list(starts)[1::2]}
+    words = dict.fromkeys(list(starts)[1::2], -2)
     got = read_light(store, startingOffsets=by_broker({**some, **words}), scan=how)
     assert sorted(offsets(got.rows)) == within(
         messages, {q: (start, float("inf")) for q, start in some.items()}
@@ -534,7 +537,9 @@ def test_timestamps_of_queues(version: str) -> None:
     assert sorted(offsets(got.rows)) == wanted
     queue = next(iter(large))
     late = by_broker({queue: large[queue][-1]["storeTimestamp"] + 1})
-    with pytest.raises(InvalidOption, match=r"'startingOffsetsByTimestamp' is \d+.*Strategy=latest"):
+    with pytest.raises(
+        InvalidOption, match=r"'startingOffsetsByTimestamp' is \d+.*Strategy=latest"
+    ):
         read(store, startingOffsetsByTimestamp=late)
     got = read_light(
         store, startingOffsetsByTimestamp=late, startingOffsetsByTimestampStrategy="latest"
@@ -650,7 +655,10 @@ def test_what_is_gone_or_not_yet_there_is_data_loss(version: str) -> None:
             read(store, assign=assign, **options)
         got = read_light(store, assign=assign, failOnDataLoss=False, **options)
         assert offsets(got.rows) == offsets(left)
-    for fine in ({"startingOffsets": by_broker({name: high})}, {"endingOffsets": by_broker({name: low})}):
+    for fine in (
+        {"startingOffsets": by_broker({name: high})},
+        {"endingOffsets": by_broker({name: low})},
+    ):
         assert not read(store, assign=assign, **fine).rows
 
 
@@ -829,7 +837,9 @@ def test_a_message_id_is_a_unique_key_or_an_offset_id(version: str) -> None:
     every = messages[::97] + without[:5]
     for one in every:
         shown = one["uniqKey"] or one["offsetMsgId"]
-        wanted = [m["commitLogOffset"] for m in messages if (m["uniqKey"] or m["offsetMsgId"]) == shown]
+        wanted = [
+            m["commitLogOffset"] for m in messages if (m["uniqKey"] or m["offsetMsgId"]) == shown
+        ]
         assert offsets(read_light(clean(version), from_values("msg_id", [shown])).rows) == wanted
 
 
@@ -904,7 +914,9 @@ def test_sql92(version: str) -> None:
     assert sorted(offsets(by_queue.rows)) == chosen(
         version, "clean", lambda one: (one["topic"], one["tags"]) == ("GoldenFour", "TagA")
     )
-    with pytest.raises(InvalidOption, match="option 'sql92' is 'a >'; allowed: a filter expression"):
+    with pytest.raises(
+        InvalidOption, match="option 'sql92' is 'a >'; allowed: a filter expression"
+    ):
         read(store, sql92="a >")
 
 
@@ -927,11 +939,15 @@ def test_constraints_are_the_full_scan_filtered() -> None:
         ),
         (
             from_span("store_timestamp", low_us, high_us),
-            lambda row: every[100]["store_timestamp"] <= row["store_timestamp"] <= middle["store_timestamp"],
+            lambda row: (
+                every[100]["store_timestamp"] <= row["store_timestamp"] <= middle["store_timestamp"]
+            ),
         ),
         (
             from_span("store_timestamp", low_us + 1, high_us - 1),
-            lambda row: every[100]["store_timestamp"] < row["store_timestamp"] < middle["store_timestamp"],
+            lambda row: (
+                every[100]["store_timestamp"] < row["store_timestamp"] < middle["store_timestamp"]
+            ),
         ),
     ]:
         assert constraint is not None
@@ -954,7 +970,9 @@ def test_store_times_skip_log_files(tmp_path: Path) -> None:
     got = read_light(built.root, from_span("store_timestamp", at, at))
     assert offsets(got.rows) == [built.messages[20].physical_offset]
     assert "store time skips 8 of 10 log files" in got.summary or "skips 9" in got.summary
-    by_queue = read_light(built.root, from_span("store_timestamp", at, at), topic="T", scan="consumequeue")
+    by_queue = read_light(
+        built.root, from_span("store_timestamp", at, at), topic="T", scan="consumequeue"
+    )
     assert offsets(by_queue.rows) == [built.messages[20].physical_offset]
 
 
@@ -971,7 +989,9 @@ def test_modes(version: str, variant: str) -> None:
     for row in permissive.messages:
         assert row.pop("_corrupt_record") is None
     assert [reading.comparable(version, row) for row in permissive.messages] == good
-    shown = [(r["physical_offset"], r["store_size"], r["_corrupt_record"]) for r in permissive.damage]
+    shown = [
+        (r["physical_offset"], r["store_size"], r["_corrupt_record"]) for r in permissive.damage
+    ]
     assert shown == left.runs
     for row in permissive.damage:
         known = {"physical_offset", "store_size", "_corrupt_record", "broker"}
@@ -995,7 +1015,9 @@ def test_modes(version: str, variant: str) -> None:
     salvage = read_light(store, mode="SALVAGE", **options)
     whole = sorted([*message_offsets(left.good), *message_offsets(left.salvaged)])
     assert offsets(salvage.messages) == whole
-    noted = {r["physical_offset"]: r["_corrupt_record"] for r in salvage.messages if r["_corrupt_record"]}
+    noted = {
+        r["physical_offset"]: r["_corrupt_record"] for r in salvage.messages if r["_corrupt_record"]
+    }
     assert noted == {one["commitLogOffset"]: reading.CRC_REASON for one in left.salvaged}
     assert len(salvage.damage) == len(left.runs) - len(left.salvaged)
 
@@ -1187,7 +1209,10 @@ def test_a_charset_makes_text(tmp_path: Path, charset: str) -> None:
     text = "Grüße" if charset != "gb18030" else "客户"
     built = store_builder.build(
         tmp_path / "store",
-        [store_builder.message("T", text.encode(charset)), store_builder.message("T", b"\xff\xfe\x81")],
+        [
+            store_builder.message("T", text.encode(charset)),
+            store_builder.message("T", b"\xff\xfe\x81"),
+        ],
     )
     got = read(built.root, charset=charset)
     assert got.rows[0]["body"] == text

@@ -443,6 +443,10 @@ def test_many_runs_are_summed_up(sound: MemoryFolder, monkeypatch: pytest.Monkey
         folder = patched(folder, QUEUE, 20 * number, bytes(20))
     found = of_kind(checked(folder), Kind.UNIT_ZERO)
     assert [(one.queue_offset, one.count) for one in found] == [(0, 1), (2, 2)]
+    for number in (0, 2, 4):
+        folder = with_unit(folder, number, *store_builder.PRE_BLANK)
+    found = of_kind(checked(folder), Kind.UNIT_MISSING)
+    assert [(one.queue_offset, one.count) for one in found] == [(0, 1), (2, 2)]
 
 
 def test_comparing_a_few_records_at_once_finds_the_same(

@@ -2,8 +2,9 @@
 
 ``scan`` walks a buffer into segments with verdicts, ``judge`` looks at given positions,
 ``find_record`` finds the next record behind damage, ``Columns`` decodes records into Arrow-shaped
-buffers and gives what dispatch needs (tags codes, key hashes). Written once in numba's subset of Python (``scan``, ``columns``, ``hashes``),
-compiled ahead of time; ``twin`` is the same in plain Python.
+buffers and gives what dispatch needs (tags codes, key hashes). Written once in numba's subset of
+Python (modules ``walk``, ``columns``, ``hashes``), compiled ahead of time; ``twin`` is the same in
+plain Python.
 
 Which engine runs is decided once: ``native`` (the shared object of the wheel), else ``numba``
 (compiled here, cached), else ``twin``. ``REPUT_KERNELS=twin`` forces the twin.

@@ -1,11 +1,10 @@
 """Compile the kernels ahead of time: numba source -> object code -> shared object.
 
-Runs at build time (``hatch_build.py``), and at run time only where numba is installed and the shared
-object is not. Every entry point becomes a C function ``int64 reput_NAME(int64, ...)``. The code is
-for the architecture's base processor, so that an object built on one machine loads on another.
+Runs at build time (``hatch_build.py``), and at run time only where numba is installed and the
+shared object is not. Every entry point becomes a C function ``int64 reput_NAME(int64, ...)``. The
+code is for the architecture's base processor: what one machine built loads on another.
 """
 
-import importlib
 import os
 import shutil
 import subprocess
@@ -19,14 +18,11 @@ _LINKERS = ("cc", "gcc", "clang")
 
 def entry_points() -> dict[str, tuple[Any, int]]:
     """Return each entry point's dispatcher and number of arguments."""
-    # Not ``from reput.format.kernels import scan``: there, that name is the function.
-    modules = [
-        importlib.import_module(f"reput.format.kernels.{name}")
-        for name in ("hashes", "scan", "columns")
-    ]
+    from reput.format.kernels import columns, hashes, walk
+
     return {
         name: (getattr(module, name), arguments)
-        for module in modules
+        for module in (hashes, walk, columns)
         for name, arguments in module.ENTRY_POINTS.items()
     }
 
@@ -44,7 +40,7 @@ declare i32 @"{symbol}"({prototype})
 define i64 @reput_{name}({parameters}) {{
   %value = alloca i64
   %error = alloca ptr
-  %status = call i32 @"{symbol}"(ptr %value, ptr %error{"".join(f", i64 %a{i}" for i in range(arguments))})
+  %status = call i32 @"{symbol}"({", ".join(["ptr %value", "ptr %error", parameters])})
   %result = load i64, ptr %value
   ret i64 %result
 }}

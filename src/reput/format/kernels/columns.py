@@ -24,7 +24,7 @@ from reput.format.kernels.memory import (
     put_i64,
     put_u8,
 )
-from reput.format.kernels.scan import (
+from reput.format.kernels.walk import (
     AT_BODY_CRC,
     AT_BORN_HOST,
     AT_MAGIC,
@@ -60,14 +60,14 @@ UNIQ_KEY = int.from_bytes(props.UNIQ_KEY.encode(), "little", signed=True)
 
 
 @njit(**COMPILE_OPTIONS)
-def column(table, number):  # type: ignore[no-untyped-def]
+def column(table, number):
     """Return the address of a column from the table."""
     return get_i64(table + 8 * number)
 
 
 @njit(**COMPILE_OPTIONS)
-def locate(buffer, positions, count, table):  # type: ignore[no-untyped-def]
-    """Entry point: fixed fields and text places of ``count`` framed records (columns of ``layout.LOCATED``)."""
+def locate(buffer, positions, count, table):
+    """Entry point: fixed fields and text places of ``count`` records (see ``layout.LOCATED``)."""
     for i in range(count):
         at = buffer + get_i64(positions + 8 * i)
         magic = load_i32(at + AT_MAGIC)
@@ -107,7 +107,7 @@ def locate(buffer, positions, count, table):  # type: ignore[no-untyped-def]
 
 
 @njit(**COMPILE_OPTIONS)
-def find_byte(at, end, byte):  # type: ignore[no-untyped-def]
+def find_byte(at, end, byte):
     """Return the address of the next ``byte``, or ``end``."""
     while at < end and get_u8(at) != byte:
         at += 1
@@ -115,7 +115,7 @@ def find_byte(at, end, byte):  # type: ignore[no-untyped-def]
 
 
 @njit(**COMPILE_OPTIONS)
-def drop_earlier(first, count, names, name_sizes, values, value_sizes, name, name_size):  # type: ignore[no-untyped-def]
+def drop_earlier(first, count, names, name_sizes, values, value_sizes, name, name_size):
     """Take out the pair of the same name from a record's pairs so far; return their number then."""
     for i in range(first, count):
         if get_i32(name_sizes + 4 * i) == name_size and same_bytes(
@@ -131,14 +131,14 @@ def drop_earlier(first, count, names, name_sizes, values, value_sizes, name, nam
 
 
 @njit(**COMPILE_OPTIONS)
-def note(known, known_sizes, i, value, value_size):  # type: ignore[no-untyped-def]
+def note(known, known_sizes, i, value, value_size):
     """Keep where the value of a property with a column of its own stands."""
     put_i64(known + 8 * i, value)
     put_i32(known_sizes + 4 * i, value_size)
 
 
 @njit(**COMPILE_OPTIONS)
-def parse_properties(  # type: ignore[no-untyped-def]
+def parse_properties(
     strings,
     string_sizes,
     count,
@@ -205,8 +205,8 @@ def parse_properties(  # type: ignore[no-untyped-def]
 
 
 @njit(**COMPILE_OPTIONS)
-def split_words(texts, text_sizes, count, offsets, words, word_sizes):  # type: ignore[no-untyped-def]
-    """Entry point: split texts on single spaces, dropping empty words; returns the number of words."""
+def split_words(texts, text_sizes, count, offsets, words, word_sizes):
+    """Entry point: split texts on single spaces, dropping empty words; returns how many words."""
     total = 0
     put_i32(offsets, 0)
     for i in range(count):
@@ -224,8 +224,8 @@ def split_words(texts, text_sizes, count, offsets, words, word_sizes):  # type: 
 
 
 @njit(**COMPILE_OPTIONS)
-def gather(addresses, sizes, count, offsets, data):  # type: ignore[no-untyped-def]
-    """Entry point: copy ``count`` runs of bytes side by side, with int32 offsets; returns the total."""
+def gather(addresses, sizes, count, offsets, data):
+    """Entry point: copy ``count`` runs side by side, with int32 offsets; returns the bytes."""
     total = 0
     put_i32(offsets, 0)
     for i in range(count):
@@ -237,7 +237,7 @@ def gather(addresses, sizes, count, offsets, data):  # type: ignore[no-untyped-d
 
 
 @njit(**COMPILE_OPTIONS)
-def put_decimal(at, value):  # type: ignore[no-untyped-def]
+def put_decimal(at, value):
     """Write a number in decimal; return the address behind it."""
     if value < 0:
         put_u8(at, 45)
@@ -255,13 +255,13 @@ def put_decimal(at, value):  # type: ignore[no-untyped-def]
 
 
 @njit(**COMPILE_OPTIONS)
-def hex_digit(value, letters):  # type: ignore[no-untyped-def]
+def hex_digit(value, letters):
     """Return the character of a hexadecimal digit; ``letters`` is the code of ``a`` or ``A``."""
     return 48 + value if value < 10 else letters + value - 10
 
 
 @njit(**COMPILE_OPTIONS)
-def put_group(at, value):  # type: ignore[no-untyped-def]
+def put_group(at, value):
     """Write a group of an IPv6 address, lower case without leading zeros."""
     shift = 12
     while shift > 0 and value >> shift == 0:
@@ -274,7 +274,7 @@ def put_group(at, value):  # type: ignore[no-untyped-def]
 
 
 @njit(**COMPILE_OPTIONS)
-def put_host(at, host, is_v6):  # type: ignore[no-untyped-def]
+def put_host(at, host, is_v6):
     """Write a host as text; return the address behind it."""
     if is_v6:
         put_u8(at, 91)  # [
@@ -299,7 +299,7 @@ def put_host(at, host, is_v6):  # type: ignore[no-untyped-def]
 
 
 @njit(**COMPILE_OPTIONS)
-def host_texts(hosts, sys_flags, v6_bit, count, offsets, data):  # type: ignore[no-untyped-def]
+def host_texts(hosts, sys_flags, v6_bit, count, offsets, data):
     """Entry point: ``ip:port`` or ``[ip6]:port`` of ``count`` hosts; returns the bytes written."""
     at = data
     put_i32(offsets, 0)
@@ -310,7 +310,7 @@ def host_texts(hosts, sys_flags, v6_bit, count, offsets, data):  # type: ignore[
 
 
 @njit(**COMPILE_OPTIONS)
-def put_hex(at, source, size):  # type: ignore[no-untyped-def]
+def put_hex(at, source, size):
     """Write bytes in upper-case hexadecimal; return the address behind it."""
     for i in range(size):
         byte = get_u8(source + i)
@@ -321,7 +321,7 @@ def put_hex(at, source, size):  # type: ignore[no-untyped-def]
 
 
 @njit(**COMPILE_OPTIONS)
-def offset_ids(hosts, sys_flags, records, v6_bit, count, offsets, data):  # type: ignore[no-untyped-def]
+def offset_ids(hosts, sys_flags, records, v6_bit, count, offsets, data):
     """Entry point: offset ids; ``records`` are record addresses. Returns the bytes written."""
     at = data
     put_i32(offsets, 0)

@@ -1,4 +1,4 @@
-"""Kernels: CRC-32, Java's string hash over UTF-8, UTF-8 validity, equal bytes, interning of names."""
+"""Kernels: CRC-32, Java's string hash over UTF-8, UTF-8 validity, equal bytes, numbered names."""
 
 from numba import njit
 
@@ -17,13 +17,13 @@ HIGH_BITS = -0x7F7F7F7F7F7F7F80  # 0x80 in each byte, as a signed 64-bit number
 
 
 @njit(**COMPILE_OPTIONS)
-def table_entry(table, row, byte):  # type: ignore[no-untyped-def]
+def table_entry(table, row, byte):
     """Read one word of the CRC tables."""
     return get_u32(table + (row * 256 + byte) * 4)
 
 
 @njit(**COMPILE_OPTIONS)
-def crc32(table, address, size):  # type: ignore[no-untyped-def]
+def crc32(table, address, size):
     """Return zlib's CRC-32 of ``size`` bytes, sixteen bytes a step (``native.crc_tables``)."""
     crc = LOW_32
     at = address
@@ -59,8 +59,8 @@ def crc32(table, address, size):  # type: ignore[no-untyped-def]
 
 
 @njit(**COMPILE_OPTIONS)
-def utf8_length(lead):  # type: ignore[no-untyped-def]
-    """Return how many bytes a character takes, from its first byte; 0 for a byte that starts none."""
+def utf8_length(lead):
+    """Return how many bytes a character takes, by its first byte; 0 if that can start none."""
     if lead < 0x80:
         return 1
     if 0xC2 <= lead < 0xE0:
@@ -73,7 +73,7 @@ def utf8_length(lead):  # type: ignore[no-untyped-def]
 
 
 @njit(**COMPILE_OPTIONS)
-def is_utf8_character(at, lead, length):  # type: ignore[no-untyped-def]
+def is_utf8_character(at, lead, length):
     """Whether the continuation bytes fit: no overlong form, no surrogate, nothing over U+10FFFF."""
     second = get_u8(at + 1)
     if second & 0xC0 != 0x80:
@@ -94,7 +94,7 @@ def is_utf8_character(at, lead, length):  # type: ignore[no-untyped-def]
 
 
 @njit(**COMPILE_OPTIONS)
-def is_utf8(address, size):  # type: ignore[no-untyped-def]
+def is_utf8(address, size):
     """Whether the bytes are well-formed UTF-8."""
     at = address
     end = address + size
@@ -113,7 +113,7 @@ def is_utf8(address, size):  # type: ignore[no-untyped-def]
 
 
 @njit(**COMPILE_OPTIONS)
-def java_hash(start, address, size):  # type: ignore[no-untyped-def]
+def java_hash(start, address, size):
     """Continue a Java string hash over well-formed UTF-8; returns it unsigned."""
     value = start
     at = address
@@ -140,13 +140,13 @@ def java_hash(start, address, size):  # type: ignore[no-untyped-def]
 
 
 @njit(**COMPILE_OPTIONS)
-def signed32(value):  # type: ignore[no-untyped-def]
+def signed32(value):
     """Return an unsigned 32-bit number as Java's int."""
     return value - (LOW_32 + 1) if value > 0x7FFFFFFF else value
 
 
 @njit(**COMPILE_OPTIONS)
-def same_bytes(a, b, size):  # type: ignore[no-untyped-def]
+def same_bytes(a, b, size):
     """Whether two runs of bytes are equal."""
     i = 0
     while i + 8 <= size:
@@ -161,13 +161,13 @@ def same_bytes(a, b, size):  # type: ignore[no-untyped-def]
 
 
 @njit(**COMPILE_OPTIONS)
-def checksum(table, address, size):  # type: ignore[no-untyped-def]
+def checksum(table, address, size):
     """Entry point: BODYCRC of a run of bytes."""
     return crc32(table, address, size) & 0x7FFFFFFF
 
 
 @njit(**COMPILE_OPTIONS)
-def text_hashes(addresses, sizes, count, hashes):  # type: ignore[no-untyped-def]
+def text_hashes(addresses, sizes, count, hashes):
     """Entry point: Java hashes (int64 each) of ``count`` well-formed texts."""
     for i in range(count):
         value = java_hash(0, get_i64(addresses + 8 * i), get_i32(sizes + 4 * i))
@@ -176,8 +176,8 @@ def text_hashes(addresses, sizes, count, hashes):  # type: ignore[no-untyped-def
 
 
 @njit(**COMPILE_OPTIONS)
-def key_hashes(topics, topic_sizes, rows, keys, key_sizes, count, prefix, prefix_size, hashes):  # type: ignore[no-untyped-def]
-    """Entry point: index hashes of ``topic#[prefix]key``; ``rows`` says whose topic goes with a key."""
+def key_hashes(topics, topic_sizes, rows, keys, key_sizes, count, prefix, prefix_size, hashes):
+    """Entry point: index hashes of ``topic#[prefix]key``; ``rows`` says whose topic a key has."""
     for i in range(count):
         row = get_i64(rows + 8 * i)
         value = java_hash(0, get_i64(topics + 8 * row), get_i32(topic_sizes + 4 * row))
@@ -192,7 +192,7 @@ def key_hashes(topics, topic_sizes, rows, keys, key_sizes, count, prefix, prefix
 
 
 @njit(**COMPILE_OPTIONS)
-def name_slot(address, size, slot_count):  # type: ignore[no-untyped-def]
+def name_slot(address, size, slot_count):
     """Return the first slot to try for a name: FNV-1a over its bytes."""
     value = 0x811C9DC5
     for i in range(size):
@@ -201,7 +201,7 @@ def name_slot(address, size, slot_count):  # type: ignore[no-untyped-def]
 
 
 @njit(**COMPILE_OPTIONS)
-def intern(addresses, sizes, count, slots, slot_count, firsts, known, ids):  # type: ignore[no-untyped-def]
+def intern(addresses, sizes, count, slots, slot_count, firsts, known, ids):
     """Entry point: number names by their bytes, in order of first appearance.
 
     ``slots`` is an open-addressing table of ``slot_count`` (a power of two, over ``count``) int32,

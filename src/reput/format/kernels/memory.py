@@ -1,8 +1,8 @@
 """Loads, stores and copies at addresses, for kernels.
 
 Kernels take integers only: addresses and sizes. So they need no array type, no reference counts and
-no Python, and the compiled object needs nothing but ``memcpy``. Disk is big endian: ``load_`` swaps.
-Arrow buffers are native: ``put_`` does not.
+no Python, and the compiled object needs nothing but ``memcpy``. Disk is big endian: ``load_``
+swaps. Arrow buffers are native: ``put_`` does not.
 """
 
 from typing import Any

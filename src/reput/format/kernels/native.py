@@ -1,8 +1,8 @@
 """The compiled kernels behind an array interface.
 
 Loads the shared object that was built with the package; where there is none but numba is installed,
-compiles the same source once and keeps the object code in the user's cache folder. Calls release the
-GIL, so ranges of a log can be walked in as many threads as there are cores.
+compiles the same source once and keeps the object code in the user's cache folder. Calls release
+the GIL, so ranges of a log can be walked in as many threads as there are cores.
 """
 
 import ctypes
@@ -11,7 +11,7 @@ import hashlib
 import importlib.util
 import os
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reput.errors import CorruptRecord
-from reput.format import body as bodies, java, properties as props, sys_flag as flags
+from reput.format import body as bodies, java, sys_flag as flags
 from reput.format.kernels.layout import (
     HOST_TEXT_MAX,
     LOCATED,
@@ -36,7 +36,7 @@ from reput.format.kernels.layout import (
 
 _SHARED_OBJECT = Path(__file__).with_name("_kernels.so")
 _SOURCES = (
-    *("memory.py", "hashes.py", "scan.py", "columns.py", "build.py"),
+    *("memory.py", "hashes.py", "walk.py", "columns.py", "build.py"),
     *("../message.py", "../properties.py", "../sys_flag.py"),  # whose numbers are compiled in
 )
 
@@ -90,7 +90,7 @@ def _cache_file() -> Path:
     state = hashlib.sha256(str(version and version.origin).encode())
     for source in _SOURCES:
         state.update((here / source).read_bytes())
-    root = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    root = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
     return Path(root, "reput", f"kernels-{os.uname().machine}-{state.hexdigest()[:16]}.o")
 
 

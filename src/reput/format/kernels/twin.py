@@ -16,7 +16,6 @@ from reput.format import (
     java,
     message as record,
     message_id,
-    properties as props,
 )
 from reput.format.kernels.layout import Buffer, IntArray, Pairs, Runs, Segments, Words
 from reput.format.message import Verdict

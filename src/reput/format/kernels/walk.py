@@ -14,7 +14,6 @@ from reput.format.kernels.memory import (
     COMPILE_OPTIONS,
     get_i64,
     get_u8,
-    get_u32,
     load_i16,
     load_i32,
     load_i64,
@@ -63,7 +62,7 @@ BLANK_LEAD = MAGIC_BLANK >> 24 & 255
 
 
 @njit(**COMPILE_OPTIONS)
-def born_to_tail(sys_flag):  # type: ignore[no-untyped-def]
+def born_to_tail(sys_flag):
     """Return the bytes from BORNHOST to RECONSUMETIMES."""
     size = HOST_V4 + STORE_TIMESTAMP_BYTES + HOST_V4
     if sys_flag & BORN_V6:
@@ -74,19 +73,19 @@ def born_to_tail(sys_flag):  # type: ignore[no-untyped-def]
 
 
 @njit(**COMPILE_OPTIONS)
-def topic_length_bytes(magic):  # type: ignore[no-untyped-def]
+def topic_length_bytes(magic):
     """Return the width of TOPICLEN."""
     return 2 if magic == MAGIC_V2 else 1
 
 
 @njit(**COMPILE_OPTIONS)
-def load_topic_length(at, magic):  # type: ignore[no-untyped-def]
+def load_topic_length(at, magic):
     """Return TOPICLEN."""
     return load_u16(at) if magic == MAGIC_V2 else load_u8(at)
 
 
 @njit(**COMPILE_OPTIONS)
-def frame(at, left, file_left, physical_offset):  # type: ignore[no-untyped-def]
+def frame(at, left, file_left, physical_offset):
     """Judge the head and lengths of what stands at ``at``; the checksums are left out.
 
     Zeros are reported as BAD_ZEROS: whether they reach the end is the walker's question.
@@ -130,7 +129,7 @@ def frame(at, left, file_left, physical_offset):  # type: ignore[no-untyped-def]
 
 
 @njit(**COMPILE_OPTIONS)
-def record_crc(table, at, size):  # type: ignore[no-untyped-def]
+def record_crc(table, at, size):
     """Compare a record with the ``__CRC32#`` property it may end with; digits are reversed."""
     start = at + size - CRC_BYTES
     if get_i64(start) != CRC_PREFIX or get_u8(start + 8) != 1 or get_u8(start + 19) != 2:
@@ -146,7 +145,7 @@ def record_crc(table, at, size):  # type: ignore[no-untyped-def]
 
 
 @njit(**COMPILE_OPTIONS)
-def checksums(table, at, size):  # type: ignore[no-untyped-def]
+def checksums(table, at, size):
     """Judge body and record checksums of a record whose frame is right."""
     tail = at + AT_BORN_HOST + born_to_tail(load_i32(at + AT_SYS_FLAG))
     body_length = load_i32(tail + BODY_LENGTH_IN_TAIL)
@@ -163,7 +162,7 @@ def checksums(table, at, size):  # type: ignore[no-untyped-def]
 
 
 @njit(**COMPILE_OPTIONS)
-def zeros_until(at, end):  # type: ignore[no-untyped-def]
+def zeros_until(at, end):
     """Return the first address from ``at`` that is not zero, or ``end``."""
     while end - at >= 8 and get_i64(at) == 0:
         at += 8
@@ -173,8 +172,8 @@ def zeros_until(at, end):  # type: ignore[no-untyped-def]
 
 
 @njit(**COMPILE_OPTIONS)
-def last_data(start, end):  # type: ignore[no-untyped-def]
-    """Return the address behind the last byte in ``[start, end)`` that is not zero, or ``start``."""
+def last_data(start, end):
+    """Return the address behind the last byte of ``[start, end)`` that is not zero."""
     at = end
     while at - start >= 8 and get_i64(at - 8) == 0:
         at -= 8
@@ -184,8 +183,8 @@ def last_data(start, end):  # type: ignore[no-untyped-def]
 
 
 @njit(**COMPILE_OPTIONS)
-def resync(buffer, position, end, file_end, base):  # type: ignore[no-untyped-def]
-    """Return the next position, from ``position``, where a framed record or blank stands, or ``end``."""
+def resync(buffer, position, end, file_end, base):
+    """Return the next position where a framed record or blank stands, or ``end``."""
     at = position
     least = JUDGED if end < file_end else HEAD_WORD  # fewer bytes of a part prove nothing
     while end - at >= least:
@@ -199,14 +198,14 @@ def resync(buffer, position, end, file_end, base):  # type: ignore[no-untyped-de
 
 
 @njit(**COMPILE_OPTIONS)
-def unjudged(position, end):  # type: ignore[no-untyped-def]
+def unjudged(position, end):
     """Return where what follows ``position`` in a part becomes too short to judge."""
     return max(position + 1, end - JUDGED + 1)
 
 
 @njit(**COMPILE_OPTIONS)
-def damage_end(buffer, position, end, file_end, base):  # type: ignore[no-untyped-def]
-    """Return where damage at ``position`` ends: at the next record, or before the zeros of the tail."""
+def damage_end(buffer, position, end, file_end, base):
+    """Return where damage at ``position`` ends: at the next record, or before the last zeros."""
     found = resync(buffer, position + 1, end, file_end, base)
     if found < end:
         return found
@@ -218,7 +217,7 @@ def damage_end(buffer, position, end, file_end, base):  # type: ignore[no-untype
 
 
 @njit(**COMPILE_OPTIONS)
-def scan(  # type: ignore[no-untyped-def]
+def scan(
     buffer,
     start,
     stop,
@@ -237,8 +236,8 @@ def scan(  # type: ignore[no-untyped-def]
 
     Args are addresses (``buffer, table, positions, sizes, verdicts, next_position``) and positions
     within the buffer; ``base`` is the physical offset of position 0, ``end`` where the bytes end,
-    ``file_end`` where the file does, ``room`` how many segments fit. A record that is cut by ``end``
-    but not by ``file_end`` is not taken: the walk stops before it, as it does where too few bytes are
+    ``file_end`` where the file does, ``room`` how many segments fit. A record cut by ``end`` but
+    not by ``file_end`` is not taken: the walk stops before it, as it does where too few bytes are
     left to judge. Returns the number of segments.
     """
     at = start
@@ -271,7 +270,7 @@ def scan(  # type: ignore[no-untyped-def]
 
 
 @njit(**COMPILE_OPTIONS)
-def judge(buffer, end, file_end, base, check, table, positions, count, sizes, verdicts):  # type: ignore[no-untyped-def]
+def judge(buffer, end, file_end, base, check, table, positions, count, sizes, verdicts):
     """Entry point: judge what stands at ``count`` given positions, each within the buffer.
 
     Sizes are what the record claims, 0 where it is framed wrong. Returns the number of messages.
@@ -295,13 +294,13 @@ def judge(buffer, end, file_end, base, check, table, positions, count, sizes, ve
 
 
 @njit(**COMPILE_OPTIONS)
-def find_record(buffer, position, end, file_end, base):  # type: ignore[no-untyped-def]
+def find_record(buffer, position, end, file_end, base):
     """Entry point: position of the next framed record or blank from ``position``, or ``end``."""
     return resync(buffer, position, end, file_end, base)
 
 
 @njit(**COMPILE_OPTIONS)
-def data_end(buffer, start, end):  # type: ignore[no-untyped-def]
+def data_end(buffer, start, end):
     """Entry point: position behind the last byte that is not zero."""
     return last_data(buffer + start, buffer + end) - buffer
 
