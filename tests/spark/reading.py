@@ -168,6 +168,19 @@ class Damaged(NamedTuple):
     """Messages that are whole but for their body's checksum."""
 
 
+def runs(damage: list[Row]) -> list[tuple[int, int, str]]:
+    """Damaged rows as runs; zeros behind damage may be told as a run of their own, or with it."""
+    found: list[tuple[int, int, str]] = []
+    for row in damage:
+        start, length = row["physical_offset"], row["store_size"]
+        if found and sum(found[-1][:2]) == start:
+            before = found.pop()
+            found.append((before[0], before[1] + length, before[2]))
+        else:
+            found.append((start, length, row["_corrupt_record"]))
+    return found
+
+
 CRC_REASON = "body does not match BODYCRC"
 LENGTH_REASON = "body, topic and property lengths do not add up to TOTALSIZE"
 
@@ -190,10 +203,8 @@ def damaged(version: str, variant: str) -> Damaged:
     if variant == "torn-tail":
         return Damaged(messages[:-1], [], [])
     if variant == "torn-tail-noabort":
-        half = _number(r"from byte (\d+)", text)
-        start = last["commitLogOffset"]
-        zeros = (start + half, last["storeSize"] - half, "zeros where records should be")
-        return Damaged(messages[:-1], [(start, half, LENGTH_REASON), zeros], [])
+        run = (last["commitLogOffset"], last["storeSize"], LENGTH_REASON)
+        return Damaged(messages[:-1], [run], [])
     if variant == "log-short":
         run = (
             last["commitLogOffset"],

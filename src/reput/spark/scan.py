@@ -59,7 +59,6 @@ QUEUE_SHARE_MAX = 0.5
 """Reading by queue pays while the wanted records are less than this part of the log."""
 CLOCK_SLACK_MS = 60_000
 """Store times grow, but for a clock set back; files and slices are skipped with this much room."""
-_HIGHEST = (1 << 63) - 1
 _SAMPLE_UNITS = 256
 _NAMES_SHOWN = 20
 _UNITS_AT_ONCE = 1 << 20
@@ -98,8 +97,10 @@ class StoreFacts:
     broker: str
     limits: Limits | None
     """Queue offsets to keep to; None for all."""
+    end_offset: int
+    """Where the log ends."""
     scanned: tuple[tuple[int, int], ...]
-    """Parts of the log that are walked, or are none: units that point there are left."""
+    """Parts of the log that are walked: units that point there are left."""
 
 
 @dataclass(frozen=True)
@@ -259,7 +260,8 @@ class _StorePlanner:
                 found = self._by_log(spans)
             parts = found + self._behind_the_end()
         self._summary.add(f"{self._path}: {len(parts)} partitions")
-        facts = StoreFacts(self._path, self._plan, self.broker, limits, self._scanned)
+        end = self._reader.end_offset
+        facts = StoreFacts(self._path, self._plan, self.broker, limits, end, self._scanned)
         return [Task(part, facts) for part in parts]
 
     def _tolerated(self, read: Callable[[], T], default: T) -> T:
@@ -521,7 +523,7 @@ class _StorePlanner:
             f"{self._path}: {len(extents)} consume queues, about {int(wanted_bytes)} of "
             f"{log_bytes} bytes; log scan of {_length(rest)} bytes that units do not account for"
         )
-        self._scanned = (*self._unaccounted, (self._reader.end_offset, _HIGHEST))
+        self._scanned = tuple(self._unaccounted)
         options = self._options
         target = plan.target_bytes(total, options.max_bytes_per_partition, options.min_partitions)
         return [
@@ -723,7 +725,7 @@ class _PartitionReading:
         self._options = options
         self._constraint = constraint
         self._limits = facts.limits
-        self._scanned = facts.scanned
+        self._facts = facts
         self._maker = maker
         self._filter = RowFilter(options, constraint)
 
@@ -736,7 +738,17 @@ class _PartitionReading:
         ):
             note = "behind the end of the log: cut off by a recovery" if part.is_stale else None
             yield from self._rows(batch.columns(), note)
-            yield from self._damage([(run, self._row(run)) for run in batch.damage])
+            runs = batch.damage if part.is_stale else self._inside_log(batch.damage)
+            yield from self._damage([(run, self._row(run)) for run in runs])
+
+    def _inside_log(self, runs: Sequence[Damage]) -> list[Damage]:
+        """Return damage without what lies behind the end of the log: parts tell it in full."""
+        end = self._facts.end_offset
+        return [
+            replace(run, length=min(run.end, end) - run.physical_offset)
+            for run in runs
+            if run.physical_offset < end
+        ]
 
     def _rows(self, columns: kernels.Columns, note: str | None = None) -> Iterator[pa.RecordBatch]:
         rows = self._filter.rows(columns)
@@ -865,8 +877,8 @@ class _PartitionReading:
         """Return queue offsets, physical offsets and sizes of a slice, less what is scanned."""
         numbers, units = self._reader.queue(one.topic, one.queue_id).units(one.start, one.stop)
         offsets = units["physical_offset"].astype(np.int64)
-        keep = np.ones(len(offsets), np.bool_)
-        for start, stop in self._scanned:
+        keep = offsets < self._facts.end_offset
+        for start, stop in self._facts.scanned:
             keep &= (offsets < start) | (offsets >= stop)
         return numbers[keep], offsets[keep], units["size"][keep].astype(np.int32)
 

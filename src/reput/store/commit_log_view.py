@@ -163,7 +163,11 @@ class CommitLogView:
 
     def data_end_of(self, file: LogFile) -> int:
         """Return the physical offset behind the file's last byte that is not zero, or its start."""
+        return self._data_end_before(file, file.end)
+
+    def _data_end_before(self, file: LogFile, stop: int) -> int:
         end = data_bytes(self._folder, f"{paths.COMMIT_LOG}/{file.name}", file.size)
+        end = min(end, stop - file.start)
         step = _TAIL_STEP_BYTES
         while end > 0:
             start = max(end - step, 0)
@@ -497,16 +501,17 @@ class CommitLogView:
     ) -> tuple[list[Damage], int]:
         """Complete a run of damage or zeros that a window may have cut.
 
-        It ends at the next record or blank. Where none follows in the file, the zeros that end it
-        are a run of their own: nothing says that they belong to what is damaged.
+        It ends at the next record or blank. Where none follows in the file, or before the end of
+        the log, the zeros up to there are a run of their own: nothing says that they belong to
+        what is damaged.
 
         Returns the runs, and where they end.
         """
         limit = stop if is_end else file.nominal_end
         end = self.find_record(min(run.end, limit), limit)
         zeros = end
-        if end == file.nominal_end == file.end:
-            zeros = max(self.data_end_of(file), run.physical_offset)
+        if end == limit <= file.end:
+            zeros = max(self._data_end_before(file, end), run.physical_offset)
             # Fewer zeros cannot be told from the end of what is damaged.
             zeros = zeros if end - zeros >= record.SIZE_AND_MAGIC.size else end
         runs = []

@@ -273,9 +273,10 @@ class StoreReader:
         for claimed, start in sorted(claims, reverse=True):
             if furthest is not None and claimed <= furthest:
                 break
-            # The record knows its end better than a unit that may be damaged.
+            # The record knows its end better than a unit that may be damaged; and one that points
+            # at zeros, as where a crash or a copy lost the end of the log, does not move its end.
             end = self.log.end_of(start) or claimed
-            if end <= limit:
+            if end <= limit and start < self.log.data_end:
                 furthest = max(end, furthest or 0)
         return furthest
 

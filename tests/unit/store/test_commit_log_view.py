@@ -403,18 +403,21 @@ def test_a_wrong_checksum_ends_with_its_record() -> None:
         assert unchecked == Walked(spans(messages), [])
 
 
-def test_zeros_behind_damage_up_to_the_end_of_the_log_belong_to_it() -> None:
-    """A torn record is one run; behind a whole one with a wrong checksum they are another."""
+def test_zeros_behind_damage_up_to_the_end_of_the_log_are_a_run_of_their_own() -> None:
     messages, files = make_log(40)
     last = messages[-1]
     start = max(files)
     at = last.physical_offset - start
     for window_bytes in WINDOWS:
         torn = bytearray(files[start])
-        torn[at + 50 : at + last.store_size] = bytes(last.store_size - 50)
+        torn[at + 40 : at + last.store_size] = b"\xff" * 10 + bytes(last.store_size - 50)
         view = view_of({**files, start: torn}, window_bytes)
-        (damage,) = walked(view, 0, end_of(messages)).damage
-        assert (damage.physical_offset, damage.end) == (last.physical_offset, end_of(messages))
+        for is_end in (True, False):
+            stop = end_of(messages) if is_end else start + FILE_BYTES
+            head, zeros = walked(view, 0, end_of(messages), is_end=is_end).damage
+            assert (head.physical_offset, head.end) == (last.physical_offset, start + at + 50)
+            assert (zeros.physical_offset, zeros.end) == (head.end, stop)
+            assert zeros.verdict is Verdict.BAD_ZEROS
         wrong = bytearray(files[start])
         wrong[at + record.POSITION_BODY_CRC] ^= 1
         view = view_of({**files, start: wrong}, window_bytes)

@@ -259,9 +259,13 @@ def expected_damage(version: str, name: str) -> list[tuple[int, int, set[Verdict
         return []
     (one,) = lost
     end = one["commitLogOffset"] + one["storeSize"]
+    if variant.startswith("torn-tail"):
+        half = one["commitLogOffset"] + number_in(
+            torn_entry(version, name)["damage"], r"byte (\d+)"
+        )
+        lengths = {Verdict.BAD_LENGTH, Verdict.BAD_CRC}
+        return [(one["commitLogOffset"], half, lengths), (half, end, {Verdict.BAD_ZEROS})]
     verdict = {
-        "torn-tail": {Verdict.BAD_LENGTH, Verdict.BAD_CRC},
-        "torn-tail-noabort": {Verdict.BAD_LENGTH, Verdict.BAD_CRC},
         "log-short": {Verdict.TRUNCATED},
         "size-late": {Verdict.BAD_LENGTH},
     }.get(variant, {Verdict.BAD_CRC})
