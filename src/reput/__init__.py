@@ -6,6 +6,7 @@ Where to look:
     format/        bytes: pure codecs, one layout per module, no I/O
       kernels/     the same layouts as compiled batch loops
     store/         a store folder on disk, read only
+      verify/      everything in a store against everything else
     spark/         the DataFrame source
     cli/           the reput command
 

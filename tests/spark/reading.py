@@ -26,6 +26,12 @@ HIDDEN_TOPICS = ("RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC")
 """What the default isolation leaves out."""
 
 
+LIGHT_COLUMNS = (
+    *("physical_offset", "msg_id", "topic", "queue_id", "queue_offset"),
+    *("tags", "store_timestamp", "store_size"),
+)
+
+
 class Read(NamedTuple):
     """What came out."""
 
@@ -90,8 +96,10 @@ def read(store: Path | str | None, constraint: Constraint | None = None, **optio
 def read_light(
     store: Path | str | None, constraint: Constraint | None = None, **options: Any
 ) -> Read:
-    """The same without what takes long to compare."""
-    return read(store, constraint, includeBody=False, includeHeaders=False, **options)
+    """The same with the columns that tell rows apart."""
+    is_shown = str(options.get("mode")).upper() in ("PERMISSIVE", "SALVAGE")
+    columns = [*LIGHT_COLUMNS, "_corrupt_record"] if is_shown else LIGHT_COLUMNS
+    return read(store, constraint, **{"columns": ",".join(columns), **options})
 
 
 def offsets(found: Iterable[Row]) -> list[int]:

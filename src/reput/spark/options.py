@@ -411,7 +411,7 @@ def _charset(texts: _Texts) -> str | None:
     if text is None:
         return None
     try:
-        b"".decode(text)
+        b" ".decode(text, "replace")
     except (LookupError, ValueError):
         raise InvalidOption(
             "charset", text, "a character set Python knows, such as utf-8"

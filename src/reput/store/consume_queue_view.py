@@ -122,6 +122,17 @@ class ConsumeQueueView:
         last = self.last_unit
         return last.physical_offset + last.size if last else None
 
+    def has_unit_at(self, physical_offset: int) -> bool:
+        """Whether a unit points at an offset of the log. Offsets only grow in a queue."""
+        span = range(self.min_offset, self.max_offset)
+        try:
+            place = bisect.bisect_left(
+                span, physical_offset, key=lambda number: self.unit(number).physical_offset
+            )
+            return place < len(span) and self.unit(span[place]).physical_offset == physical_offset
+        except (NotInStore, CorruptRecord):
+            return False
+
     def _written_units(self, file: QueueFile) -> int:
         """Count the units up to the last one with a size, which zeros follow to the file's end."""
         # Thousands of queues are mostly holes: what the file system does not keep is not read.
@@ -277,6 +288,10 @@ class BatchConsumeQueueView:
             if found.queue_offset <= queue_offset < found.queue_offset + found.message_count:
                 return found
         raise NotInStore(f"batch queue {self.topic}/{self.queue_id} has no message {queue_offset}")
+
+    def has_unit_at(self, physical_offset: int) -> bool:
+        """Whether a unit points at an offset of the log."""
+        return bool((self.units["physical_offset"] == physical_offset).any())
 
     def _unit_at(self, place: int) -> cq_unit.BatchUnit:
         return cq_unit.BatchUnit(*(int(value) for value in self.units[place].tolist()[:7]))

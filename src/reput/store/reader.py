@@ -255,30 +255,30 @@ class StoreReader:
     @cached_property
     def queue_end(self) -> int | None:
         """How far the queues reach into the log: the end of the furthest record one points at."""
-        units = [
-            *(queue.last_unit for queue in self.queues()),
-            *(
-                self.batch_queue(topic, queue_id).last_unit
-                for topic, ids in self.batch_queue_ids.items()
-                for queue_id in ids
-            ),
-        ]
-        limit = self.log.files[-1].nominal_end if self.log.files else 0
-        claims = [
-            (unit.physical_offset + unit.size, unit.physical_offset)
-            for unit in units
-            if unit is not None and 0 <= unit.physical_offset < limit
-        ]
         furthest: int | None = None
-        for claimed, start in sorted(claims, reverse=True):
+        for claimed, start, _ in self._claims:
             if furthest is not None and claimed <= furthest:
                 break
-            # The record knows its end better than a unit that may be damaged; and one that points
-            # at zeros, as where a crash or a copy lost the end of the log, does not move its end.
-            end = self.log.end_of(start) or claimed
-            if end <= limit and start < self.log.data_end:
-                furthest = max(end, furthest or 0)
+            # Where no record stands, the log or the unit is damaged: ``_lost_end`` finds out.
+            furthest = max(self.log.end_of(start) or 0, furthest or 0) or None
         return furthest
+
+    @cached_property
+    def _claims(self) -> list[tuple[int, int, ConsumeQueueView | BatchConsumeQueueView]]:
+        """Where the last record of each queue ends and starts in the log, the furthest first."""
+        queues: list[ConsumeQueueView | BatchConsumeQueueView] = [*self.queues()]
+        for topic, ids in self.batch_queue_ids.items():
+            queues += [self.batch_queue(topic, queue_id) for queue_id in ids]
+        claims = [
+            (unit.physical_offset + unit.size, unit.physical_offset, queue)
+            for queue in queues
+            if (unit := queue.last_unit) and 0 <= unit.physical_offset < self._nominal_end
+        ]
+        return sorted(claims, key=lambda claim: claim[:2], reverse=True)
+
+    @property
+    def _nominal_end(self) -> int:
+        return self.log.files[-1].nominal_end if self.log.files else 0
 
     # The end of the log ---------------------------------------------------------------------
 
@@ -290,6 +290,8 @@ class StoreReader:
         first thing that is no record:
 
         * zeros: the end;
+        * a queue has a unit for just there: a message was lost, and up to where the queues point
+          is damage;
         * a broker is running: the end, it is writing there. The very last record may be half
           written: it counts when a queue points at it or something follows;
         * stopped cleanly: the end; what follows was cut off earlier;
@@ -308,8 +310,10 @@ class StoreReader:
     def _find_end(self) -> LogTail:
         found = self._walked_end()
         end = found.end_offset
-        is_empty = end == self.log.min_offset
-        if is_empty or self.state.condition is Condition.CLEAN or self.log.data_goes_on(end):
+        if self.state.condition is Condition.CLEAN:
+            lost = self._lost_end(end)
+            return LogTail(lost) if lost is not None else found
+        if end == self.log.min_offset or self.log.data_goes_on(end):
             return found
         if self.is_live and end <= (self.queue_end or 0):
             return found
@@ -325,6 +329,24 @@ class StoreReader:
         name = self.log.file_at(last.physical_offset).name
         torn = Damage(last.physical_offset, length, Verdict.TRUNCATED, name)
         return LogTail(last.physical_offset, torn=torn)
+
+    def _lost_end(self, end: int) -> int | None:
+        """Return how far the log went that ends now at ``end``, if it went further.
+
+        A queue that points at what is no record may be damaged itself. But if one points just where
+        the next record would have been, that record was there.
+        """
+        ahead = [
+            (claimed, queue)
+            for claimed, start, queue in self._claims
+            if start >= end and claimed <= self._nominal_end
+        ]
+        if not ahead:
+            return None
+        is_blank = self.log.find_record(end, end + 1) == end and self.log.end_of(end) is None
+        following = self.log.file_at(end).nominal_end if is_blank else end
+        is_lost = any(queue.has_unit_at(following) for _, queue in ahead)
+        return ahead[0][0] if is_lost else None
 
     def _walked_end(self) -> LogTail:
         data_end = self.log.data_end

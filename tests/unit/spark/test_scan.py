@@ -721,7 +721,8 @@ def test_damage_is_told_once_however_it_is_cut(version: str, variant: str) -> No
     options = {"mode": "PERMISSIVE", "failOnDataLoss": variant != "cq-ahead"}
     whole = read_light(store, **options)
     assert bool(whole.damage) == is_damaged
-    for size in ("1000" if version == "4.9.7" else "3k", "20001") if is_damaged else ("20001",):
+    sizes = ("1000", "20001") if version == "4.9.7" else ("20001",)
+    for size in sizes if is_damaged else sizes[-1:]:
         parts = read_light(store, maxBytesPerPartition=size, **options)
         assert parts.messages == whole.messages
         assert reading.runs(parts.damage) == reading.runs(whole.damage), size
@@ -1033,7 +1034,7 @@ def test_modes(version: str, variant: str) -> None:
         r["physical_offset"]: r["_corrupt_record"] for r in salvage.messages if r["_corrupt_record"]
     }
     assert noted == {one["commitLogOffset"]: reading.CRC_REASON for one in left.salvaged}
-    assert reading.runs(salvage.damage) == [] if left.salvaged else left.runs
+    assert reading.runs(salvage.damage) == ([] if left.salvaged else left.runs)
 
 
 @VERSION
@@ -1050,12 +1051,19 @@ def test_a_salvaged_record_is_whole_whichever_way_it_is_found(version: str) -> N
         {"minPartitions": 100},
     ]
     for options in ways:
-        got = read_light(store, mode="SALVAGE", readIsolation=ALL, **options)
+        got = read(
+            store,
+            mode="SALVAGE",
+            includeBody=False,
+            includeHeaders=False,
+            readIsolation=ALL,
+            **options,
+        )
         (row,) = [row for row in got.rows if row["_corrupt_record"] is not None]
         assert row == {**wanted, "_corrupt_record": reading.CRC_REASON}, options
         with pytest.raises(CorruptRecord, match=reading.CRC_REASON):
-            read_light(store, mode="FAILFAST", **options)
-        got = read_light(store, checkCrc=False, readIsolation=ALL, **options)
+            read(store, mode="FAILFAST", **options)
+        got = read(store, checkCrc=False, readIsolation=ALL, **options)
         assert bad["commitLogOffset"] in offsets(got.rows)
         assert "_corrupt_record" not in got.rows[0]
 

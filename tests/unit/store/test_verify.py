@@ -438,7 +438,7 @@ def test_a_folder_without_a_log(sound: MemoryFolder) -> None:
 
 def test_many_runs_are_summed_up(sound: MemoryFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = sound
-    monkeypatch.setattr(verification, "_RUNS_MAX", 1)
+    monkeypatch.setattr(verification.findings, "RUNS_MAX", 1)
     for number in (0, 2, 4):
         folder = patched(folder, QUEUE, 20 * number, bytes(20))
     found = of_kind(checked(folder), Kind.UNIT_ZERO)
@@ -454,8 +454,8 @@ def test_comparing_a_few_records_at_once_finds_the_same(
 ) -> None:
     damaged = patched(with_unit(sound, 3, 1 << 40, 1, 1), QUEUE, 20, bytes(20))
     whole = checked(damaged)
-    monkeypatch.setattr(verification, "ROWS_MAX", 1)
-    monkeypatch.setattr(verification, "_ENTRIES_AT_ONCE", 3)
+    monkeypatch.setattr(verification.queues, "ROWS_MAX", 1)
+    monkeypatch.setattr(verification.index, "_ENTRIES_AT_ONCE", 3)
     in_pieces = checked(MemoryFolder(damaged.files, window_bytes=600))
     assert in_pieces == whole
 

@@ -196,7 +196,7 @@ def test_cache_follows_every_source_with_a_layout_in_it(monkeypatch: pytest.Monk
     native._cache_file()
     monkeypatch.undo()
     formats = here.parent
-    for source in ("scan", "columns", "hashes", "memory", "build"):
+    for source in ("walk", "columns", "hashes", "memory", "build"):
         assert here / f"{source}.py" in read
     for source in ("message", "properties", "sys_flag"):
         assert formats / f"{source}.py" in read

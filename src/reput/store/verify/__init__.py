@@ -1,0 +1,103 @@
+"""Verify a store: a verdict for every file and every hole, and the evidence.
+
+    commit log      each record is walked, its checksums compared; what is no record is a hole
+    consume queues  each queued record has its unit, each unit points at its record
+    index           each key of each message is found, each entry points at a message with that key
+    the rest        checkpoint and tables: readable, and in agreement with the above
+
+The log is walked once, a file a thread. What a window holds is compared at once: its keys with the
+index entries that point into it, its queued records (some millions gathered) with the units at
+their queue offsets. A unit that a record claims is marked, so memory is a byte for each unit; units
+and entries that nobody claimed are judged afterwards.
+
+What a crash explains is no damage: a torn last record, records that have not reached their queue.
+What brokers are known to leave behind is a note or a warning: entries of records that were cut off,
+parts of the log that no index file covers, messages of a deleted topic.
+"""
+
+from reput.errors import CorruptRecord
+from reput.store import paths
+from reput.store.reader import Condition, StoreReader
+from reput.store.verify import tables
+from reput.store.verify.findings import (
+    FileVerdict,
+    Finding,
+    Hole,
+    Kind,
+    Ledger,
+    Progress,
+    Report,
+    Severity,
+)
+from reput.store.verify.index import Index
+from reput.store.verify.log import Log
+from reput.store.verify.queues import ROWS_MAX, Queues
+
+__all__ = [
+    "ROWS_MAX",
+    "FileVerdict",
+    "Finding",
+    "Hole",
+    "Kind",
+    "Progress",
+    "Report",
+    "Severity",
+    "verify",
+]
+
+
+def _silent(what: str, done: int, total: int) -> None:
+    pass
+
+
+def verify(reader: StoreReader, *, progress: Progress = _silent) -> Report:
+    """Check everything in a store against everything else. What is wrong with it is no exception.
+
+    Args:
+        reader: The store.
+        progress: Is told how far the work is, by several threads, one at a time.
+
+    Raises:
+        NotInStore: A file went away meanwhile.
+        StoreUnavailable: A file cannot be read.
+    """
+    ledger = Ledger()
+    _check_condition(reader, ledger)
+    try:
+        log = Log(reader, ledger)
+    except CorruptRecord as error:
+        path = error.file or paths.COMMIT_LOG
+        text = f"{error.reason}; nothing else can be checked"
+        ledger.add(Severity.DAMAGE, Kind.LOG_FILES_OVERLAP, path, text)
+        return ledger.report(reader)
+    queues = Queues(reader, ledger)
+    index = Index(reader, ledger)
+    index.check_files(progress)
+    log.walk(queues, index, progress)
+    queues.check(log, progress)
+    index.check(log)
+    tables.check_checkpoint(reader, ledger, log)
+    tables.check_tables(reader, ledger)
+    return ledger.report(
+        reader,
+        log_start=log.start,
+        log_end=log.end,
+        record_count=log.record_count,
+        queued_count=queues.queued_count,
+        unit_count=queues.unit_count,
+        entry_count=index.entry_count,
+    )
+
+
+def _check_condition(reader: StoreReader, ledger: Ledger) -> None:
+    state = reader.state
+    for path in (paths.ABORT, paths.LOCK):
+        entry = reader.folder.entry(path)
+        if entry is not None:
+            ledger.add_file(path, entry.size)
+    if state.condition is Condition.RUNNING:
+        text = f"process {state.lock_holder} is running on the store"
+        ledger.add(Severity.NOTE, Kind.RUNNING, paths.LOCK, text)
+    elif state.has_abort:
+        text = "the broker was not stopped, or the store was copied while it ran"
+        ledger.add(Severity.NOTE, Kind.CRASHED, paths.ABORT, text)

@@ -1,0 +1,256 @@
+"""What comes out of a verification, and the ledger that it is gathered in."""
+
+import dataclasses
+import enum
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from reput.store import paths
+from reput.store.commit_log_view import Damage
+from reput.store.reader import Condition, StoreReader
+from reput.store.verify import runs
+from reput.store.verify.runs import Mask
+
+RUNS_MAX = 20
+"""Findings of one kind in one file, before the rest is summed up in one."""
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being checked, how much of it is done, and of how much."""
+
+
+class Severity(enum.IntEnum):
+    """How bad something is."""
+
+    OK = 0
+    NOTE = 1
+    """As it should be in the circumstances, and worth knowing."""
+    WARNING = 2
+    """No message is lost or hidden by it, but a broker or a reader may stumble."""
+    DAMAGE = 3
+    """A message is lost, cannot be read, or is not found where it should be."""
+
+
+class Kind(enum.StrEnum):
+    """What a finding is about."""
+
+    CRASHED = "crashed"
+    RUNNING = "running"
+    FOREIGN_FILE = "foreign_file"
+    LOG_EMPTY = "log_empty"
+    LOG_FILE_SIZE = "log_file_size"
+    LOG_FILE_NAME = "log_file_name"
+    LOG_FILE_MISSING = "log_file_missing"
+    LOG_FILE_WAITING = "log_file_waiting"
+    LOG_FILES_OVERLAP = "log_files_overlap"
+    LOG_HOLE = "log_hole"
+    TORN_TAIL = "torn_tail"
+    STALE_TAIL = "stale_tail"
+    CLOCK_BACK = "clock_back"
+    QUEUE_FILE_SIZE = "queue_file_size"
+    QUEUE_FILE_NAME = "queue_file_name"
+    QUEUE_FILE_MISSING = "queue_file_missing"
+    UNIT_MISSING = "unit_missing"
+    NOT_DISPATCHED = "not_dispatched"
+    UNIT_ZERO = "unit_zero"
+    UNIT_BLANK = "unit_blank"
+    UNIT_INVALID = "unit_invalid"
+    UNIT_STALE = "unit_stale"
+    UNIT_IN_HOLE = "unit_in_hole"
+    UNIT_WRONG_RECORD = "unit_wrong_record"
+    UNIT_WRONG_SIZE = "unit_wrong_size"
+    UNIT_WRONG_TAGS = "unit_wrong_tags"
+    UNIT_OUT_OF_ORDER = "unit_out_of_order"
+    QUEUE_OFFSET_TWICE = "queue_offset_twice"
+    INDEX_ABSENT = "index_absent"
+    INDEX_FILE = "index_file"
+    INDEX_CHAIN = "index_chain"
+    NOT_INDEXED = "not_indexed"
+    KEY_MISSING = "key_missing"
+    ENTRY_STALE = "entry_stale"
+    ENTRY_IN_HOLE = "entry_in_hole"
+    ENTRY_WRONG = "entry_wrong"
+    CHECKPOINT = "checkpoint"
+    TABLE = "table"
+    TOPIC = "topic"
+    CONSUMER_OFFSET = "consumer_offset"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is not plainly right, and where."""
+
+    severity: Severity
+    kind: Kind
+    path: str
+    """File or folder, relative to the store."""
+    text: str
+    physical_offset: int | None = None
+    """Where in the log it starts, if it has a place there."""
+    length: int | None = None
+    """Bytes of the log it covers."""
+    queue_offset: int | None = None
+    """Where in the queue it starts, if it has a place there."""
+    count: int | None = None
+    """Units, messages or entries it speaks of."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileVerdict:
+    """What became of one file."""
+
+    path: str
+    size: int
+    severity: Severity = Severity.OK
+    text: str = "ok"
+    """The gravest finding, and how many there are besides."""
+    count: int = 0
+    """Records, units or entries in it."""
+    wasted_bytes: int = 0
+    """Of a log file: behind its last record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """Bytes of the log that are no records: damage, or what lies behind the end."""
+
+    damage: Damage
+    severity: Severity
+    kind: Kind
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The outcome."""
+
+    location: str
+    condition: Condition
+    log_start: int
+    log_end: int
+    """Behind the last record."""
+    record_count: int
+    queued_count: int
+    """Records that belong into consume queues."""
+    unit_count: int
+    entry_count: int
+    """Of the index."""
+    files: tuple[FileVerdict, ...]
+    holes: tuple[Hole, ...]
+    """In log order."""
+    findings: tuple[Finding, ...]
+    """Gravest first, then by file."""
+
+    @property
+    def severity(self) -> Severity:
+        """The gravest finding's."""
+        return max((one.severity for one in self.findings), default=Severity.OK)
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether anything is damaged."""
+        return self.severity is Severity.DAMAGE
+
+
+_UNIT_TEXTS = {
+    Kind.UNIT_ZERO: (Severity.DAMAGE, "zeros amid the units"),
+    Kind.UNIT_BLANK: (Severity.DAMAGE, "filler amid the units"),
+    Kind.UNIT_INVALID: (Severity.DAMAGE, "a negative offset or size"),
+    Kind.UNIT_STALE: (Severity.WARNING, "points behind the end of the log"),
+    Kind.UNIT_IN_HOLE: (Severity.WARNING, "points into damage of the log"),
+    Kind.UNIT_WRONG_RECORD: (Severity.DAMAGE, "points at the wrong place"),
+    Kind.UNIT_WRONG_SIZE: (Severity.DAMAGE, "the size is not the record's"),
+    Kind.UNIT_WRONG_TAGS: (Severity.DAMAGE, "the tags code is not that of the message's tags"),
+    Kind.UNIT_OUT_OF_ORDER: (Severity.DAMAGE, "out of order"),
+    Kind.QUEUE_OFFSET_TWICE: (Severity.DAMAGE, "two messages have this queue offset"),
+}
+
+
+@dataclass
+class Ledger:
+    """Files and findings as they come."""
+
+    files: list[FileVerdict] = field(default_factory=list)
+    """Plainly right so far; findings tell otherwise."""
+    findings: list[Finding] = field(default_factory=list)
+    holes: list[Hole] = field(default_factory=list)
+
+    def add_file(self, path: str, size: int, count: int = 0, wasted_bytes: int = 0) -> None:
+        """Add a file that is there."""
+        self.files.append(FileVerdict(path, size, count=count, wasted_bytes=wasted_bytes))
+
+    def add(self, severity: Severity, kind: Kind, path: str, text: str, **place: int) -> None:
+        """Add a finding; ``place`` are its numbers by name."""
+        self.findings.append(Finding(severity, kind, path, text, **place))
+
+    def add_hole(self, damage: Damage, severity: Severity, kind: Kind, text: str) -> None:
+        """Add a hole, and the finding that tells of it."""
+        self.holes.append(Hole(damage, severity, kind, text))
+        at, length = damage.physical_offset, damage.length
+        path = f"{paths.COMMIT_LOG}/{damage.file}"
+        where = f"physical offset {at}, {length} bytes: {text}"
+        self.add(severity, kind, path, where, physical_offset=at, length=length)
+
+    def add_units(
+        self, path: str, kind: Kind, mask: Mask, first: int, texts: Mapping[int, str] | None = None
+    ) -> None:
+        """Add a finding for each run of units.
+
+        Args:
+            path: The queue's file.
+            kind: What is wrong.
+            mask: Which units.
+            first: Queue offset of the first in the mask.
+            texts: What there is to say of units, by place in the mask.
+        """
+        severity, text = _UNIT_TEXTS[kind]
+        found = runs.of(mask)
+        for start, count in found[:RUNS_MAX]:
+            span = runs.span("queue offset", first + start, count)
+            what = f"{span}: {(texts or {}).get(start, text)}"
+            self.add(severity, kind, path, what, queue_offset=first + start, count=count)
+        if found[RUNS_MAX:]:
+            start = first + found[RUNS_MAX][0]
+            count = sum(length for _, length in found[RUNS_MAX:])
+            what = f"{count} more queue offsets from {start} on: {text}"
+            self.add(severity, kind, path, what, queue_offset=start, count=count)
+
+    def report(self, reader: StoreReader, **numbers: int) -> Report:
+        """Return the outcome; numbers that are not given are 0."""
+        counted: dict[str, Any] = dict.fromkeys(_NUMBERS, 0) | numbers
+        return Report(
+            location=reader.location,
+            condition=reader.state.condition,
+            files=tuple(sorted(self._verdicts(), key=lambda file: file.path)),
+            holes=tuple(sorted(self.holes, key=lambda one: one.damage.physical_offset)),
+            findings=tuple(sorted(self.findings, key=lambda one: (-one.severity, one.path))),
+            **counted,
+        )
+
+    def _verdicts(self) -> Iterator[FileVerdict]:
+        """Yield each file with its gravest finding; also what is missing but was spoken of."""
+        by_path: dict[str, list[Finding]] = {}
+        for finding in self.findings:
+            by_path.setdefault(finding.path, []).append(finding)
+        for file in self.files:
+            yield _judged(file, by_path.pop(file.path, []))
+        for path, findings in by_path.items():
+            yield _judged(FileVerdict(path, 0), findings)
+
+
+_NUMBERS = (
+    "log_start",
+    "log_end",
+    "record_count",
+    "queued_count",
+    "unit_count",
+    "entry_count",
+)
+
+
+def _judged(file: FileVerdict, findings: list[Finding]) -> FileVerdict:
+    if not findings:
+        return file
+    gravest = max(findings, key=lambda one: one.severity)
+    more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
+    return dataclasses.replace(file, severity=gravest.severity, text=gravest.text + more)

@@ -1,0 +1,229 @@
+"""Constraints: meeting, emptiness, and which predicates become one."""
+
+import dataclasses
+import itertools
+from typing import Any
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+from pyspark.sql import datasource
+
+from reput.spark import filters, source
+from reput.spark.filters import ALL, Constraint, Span, from_span, from_values
+from spark import reading
+
+NUMBERS = st.one_of(st.integers(-5, 5), st.sampled_from([-(1 << 63), (1 << 63) - 1]))
+SPANS = st.one_of(st.just(ALL), st.builds(Span, NUMBERS, NUMBERS))
+
+
+def sets(values: st.SearchStrategy[Any]) -> st.SearchStrategy[frozenset[Any] | None]:
+    return st.none() | st.frozensets(values, max_size=3)
+
+
+COLUMNS = (
+    "topic",
+    "queue_id",
+    "tags",
+    "msg_id",
+    "queue_offset",
+    "physical_offset",
+    "store_timestamp",
+)
+NAMES = st.sampled_from("abc")
+CONSTRAINTS = st.builds(
+    Constraint,
+    topics=sets(NAMES),
+    queue_ids=sets(st.integers(0, 3)),
+    tags=sets(NAMES),
+    message_ids=sets(NAMES),
+    queue_offsets=SPANS,
+    physical_offsets=SPANS,
+    store_times_us=SPANS,
+    not_null=st.frozensets(st.sampled_from(COLUMNS), max_size=3),
+)
+ROWS = st.fixed_dictionaries(
+    {
+        "topic": st.none() | NAMES,
+        "queue_id": st.none() | st.integers(0, 3),
+        "tags": st.none() | NAMES,
+        "msg_id": st.none() | NAMES,
+        "queue_offset": st.none() | st.integers(-3, 3),
+        "physical_offset": st.none() | st.integers(-3, 3),
+        "store_timestamp": st.none() | st.integers(-3, 3),
+    }
+)
+
+
+@hypothesis.given(CONSTRAINTS, CONSTRAINTS, ROWS)
+def test_what_meets_both_admits_what_both_admit(
+    a: Constraint, b: Constraint, row: dict[str, Any]
+) -> None:
+    met = a.meet(b)
+    assert met.admits(row) == (a.admits(row) and b.admits(row))
+    if met.is_empty and all(value is not None for value in row.values()):
+        assert not met.admits(row)
+
+
+@hypothesis.given(CONSTRAINTS, CONSTRAINTS, CONSTRAINTS)
+def test_meeting_is_an_algebra(a: Constraint, b: Constraint, c: Constraint) -> None:
+    assert a.meet(b) == b.meet(a)
+    assert a.meet(b).meet(c) == a.meet(b.meet(c))
+    assert a.meet(a) == a
+    assert a.meet(Constraint()) == a
+    assert a.is_empty <= a.meet(b).is_empty
+
+
+def test_nothing_and_everything() -> None:
+    assert not Constraint().is_empty
+    assert Constraint().describe() == "everything"
+    assert ALL.is_all
+    assert not ALL.is_empty
+    assert Span(3, 2).is_empty
+    assert not Span(3, 3).is_empty
+    for empty in (
+        Constraint(topics=frozenset()),
+        Constraint(queue_ids=frozenset()),
+        Constraint(tags=frozenset()),
+        Constraint(message_ids=frozenset()),
+        Constraint(queue_offsets=Span(1, 0)),
+        Constraint(physical_offsets=Span(1, 0)),
+        Constraint(store_times_us=Span(1, 0)),
+    ):
+        assert empty.is_empty
+
+
+def test_words_for_logs() -> None:
+    constraint = Constraint(
+        topics=frozenset({"b", "a"}), queue_offsets=Span(3, 5), not_null=frozenset({"topic"})
+    )
+    assert constraint.describe() == "topics in ['a', 'b'], queue_offsets 3..5"
+
+
+@pytest.mark.parametrize(
+    ("column", "member"),
+    [("topic", "topics"), ("queue_id", "queue_ids"), ("tags", "tags"), ("msg_id", "message_ids")],
+)
+def test_values(column: str, member: str) -> None:
+    found = from_values(column, [1, 2, 2])
+    assert found is not None
+    assert getattr(found, member) == {1, 2}
+    assert found.not_null == {column}
+    assert from_values(column, [1, None]) is None
+    assert from_span(column, 1, 2) is None
+    nothing = from_values(column, [])
+    assert nothing is not None
+    assert nothing.is_empty
+
+
+@pytest.mark.parametrize(
+    ("column", "member"),
+    [
+        ("queue_offset", "queue_offsets"),
+        ("physical_offset", "physical_offsets"),
+        ("store_timestamp", "store_times_us"),
+    ],
+)
+def test_spans(column: str, member: str) -> None:
+    for low, high in itertools.product((None, 1), (None, 5)):
+        found = from_span(column, low, high)
+        assert found is not None
+        span = getattr(found, member)
+        assert (span.low, span.high) == (
+            ALL.low if low is None else 1,
+            ALL.high if high is None else 5,
+        )
+        assert found.not_null == {column}
+    assert from_values(column, [7, 7]) == from_span(column, 7, 7)
+    for no_span in ([], [7, 8], ["7"], [True], [7.0]):
+        assert from_values(column, no_span) is None
+
+
+@pytest.mark.parametrize("column", ["body", "keys", "flag", "broker", "no_such"])
+def test_other_columns_are_left_to_spark(column: str) -> None:
+    assert from_values(column, ["a"]) is None
+    assert from_span(column, 1, 2) is None
+
+
+# --- what Spark pushes ------------------------------------------------------
+
+QUEUE_OFFSET = ("queue_offset",)
+
+
+@pytest.mark.parametrize(
+    ("predicate", "expected"),
+    [
+        (datasource.EqualTo(("topic",), "a"), from_values("topic", ["a"])),
+        (datasource.EqualNullSafe(("topic",), "a"), from_values("topic", ["a"])),
+        (datasource.EqualNullSafe(("topic",), None), None),
+        (datasource.EqualTo(QUEUE_OFFSET, 3), from_span("queue_offset", 3, 3)),
+        (datasource.In(("queue_id",), (1, 2)), from_values("queue_id", [1, 2])),
+        (datasource.In(("queue_id",), (1, None)), None),
+        (datasource.In(QUEUE_OFFSET, (1, 2)), None),
+        (datasource.GreaterThan(QUEUE_OFFSET, 3), from_span("queue_offset", 4, None)),
+        (datasource.GreaterThanOrEqual(QUEUE_OFFSET, 3), from_span("queue_offset", 3, None)),
+        (datasource.LessThan(QUEUE_OFFSET, 3), from_span("queue_offset", None, 2)),
+        (datasource.LessThanOrEqual(QUEUE_OFFSET, 3), from_span("queue_offset", None, 3)),
+        (datasource.GreaterThan(("topic",), "a"), None),
+        (datasource.GreaterThan(("flag",), 3), None),
+        (datasource.StringStartsWith(("topic",), "a"), None),
+        (datasource.IsNull(("topic",)), None),
+        (datasource.IsNotNull(("tags",)), None),
+        (datasource.IsNotNull(("topic",)), Constraint(not_null=frozenset({"topic"}))),
+        (datasource.Not(datasource.EqualTo(("topic",), "a")), None),
+        (
+            datasource.LessThanOrEqual(("store_timestamp",), reading.time_of(5)),
+            from_span("store_timestamp", None, 5000),
+        ),
+        (
+            datasource.GreaterThan(("store_timestamp",), reading.time_of(5)),
+            from_span("store_timestamp", 5001, None),
+        ),
+        (datasource.EqualTo(("store_timestamp",), reading.time_of(5).replace(tzinfo=None)), None),
+        (datasource.EqualTo(("keys", "topic"), "a"), None),
+    ],
+)
+def test_predicates(predicate: datasource.Filter, expected: Constraint | None) -> None:
+    assert source.constraint_of(predicate) == expected
+
+
+def pushed(options: dict[str, Any], *predicates: datasource.Filter) -> tuple[Constraint, list[Any]]:
+    reader = source.PushdownReader(reading.parse("/store", **options), ["topic"])
+    left = list(reader.pushFilters(list(predicates)))
+    return reader._constraint, left
+
+
+def test_taken_predicates_meet_and_others_go_back() -> None:
+    contains = datasource.StringContains(("topic",), "x")
+    constraint, left = pushed(
+        {},
+        datasource.IsNotNull(("tags",)),
+        datasource.EqualTo(("tags",), "A"),
+        datasource.GreaterThan(QUEUE_OFFSET, 3),
+        contains,
+        datasource.LessThan(QUEUE_OFFSET, 9),
+    )
+    assert left == [contains]
+    assert constraint.tags == {"A"}
+    assert constraint.queue_offsets == Span(4, 8)
+    is_null = datasource.IsNotNull(("tags",))
+    assert pushed({}, is_null) == (Constraint(), [is_null])
+
+
+def test_predicates_on_what_is_shown_are_not_taken_for_what_is_stored() -> None:
+    predicates = [datasource.EqualTo(("topic",), "a"), datasource.EqualTo(("queue_id",), 1)]
+    offset = datasource.EqualTo(QUEUE_OFFSET, 1)
+    constraint, left = pushed({"resolveTopics": True}, *predicates, offset)
+    assert left == predicates
+    assert constraint == from_span("queue_offset", 1, 1)
+
+
+def test_every_member_is_met_and_described() -> None:
+    """A member that meet() forgot would be a condition that is dropped."""
+    for field in dataclasses.fields(Constraint):
+        value = Span(1, 2) if field.default == ALL else frozenset({"x"})
+        one = Constraint(**{field.name: value})
+        assert Constraint().meet(one) == one
+        if field.name != "not_null":
+            assert field.name in one.describe()
+    assert filters.ALWAYS_PRESENT

@@ -1,0 +1,279 @@
+"""Options: what each takes, what it refuses and how it says so."""
+
+import json
+from typing import Any
+
+import pytest
+
+from reput.errors import InvalidOption
+from reput.spark import options
+from reput.spark.options import EARLIEST, LATEST, Bound, ReadOptions
+
+PATH = {"path": "/store"}
+QUEUES = {"T": {"b": {"0": 23}}}
+
+
+def parse(**given: Any) -> ReadOptions:
+    return options.parse({**PATH, **{name: str(value) for name, value in given.items()}})
+
+
+def refuse(**given: Any) -> InvalidOption:
+    with pytest.raises(InvalidOption) as error:
+        parse(**given)
+    return error.value
+
+
+def test_defaults() -> None:
+    assert parse() == ReadOptions(paths=("/store",))
+    assert not parse().selects_topics
+    assert parse().start.is_whole
+    assert parse().end.is_whole
+
+
+ACCEPTED: list[tuple[str, str, str, Any]] = [
+    ("allowLive", "true", "allow_live", True),
+    ("topic", "a", "topics", frozenset({"a"})),
+    ("topics", "a, b", "topics", frozenset({"a", "b"})),
+    ("subscribe", "a,b,,", "topics", frozenset({"a", "b"})),
+    ("subscribePattern", "a.*", "topic_pattern", "a.*"),
+    ("assign", '{"T": {"b": [0, 2]}}', "assign", {"T": {"b": (0, 2)}}),
+    ("assign", '{"T": {"b": ["1"]}}', "assign", {"T": {"b": (1,)}}),
+    ("startingOffsets", "earliest", "start", Bound("earliest")),
+    ("startingOffsets", "EARLIEST", "start", Bound("earliest")),
+    ("startingOffsets", "group:g", "start", Bound("earliest", group="g")),
+    (
+        "startingOffsets",
+        json.dumps(QUEUES),
+        "start",
+        Bound("earliest", offsets={"T": {"b": {0: 23}}}),
+    ),
+    (
+        "startingOffsets",
+        '{"T": {"b": {"0": -2}}}',
+        "start",
+        Bound("earliest", offsets={"T": {"b": {0: EARLIEST}}}),
+    ),
+    ("endingOffsets", "latest", "end", Bound("latest")),
+    ("endingOffsets", "group:a:b", "end", Bound("latest", group="a:b")),
+    (
+        "endingOffsets",
+        '{"T": {"b": {"0": -1}}}',
+        "end",
+        Bound("latest", offsets={"T": {"b": {0: LATEST}}}),
+    ),
+    ("startingTimestamp", "5", "start", Bound("earliest", timestamp_ms=5)),
+    ("endingTimestamp", "5", "end", Bound("latest", timestamp_ms=5)),
+    (
+        "startingOffsetsByTimestamp",
+        json.dumps(QUEUES),
+        "start",
+        Bound("earliest", timestamps={"T": {"b": {0: 23}}}),
+    ),
+    (
+        "endingOffsetsByTimestamp",
+        json.dumps(QUEUES),
+        "end",
+        Bound("latest", timestamps={"T": {"b": {0: 23}}}),
+    ),
+    ("startingOffsetsByTimestampStrategy", "Latest", "late_timestamp", "latest"),
+    ("startingPhysicalOffset", "0", "start_physical_offset", 0),
+    ("endingPhysicalOffset", str((1 << 63) - 1), "end_physical_offset", (1 << 63) - 1),
+    ("minPartitions", "1", "min_partitions", 1),
+    ("maxRecordsPerPartition", "1", "max_records_per_partition", 1),
+    ("maxBytesPerPartition", "1000", "max_bytes_per_partition", 1000),
+    ("maxBytesPerPartition", "64k", "max_bytes_per_partition", 65536),
+    ("maxBytesPerPartition", "128 MB", "max_bytes_per_partition", 1 << 27),
+    ("maxBytesPerPartition", "1g", "max_bytes_per_partition", 1 << 30),
+    ("maxBytesPerPartition", "1T", "max_bytes_per_partition", 1 << 40),
+    ("failOnDataLoss", "FALSE", "fail_on_data_loss", False),
+    ("includeHeaders", "false", "include_headers", False),
+    ("rawProperties", "true", "raw_properties", True),
+    ("tags", "A", "tags", frozenset({"A"})),
+    ("tags", "A||B || C", "tags", frozenset({"A", "B", "C"})),
+    ("tags", "*", "tags", None),
+    ("sql92", "a > 5", "sql92", "a > 5"),
+    ("key", "a,b", "keys", frozenset({"a,b"})),
+    ("keyIn", "a,b", "keys", frozenset({"a", "b"})),
+    ("uniqKey", "a,b", "unique_keys", frozenset({"a", "b"})),
+    ("includeBody", "false", "include_body", False),
+    ("columns", "topic, body", "columns", ("topic", "body")),
+    ("decompress", "NONE", "decompress", False),
+    ("decompress", "auto", "decompress", True),
+    ("charset", "gb18030", "charset", "gb18030"),
+    ("readIsolation", "Half", "isolation", "half"),
+    ("readIsolation", "all", "isolation", "all"),
+    ("includeSystemTopics", "false", "include_system_topics", False),
+    ("includeRetry", "false", "include_retry", False),
+    ("includeDlq", "false", "include_dlq", False),
+    ("resolveTopics", "true", "resolve_topics", True),
+    ("mode", "dropmalformed", "mode", "DROPMALFORMED"),
+    ("checkCrc", "false", "check_crc", False),
+    ("view", "ConsumeQueue", "view", "consumequeue"),
+    ("scan", "LOG", "scan", "log"),
+    ("broker", "broker-a", "broker", "broker-a"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "member", "value"), ACCEPTED)
+def test_accepted(name: str, text: str, member: str, value: Any) -> None:
+    for written in (name, name.lower(), name.upper()):
+        assert getattr(parse(**{written: f" {text} "}), member) == value
+    if value != getattr(ReadOptions(("/store",)), member):
+        others = {"paths": ("/store",), member: value}
+        assert parse(**{name: text}) == ReadOptions(**others)
+
+
+REFUSED = [
+    ("allowLive", "yes", "true or false"),
+    ("topic", ",", "names separated by ','"),
+    ("subscribePattern", "(", "a regular expression"),
+    *(("assign", text, 'JSON {"topic": {"broker": [queue id') for text in ("x", "[]", '{"T": 1}')),
+    ("assign", '{"T": {"b": 1}}', 'JSON {"topic": {"broker": [queue id'),
+    ("assign", '{"T": {"b": [-1]}}', "JSON"),
+    ("assign", '{"T": {"b": [true]}}', "JSON"),
+    ("assign", '{"T": {"b": [1.5]}}', "JSON"),
+    ("startingOffsets", "latest", "earliest, group:NAME or JSON"),
+    ("startingOffsets", "group:", "group:NAME"),
+    ("startingOffsets", "12", "earliest, group:NAME or JSON"),
+    ("startingOffsets", '{"T": {"b": {"0": -1}}}', "offsets from 0, or -2 for earliest"),
+    ("startingOffsets", '{"T": {"b": {"0": -3}}}', "JSON"),
+    ("startingOffsets", '{"T": {"b": {"x": 1}}}', "JSON"),
+    ("startingOffsets", '{"T": {"b": 1}}', "JSON"),
+    ("startingOffsets", '{"T"', "JSON"),
+    ("endingOffsets", "earliest", "latest, group:NAME or JSON"),
+    ("endingOffsets", '{"T": {"b": {"0": -2}}}', "offsets from 0, or -1 for latest"),
+    ("startingTimestamp", "-1", "a whole number from 0"),
+    ("endingTimestamp", "2024-01-01", "a whole number from 0"),
+    ("startingOffsetsByTimestamp", "5", "JSON"),
+    ("startingOffsetsByTimestamp", '{"T": {"b": {"0": -2}}}', "JSON"),
+    ("endingOffsetsByTimestamp", '{"T": {"b": {"0": -1}}}', "JSON"),
+    ("startingOffsetsByTimestampStrategy", "earliest", "error, latest"),
+    ("startingPhysicalOffset", "1.5", "a whole number from 0"),
+    ("endingPhysicalOffset", str(1 << 63), "a whole number from 0"),
+    ("minPartitions", "0", "a whole number from 1"),
+    ("maxRecordsPerPartition", "0", "a whole number from 1"),
+    *(("maxBytesPerPartition", text, "a size such as") for text in ("0", "-1", "1.5g", "x", "")),
+    ("tags", "||", "TagA, TagA || TagB, or *"),
+    ("keyIn", "", "names separated by ','"),
+    ("uniqKey", ",,", "names separated by ','"),
+    ("decompress", "gzip", "auto, none"),
+    ("charset", "klingon", "a character set Python knows"),
+    ("charset", "hex", "a character set Python knows"),
+    ("charset", "a\0", "a character set Python knows"),
+    ("readIsolation", "dirty", "committed, half, all"),
+    ("mode", "LENIENT", "PERMISSIVE, DROPMALFORMED, FAILFAST, SALVAGE"),
+    ("view", "message", "messages, consumequeue, index, files, gaps, offsets, topics, checkpoint"),
+    ("scan", "fast", "auto, log, consumequeue"),
+    *((name, "1", "true or false") for name in ("includeBody", "includeHeaders", "checkCrc")),
+    *((name, "", "true or false") for name in ("includeRetry", "includeDlq", "resolveTopics")),
+    *((name, "no", "true or false") for name in ("includeSystemTopics", "rawProperties")),
+    ("failOnDataLoss", "0", "true or false"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "allowed"), REFUSED)
+def test_refused_with_name_value_and_what_is_allowed(name: str, text: str, allowed: str) -> None:
+    error = refuse(**{name: text})
+    assert (error.name, error.value) == (name, text.strip())
+    assert error.allowed.startswith(allowed)
+    assert str(error) == f"option {name!r} is {text.strip()!r}; allowed: {error.allowed}"
+
+
+def test_a_name_that_is_not_known_is_refused() -> None:
+    error = refuse(topik="a")
+    assert (error.name, error.value) == ("topik", "a")
+    known = error.allowed.removeprefix("one of ").split(", ")
+    assert known == sorted(known, key=str.lower)
+    assert {name for name, *_ in ACCEPTED} | {"path", "paths"} <= {*known}
+
+
+def test_paths() -> None:
+    assert options.parse({"path": " /a , /b,"}).paths == ("/a", "/b")
+    assert options.parse({"paths": '["/a,b", "s3://c"]'}).paths == ("/a,b", "s3://c")
+    for given in ({}, {"path": ""}, {"path": " , "}):
+        with pytest.raises(InvalidOption, match=r"option 'path' is .*; allowed: the store folder"):
+            options.parse(given)
+    for text in ("[]", "x", "{}", "[1]"):
+        with pytest.raises(InvalidOption, match=r"option 'paths' is .*; allowed: a JSON array"):
+            options.parse({"paths": text})
+    with pytest.raises(InvalidOption, match="without path"):
+        options.parse({"path": "/a", "paths": '["/b"]'})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"topic": "a", "subscribePattern": "b"},
+        {"subscribe": "a", "assign": '{"a": {"b": [0]}}'},
+        {"subscribePattern": "a", "assign": '{"a": {"b": [0]}}'},
+        {"topic": "a", "subscribePattern": "b", "assign": '{"a": {"b": [0]}}'},
+    ],
+)
+def test_topics_are_named_one_way_only(given: dict[str, str]) -> None:
+    error = refuse(**given)
+    assert error.value == " and ".join(given.values())
+    for name in ("topic", "subscribePattern", "assign"):
+        assert name in error.allowed
+
+
+def test_one_name_of_several_for_the_same() -> None:
+    error = refuse(topic="a", subscribe="b")
+    assert (error.name, error.value) == ("subscribe", "b")
+    assert error.allowed == "one of topic, topics, subscribe, not topic and subscribe"
+    assert refuse(key="a", keyIn="b").allowed == "key or keyIn, not both"
+
+
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [
+        ("startingTimestamp", "endingTimestamp"),
+        ("startingPhysicalOffset", "endingPhysicalOffset"),
+    ],
+)
+def test_ends_before_starts(low: str, high: str) -> None:
+    assert parse(**{low: 5, high: 5})
+    error = refuse(**{low: 5, high: 4})
+    assert str(error) == f"option {high!r} is 4; allowed: at least the start, 5"
+
+
+def test_what_selects_messages_is_for_messages() -> None:
+    for given in (
+        *({"key": "a"}, {"uniqKey": "a"}, {"tags": "a"}, {"sql92": "a = 1"}),
+        *({"startingTimestamp": 1}, {"endingOffsets": "group:g"}, {"startingPhysicalOffset": 0}),
+    ):
+        error = refuse(view="files", **given)
+        assert (error.name, error.value) == ("view", "files")
+        assert error.allowed.startswith("messages, together with")
+    assert parse(view="topics", topic="a", mode="PERMISSIVE").view == "topics"
+
+
+def test_the_column_that_says_what_is_wrong() -> None:
+    assert parse().corrupt_column is None
+    assert parse(columnNameOfCorruptRecord="bad").corrupt_column is None
+    for mode in ("PERMISSIVE", "SALVAGE"):
+        assert parse(mode=mode).corrupt_column == "_corrupt_record"
+        assert parse(mode=mode, columnNameOfCorruptRecord="bad").corrupt_column == "bad"
+    for mode in ("FAILFAST", "DROPMALFORMED"):
+        assert parse(mode=mode).corrupt_column is None
+
+
+def test_whole_bounds() -> None:
+    assert not parse(startingTimestamp=0).start.is_whole
+    assert not parse(startingOffsets="group:g").start.is_whole
+    assert not parse(startingOffsets=json.dumps(QUEUES)).start.is_whole
+    assert not parse(endingOffsetsByTimestamp=json.dumps(QUEUES)).end.is_whole
+    assert parse(startingOffsets="earliest", endingOffsets="latest").end.is_whole
+
+
+def test_options_by_broker() -> None:
+    parsed = parse(
+        assign='{"T": {"a": [0]}}',
+        startingOffsets=json.dumps(QUEUES),
+        endingOffsetsByTimestamp=json.dumps(QUEUES),
+    )
+    found = {name: table for name, table in parsed.by_broker() if table}
+    assert found == {
+        "assign": {"T": {"a": (0,)}},
+        "startingOffsets": {"T": {"b": {0: 23}}},
+        "endingOffsetsByTimestamp": {"T": {"b": {0: 23}}},
+    }
