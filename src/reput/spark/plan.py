@@ -136,7 +136,7 @@ def join_spans(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     for start, stop in sorted(spans):
         if joined and start <= joined[-1][1]:
             joined[-1] = (joined[-1][0], max(stop, joined[-1][1]))
-        else:
+        elif start < stop:
             joined.append((start, stop))
     return joined
 

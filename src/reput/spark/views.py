@@ -215,7 +215,7 @@ def _plain_queue(reader: StoreReader, topic: str, queue_id: int) -> Iterator[Val
                 extension.unit(int(code)) if code < -(1 << 31) else None
                 for code in units["tags_code"]
             ]
-            values["bit_map"] = [one.bit_map if one else None for one in found]
+            values["bit_map"] = [(one.bit_map or None) if one else None for one in found]
             values["tags_code"] = [
                 one.tags_code if one else int(code)
                 for one, code in zip(found, units["tags_code"], strict=True)

@@ -122,16 +122,17 @@ class ConsumeQueueView:
         last = self.last_unit
         return last.physical_offset + last.size if last else None
 
-    def has_unit_at(self, physical_offset: int) -> bool:
-        """Whether a unit points at an offset of the log. Offsets only grow in a queue."""
+    def targets_from(self, physical_offset: int) -> npt.NDArray[np.int64]:
+        """Return where the last units point, from an offset of the log on; they only grow."""
         span = range(self.min_offset, self.max_offset)
         try:
             place = bisect.bisect_left(
                 span, physical_offset, key=lambda number: self.unit(number).physical_offset
             )
-            return place < len(span) and self.unit(span[place]).physical_offset == physical_offset
         except (NotInStore, CorruptRecord):
-            return False
+            return np.empty(0, np.int64)  # a file is missing
+        _, units = self.units(self.min_offset + place, self.max_offset)
+        return units["physical_offset"].astype(np.int64)
 
     def _written_units(self, file: QueueFile) -> int:
         """Count the units up to the last one with a size, which zeros follow to the file's end."""
@@ -289,9 +290,10 @@ class BatchConsumeQueueView:
                 return found
         raise NotInStore(f"batch queue {self.topic}/{self.queue_id} has no message {queue_offset}")
 
-    def has_unit_at(self, physical_offset: int) -> bool:
-        """Whether a unit points at an offset of the log."""
-        return bool((self.units["physical_offset"] == physical_offset).any())
+    def targets_from(self, physical_offset: int) -> npt.NDArray[np.int64]:
+        """Return where units point, from an offset of the log on."""
+        targets = self.units["physical_offset"].astype(np.int64)
+        return targets[targets >= physical_offset]
 
     def _unit_at(self, place: int) -> cq_unit.BatchUnit:
         return cq_unit.BatchUnit(*(int(value) for value in self.units[place].tolist()[:7]))

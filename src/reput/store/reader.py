@@ -333,8 +333,9 @@ class StoreReader:
     def _lost_end(self, end: int) -> int | None:
         """Return how far the log went that ends now at ``end``, if it went further.
 
-        A queue that points at what is no record may be damaged itself. But if one points just where
-        the next record would have been, that record was there.
+        A unit that points at what is no record may be damaged itself. But if it points just where
+        the next record would have been, or into what is cut off a file, or there are two of them,
+        then records were there.
         """
         ahead = [
             (claimed, queue)
@@ -345,7 +346,8 @@ class StoreReader:
             return None
         is_blank = self.log.find_record(end, end + 1) == end and self.log.end_of(end) is None
         following = self.log.file_at(end).nominal_end if is_blank else end
-        is_lost = any(queue.has_unit_at(following) for _, queue in ahead)
+        targets = np.concatenate([queue.targets_from(end) for _, queue in ahead])
+        is_lost = len(targets) > 1 or following in targets or not self.log.holds(targets).all()
         return ahead[0][0] if is_lost else None
 
     def _walked_end(self) -> LogTail:

@@ -1,0 +1,344 @@
+"""The views besides messages, against the manifests."""
+
+import pickle
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import golden
+import store_builder
+from reput.errors import CorruptRecord, InvalidOption, StoreUnavailable
+from reput.format import index_entry
+from reput.spark import views
+from spark import reading
+
+STORE = pytest.mark.parametrize(("version", "name"), golden.STORES)
+OPENED = pytest.mark.parametrize(
+    ("version", "name"),
+    [(v, n) for v, n in golden.STORES if golden.manifest(v, n)["opened"]],
+)
+VIEWS = sorted(views.FIELDS)
+
+Row = dict[str, Any]
+
+
+def read(store: Path, view: str, **options: Any) -> list[Row]:
+    parsed = reading.parse(store, view=view, **options)
+    columns = parsed.columns or list(views.fields(parsed))
+    found: list[Row] = []
+    for part in views.partitions(parsed):
+        sent = pickle.loads(pickle.dumps((parsed, part)))
+        for batch in views.read(sent[0], columns, sent[1]):
+            batch.validate(full=True)
+            assert batch.schema.names == list(columns)
+            found += batch.to_pylist()
+    return found
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_every_row_says_which_store_it_is_of(view: str) -> None:
+    store = golden.unpack("4.9.7", "torn/crc-early")
+    rows = read(store, view)
+    assert rows
+    assert {(row["broker"], row["store"]) for row in rows} == {(reading.BROKER, str(store))}
+    assert list(rows[0]) == ["broker", "store", *views.FIELDS[view]]
+    assert {row["broker"] for row in read(store, view, broker="other")} == {"other"}
+
+
+# --- consumequeue -----------------------------------------------------------
+
+
+def unit_of(unit: Any) -> tuple[Any, ...]:
+    """A unit of a manifest: (physical offset, size, tags code, bit map)."""
+    if isinstance(unit, dict):
+        ext = unit.get("ext")
+        place = unit["unit"][:2]
+        if ext is None:
+            return (*unit["unit"], None)
+        bit_map = ext.get("bitMap")
+        return (*place, ext["tagsCode"], bytes.fromhex(bit_map) if bit_map is not None else None)
+    return (*unit, None)
+
+
+@OPENED
+def test_units_are_those_java_lists(version: str, name: str) -> None:
+    rows = read(golden.unpack(version, name), "consumequeue")
+    names = ("topic", "queue_id", "queue_offset", "message_count")
+    names += ("physical_offset", "size", "tags_code", "bit_map")
+    found = [tuple(row[name] for name in names) for row in rows]
+    expected = []
+    log_min = golden.manifest(version, name)["minPhyOffset"]
+    for queue in golden.manifest(version, name)["queues"]:
+        key = queue["topic"], queue["queueId"]
+        for number, unit in enumerate(queue.get("units", ()), queue["minOffset"]):
+            if unit_of(unit)[0] >= log_min:  # 4.x goes on from units without log (anchors D16)
+                expected.append((*key, number, 1, *unit_of(unit)))
+        for unit in queue.get("batchUnits", ()):
+            place = unit["commitLogOffset"], unit["size"], unit["tagsCode"], None
+            expected.append((*key, unit["queueOffset"], unit["batchNum"], *place))
+    assert sorted(found, key=str) == sorted(expected, key=str)
+
+
+@pytest.mark.parametrize("version", golden.VERSIONS)
+def test_units_of_a_crashed_store_miss_what_was_not_dispatched(version: str) -> None:
+    rows = read(golden.unpack(version, "unclean"), "consumequeue")
+    places = [one["commitLogOffset"] for one in golden.messages(version, "unclean")]
+    missing = set(places) - {row["physical_offset"] for row in rows}
+    assert missing == {*golden.manifest(version, "unclean")["recordsNotInQueues"]}
+
+
+def test_queues_are_gathered_into_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = golden.unpack("4.9.7", "clean")
+    whole = read(store, "consumequeue"), read(store, "index")
+    monkeypatch.setattr(views, "_PART_BYTES", 5000)
+    for view, rows in zip(("consumequeue", "index"), whole, strict=True):
+        assert len(views.partitions(reading.parse(store, view=view))) > 3
+        assert read(store, view) == rows
+    monkeypatch.setattr(views, "_ROWS_A_BATCH", 7)
+    assert (read(store, "consumequeue"), read(store, "index")) == whole
+
+
+# --- index ------------------------------------------------------------------
+
+
+@OPENED
+def test_entries_are_what_java_finds_by_key(version: str, name: str) -> None:
+    rows = read(golden.unpack(version, name), "index")
+    manifest = golden.manifest(version, name)
+    counts = Counter(row["file"] for row in rows)
+    # Java's count includes entry 0, which is never used.
+    expected = {one["name"]: one["indexCount"] - 1 for one in manifest["index"]}
+    assert counts == {name: count for name, count in expected.items() if count > 0}
+    by_hash: dict[int, set[int]] = {}
+    for row in rows:
+        by_hash.setdefault(row["key_hash"], set()).add(row["physical_offset"])
+    for query in manifest["queries"]:
+        key_hash = index_entry.key_hash(index_entry.key_of(query["topic"], query["key"]))
+        assert {*query["indexOffsets"]} <= by_hash.get(key_hash, set())
+    for one in manifest["index"]:
+        own = [row for row in rows if row["file"] == one["name"]]
+        if own:
+            assert [row["entry"] for row in own] == list(range(1, len(own) + 1))
+            assert own[0]["physical_offset"] == one["beginPhyOffset"]
+            assert own[-1]["physical_offset"] == one["endPhyOffset"]
+            assert all(0 <= row["previous"] < row["entry"] for row in own)
+            seconds = reading.time_of(one["endTimestamp"]) - own[-1]["store_timestamp"]
+            assert 0 <= seconds.total_seconds() < 1 or len(own) == 1
+
+
+# --- files ------------------------------------------------------------------
+
+
+@STORE
+def test_files_are_those_of_the_folder(version: str, name: str) -> None:
+    rows = read(golden.unpack(version, name), "files")
+    manifest = golden.manifest(version, name)
+    found = {f"{row['family']}/{row['file']}": (row["size"], row["modified"]) for row in rows}
+    assert len(found) == len(rows)
+    expected = {
+        one["path"]: (one["size"], reading.time_of(one["mtimeMs"]))
+        for one in manifest["files"]
+        if one["path"].split("/")[0] in ("commitlog", "consumequeue", "index")
+    }
+    assert found == expected
+
+
+@STORE
+def test_log_files_say_what_they_hold(version: str, name: str) -> None:
+    rows = [
+        row for row in read(golden.unpack(version, name), "files") if row["family"] == "commitlog"
+    ]
+    messages = golden.messages(version, name)
+    for row in rows:
+        start, stop = row["start_offset"], row["start_offset"] + row["size"]
+        own = [one for one in messages if start <= one["commitLogOffset"] < stop]
+        shown = (
+            row["first_physical_offset"],
+            row["last_physical_offset"],
+            row["min_store_timestamp"],
+            row["max_store_timestamp"],
+        )
+        if not own:
+            assert shown == (None, None, None, None)
+            continue
+        first, last = own[0], own[-1]
+        assert shown == (
+            first["commitLogOffset"],
+            last["commitLogOffset"],
+            reading.time_of(first["storeTimestamp"]),
+            reading.time_of(last["storeTimestamp"]),
+        )
+        assert row["wasted_bytes"] == stop - last["commitLogOffset"] - last["storeSize"]
+
+
+def test_index_files_say_their_times() -> None:
+    rows = [
+        row for row in read(golden.unpack("4.9.7", "clean"), "files") if row["family"] == "index"
+    ]
+    expected = golden.manifest("4.9.7", "clean")["index"]
+    assert [
+        (row["file"], row["first_physical_offset"], row["last_physical_offset"]) for row in rows
+    ] == [(one["name"], one["beginPhyOffset"], one["endPhyOffset"]) for one in expected]
+    assert [(row["min_store_timestamp"], row["max_store_timestamp"]) for row in rows] == [
+        (reading.time_of(one["beginTimestamp"]), reading.time_of(one["endTimestamp"]))
+        for one in expected
+    ]
+
+
+# --- gaps -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("version", "variant"), golden.TORN)
+def test_gaps_are_the_damage(version: str, variant: str) -> None:
+    store = golden.unpack(version, f"torn/{variant}")
+    found = [
+        {
+            "physical_offset": r["physical_offset"],
+            "store_size": r["length"],
+            "_corrupt_record": r["reason"],
+        }
+        for r in read(store, "gaps")
+        if r["kind"] == "damage"
+    ]
+    assert reading.runs(found) == reading.damaged(version, variant).runs
+
+
+@pytest.mark.parametrize("version", golden.VERSIONS)
+def test_a_torn_tail_is_a_gap_of_its_own_kind(version: str) -> None:
+    (row,) = read(golden.unpack(version, "torn/torn-tail"), "gaps")
+    last = golden.messages(version, "clean")[-1]
+    assert (row["kind"], row["physical_offset"]) == ("torn", last["commitLogOffset"])
+    (row,) = read(golden.unpack(version, "torn/garbage-tail"), "gaps")
+    assert (row["kind"], row["physical_offset"]) == (
+        "torn",
+        last["commitLogOffset"] + last["storeSize"],
+    )
+
+
+@STORE
+def test_whole_stores_have_no_gaps(version: str, name: str) -> None:
+    assert read(golden.unpack(version, name), "gaps") == []
+
+
+# --- tables -----------------------------------------------------------------
+
+
+def bounds_of(manifest: dict[str, Any]) -> dict[tuple[str, int], tuple[int, int]]:
+    """Queue to its first offset in the log and the next one to come (anchors D16)."""
+    found = {}
+    for one in manifest.get("queues") or ():
+        places = [unit_of(unit)[0] for unit in one.get("units", ())]
+        gone = sum(place < manifest["minPhyOffset"] for place in places)
+        found[one["topic"], one["queueId"]] = (one["minOffset"] + gone, one["maxOffset"])
+    return found
+
+
+@STORE
+def test_consumer_offsets(version: str, name: str) -> None:
+    rows = read(golden.unpack(version, name), "offsets")
+    manifest = golden.manifest(version, name)
+    found = {
+        (f"{row['topic']}@{row['consumer_group']}", row["queue_id"]): row["consumer_offset"]
+        for row in rows
+    }
+    expected = {
+        (key, int(queue_id)): offset
+        for key, queues in (manifest["consumerOffsets"] or {}).items()
+        for queue_id, offset in queues.items()
+    }
+    assert found == expected
+    bounds = bounds_of(manifest)
+    for row in rows:
+        assert row["lag"] == row["max_offset"] - row["consumer_offset"]
+        if (row["topic"], row["queue_id"]) in bounds:
+            low_high = row["min_offset"], row["max_offset"]
+            assert low_high == bounds[row["topic"], row["queue_id"]]
+
+
+@STORE
+def test_topics(version: str, name: str) -> None:
+    rows = {row["topic"]: row for row in read(golden.unpack(version, name), "topics")}
+    manifest = golden.manifest(version, name)
+    for topic, one in manifest["topics"].items():
+        row = rows[topic]
+        assert (row["read_queue_count"], row["write_queue_count"], row["perm"]) == (
+            one["readQueueNums"],
+            one["writeQueueNums"],
+            one["perm"],
+        )
+        assert (row["is_ordered"], row["filter_type"]) == (one["order"], one["topicFilterType"])
+        assert dict(row["attributes"]) == (one.get("attributes") or {})
+    if manifest["opened"]:
+        queues = manifest["queues"]
+        assert {*rows} == {*manifest["topics"], *(one["topic"] for one in queues)}
+        for topic, row in rows.items():
+            own = [span for (name, _), span in bounds_of(manifest).items() if name == topic]
+            with_files = sum(high > 0 for _, high in own)
+            count = sum(high - low for low, high in own)
+            assert (row["queue_count"], row["message_count"]) == (with_files, count), topic
+
+
+@STORE
+def test_checkpoint(version: str, name: str) -> None:
+    rows = {row["name"]: row for row in read(golden.unpack(version, name), "checkpoint")}
+    page = golden.manifest(version, name)["checkpoint"]
+    names = {
+        "physical_timestamp": "physicMsgTimestamp",
+        "queue_timestamp": "logicsMsgTimestamp",
+        "index_timestamp": "indexMsgTimestamp",
+    }
+    for shown, java in names.items():
+        assert rows[shown]["value"] == page[java]
+        assert rows[shown]["timestamp"] == reading.time_of(page[java])
+    assert rows["confirmed_physical_offset"]["timestamp"] is None
+
+
+def test_no_checkpoint_and_a_damaged_one(tmp_path: Path) -> None:
+    assert read(golden.unpack("4.9.7", "torn/no-checkpoint"), "checkpoint") == []
+    store = golden.copy_store("4.9.7", "clean", tmp_path)
+    (store / "checkpoint").write_bytes(b"short")
+    with pytest.raises(CorruptRecord, match="checkpoint"):
+        read(store, "checkpoint")
+
+
+# --- options ----------------------------------------------------------------
+
+
+def test_topics_are_chosen_as_for_messages() -> None:
+    store = golden.unpack("4.9.7", "clean")
+    for view in ("consumequeue", "offsets", "topics"):
+        whole = read(store, view)
+        for options, wanted in [
+            ({"topic": "GoldenOne,GoldenFour"}, {"GoldenOne", "GoldenFour"}),
+            ({"subscribePattern": "Golden(One|Four)"}, {"GoldenOne", "GoldenFour"}),
+            ({"assign": {"GoldenOne": {"broker-a": [0]}}}, {"GoldenOne"}),
+            ({"topic": "nobody"}, set()),
+        ]:
+            assert read(store, view, **options) == [row for row in whole if row["topic"] in wanted]
+
+
+def test_columns_and_several_stores() -> None:
+    stores = [golden.unpack(version, "ext") for version in golden.VERSIONS]
+    rows = read(",".join(map(str, stores)), "index", columns="store,entry")  # type: ignore[arg-type]
+    assert {tuple(row) for row in rows} == {("store", "entry")}
+    counts = Counter(row["store"] for row in rows)
+    assert counts == {str(store): len(read(store, "index")) for store in stores}
+    pattern = str(stores[0]).replace("4.5.2", "*")
+    assert len(read(pattern, "index")) == len(rows)  # type: ignore[arg-type]
+
+
+def test_what_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable):
+        read(tmp_path, "files")
+    with pytest.raises(InvalidOption, match="'view' is 'files'"):
+        read(tmp_path, "files", key="a")
+
+
+def test_an_empty_store(tmp_path: Path) -> None:
+    store_builder.build(tmp_path / "store", [])
+    (tmp_path / "store" / "commitlog").mkdir()
+    for view in VIEWS:
+        rows = read(tmp_path / "store", view)
+        assert bool(rows) == (view == "checkpoint")
