@@ -4,7 +4,11 @@ The exhaustive tests of options, plans and rows are in tests/unit/spark and need
 """
 
 import hashlib
+import importlib.util
+import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 VERSION = pytest.mark.parametrize("version", golden.VERSIONS)
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+REPOSITORY = Path(__file__).parents[2]
 SCHEMA = """
     topic string, broker string, queue_id int, queue_offset long, physical_offset long,
     msg_id string, offset_msg_id string, tags string, keys array<string>, body binary,
@@ -31,6 +36,15 @@ SCHEMA = """
 
 def load(spark: SparkSession, store: Path, **options: object) -> DataFrame:
     return spark.read.format("rocketmq").options(**options).load(str(store))
+
+
+@contextmanager
+def pushdown(spark: SparkSession, setting: str) -> Iterator[None]:
+    spark.conf.set(PUSHDOWN, setting)
+    try:
+        yield
+    finally:
+        spark.conf.unset(PUSHDOWN)
 
 
 def everything(spark: SparkSession, store: Path, **options: object) -> DataFrame:
@@ -70,11 +84,10 @@ def test_every_message_equals_its_manifest(spark: SparkSession, version: str) ->
     assert got == want
 
 
-@pytest.mark.parametrize("pushdown", ["true", "false"])
+@pytest.mark.parametrize("setting", ["true", "false"])
 def test_predicates_select_the_same_rows_whether_spark_pushes_them_or_not(
-    spark: SparkSession, pushdown: str
+    spark: SparkSession, setting: str
 ) -> None:
-    spark.conf.set(PUSHDOWN, pushdown)
     frame = everything(spark, golden.unpack("4.9.7", "clean"))
     messages = golden.messages("4.9.7", "clean")
     middle = messages[len(messages) // 2]
@@ -97,24 +110,70 @@ def test_predicates_select_the_same_rows_whether_spark_pushes_them_or_not(
         ),
         (F.col("msg_id") == middle["uniqKey"], lambda one: one["uniqKey"] == middle["uniqKey"]),
     ]
-    try:
+    with pushdown(spark, setting):
         for predicate, wanted in cases:
             rows = frame.filter(predicate).select("physical_offset").collect()
             assert sorted(row[0] for row in rows) == [
                 one["commitLogOffset"] for one in messages if wanted(one)
             ], str(predicate)
-    finally:
-        spark.conf.unset(PUSHDOWN)
 
 
-def test_a_pushed_predicate_leaves_no_filter_in_the_plan(spark: SparkSession) -> None:
-    spark.conf.set(PUSHDOWN, "true")
-    try:
-        frame = load(spark, golden.unpack("4.9.7", "clean"))
-        plan = frame.filter("topic = 'GoldenFour' and queue_offset > 2")._jdf.queryExecution()
-        assert not re.search(r"\bFilter\b", plan.executedPlan().toString())
-    finally:
-        spark.conf.unset(PUSHDOWN)
+def test_rows_of_damage_meet_predicates_whether_spark_pushes_them_or_not(
+    spark: SparkSession,
+) -> None:
+    frame = everything(spark, golden.unpack("4.9.7", "torn/size-late"), mode="PERMISSIVE")
+    (run,) = reading.damaged("4.9.7", "size-late").runs
+    for predicate, is_shown in {
+        f"physical_offset >= {run[0] - 500}": True,
+        f"physical_offset >= {run[0] - 500} and topic is not null": False,
+        "queue_offset >= 0 and queue_id = 0": False,
+        f"store_size = {run[1]}": True,
+    }.items():
+        found = []
+        for setting in ("true", "false"):
+            with pushdown(spark, setting):
+                rows = frame.filter(predicate).select("physical_offset", "msg_id").collect()
+                found.append(sorted(map(tuple, rows)))
+        assert found[0] == found[1]
+        assert ((run[0], None) in found[0]) == is_shown, predicate
+
+
+@pytest.mark.parametrize(
+    ("predicate", "is_pushed"),
+    [
+        ("topic = 'GoldenFour' and queue_offset > 2", True),
+        ("topic in ('GoldenFour', 'GoldenOne')", True),
+        ("queue_id = 1 and tags = 'TagA'", True),
+        ("physical_offset between 1000 and 90000", True),
+        ("store_timestamp >= timestamp'2026-11-21 02:44:00Z'", True),
+        ("store_timestamp < timestamp'2026-11-21 02:44:00Z' and msg_id = 'x'", True),
+        ("topic is not null", True),
+        ("tags is not null", False),
+        ("flag = 3", False),
+        ("topic like 'Golden%'", False),
+        ("topic = 'GoldenFour' or queue_id = 1", False),
+    ],
+)
+def test_a_pushed_predicate_leaves_no_filter_in_the_plan(
+    spark: SparkSession, predicate: str, is_pushed: bool
+) -> None:
+    with pushdown(spark, "true"):
+        frame = load(spark, golden.unpack("4.9.7", "clean")).filter(predicate)
+        plan = frame._jdf.queryExecution().executedPlan().toString()
+    assert bool(re.search(r"\bFilter\b", plan)) != is_pushed, plan
+
+
+def test_several_stores_and_none_of_their_rows(spark: SparkSession) -> None:
+    stores = [str(golden.unpack(version, "ext")) for version in golden.VERSIONS]
+    counts = [len(golden.messages(version, "ext")) for version in golden.VERSIONS]
+    reader = spark.read.format("rocketmq")
+    assert reader.load(stores).count() == sum(counts)
+    assert reader.load(",".join(stores)).count() == sum(counts)
+    nothing = reader.load(stores[0]).filter("topic = 'a' and topic = 'b'")
+    assert nothing.collect() == []
+    with pushdown(spark, "true"):
+        assert nothing.filter("queue_offset < -1").collect() == []
+    assert reader.option("startingPhysicalOffset", 1 << 50).load(stores[0]).collect() == []
 
 
 @VERSION
@@ -141,7 +200,7 @@ def test_views_count_what_the_manifest_counts(spark: SparkSession, version: str)
 def test_each_mode_does_what_it_says_to_a_damaged_store(spark: SparkSession) -> None:
     store = golden.unpack("4.9.7", "torn/crc-late")
     messages = golden.messages("4.9.7", "clean")
-    [(offset, _, reason)] = reading.damaged("4.9.7", "crc-late").runs
+    [(offset, length, reason)] = reading.damaged("4.9.7", "crc-late").runs
     assert everything(spark, store, mode="DROPMALFORMED").count() == len(messages) - 1
     for mode in ("PERMISSIVE", "SALVAGE"):
         frame = everything(spark, store, mode=mode)
@@ -152,8 +211,8 @@ def test_each_mode_does_what_it_says_to_a_damaged_store(spark: SparkSession) -> 
         assert (bad[0]["topic"] is not None) == (mode == "SALVAGE")
     with pytest.raises(PySparkException) as failed:
         everything(spark, store).count()
-    for part in (f"physical offset {offset}", reason):
-        assert part in str(failed.value)
+    file = store / "commitlog" / f"{offset - offset % 65536:020d}"
+    assert f"{file}, physical offset {offset}, {length} bytes: {reason}" in str(failed.value)
 
 
 def test_a_wrong_option_is_named_to_the_user(spark: SparkSession) -> None:
@@ -164,6 +223,12 @@ def test_a_wrong_option_is_named_to_the_user(spark: SparkSession) -> None:
         load(spark, store, topic="NoSuchTopic").count()
     with pytest.raises(AnalysisException, match="does not exist"):
         load(spark, store / "nowhere").count()
+    with pytest.raises(AnalysisException, match=r"option .topik. is .x.*allowed: one of allowLive"):
+        load(spark, store, topik="x").count()
+    with pytest.raises(AnalysisException, match=r"option .columns. is .bodie.*topic, broker"):
+        load(spark, store, columns="topic,bodie").count()
+    with pytest.raises(AnalysisException, match=r"option .sql92. is .a >."):
+        load(spark, store, sql92="a >").count()
 
 
 def test_a_schema_of_some_columns_reads_those_only(spark: SparkSession) -> None:
@@ -191,3 +256,43 @@ def test_rows_survive_parquet_and_sql(spark: SparkSession, tmp_path: Path) -> No
     counted = spark.sql("select topic, count(*) from messages group by topic").collect()
     topics = [one["topic"] for one in golden.messages("4.5.2", "clean")]
     assert {row[0]: row[1] for row in counted} == {name: topics.count(name) for name in topics}
+
+
+@pytest.mark.slow
+def test_workers_stay_small_however_large_the_store(spark: SparkSession, tmp_path: Path) -> None:
+    spec = importlib.util.spec_from_file_location("stores", REPOSITORY / "benchmarks" / "stores.py")
+    assert spec is not None
+    assert spec.loader is not None
+    stores = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(stores)
+
+    def peak_mb(name: str, count: int) -> float:
+        root = stores.make(tmp_path / name, count, 16 * 1024, log_file_bytes=64 << 20)
+        load(spark, root).coalesce(1).write.format("noop").mode("overwrite").save()
+        return max(_peaks_mb())
+
+    small = peak_mb("small", 1000)
+    large = peak_mb("large", 20_000)
+    assert large < small + 100, f"{small} MB for 16 MB, {large} MB for 330 MB"
+
+
+def _peaks_mb() -> Iterator[float]:
+    """Peak resident sizes of the Python workers of this session."""
+    parents: dict[int, int] = {}
+    peaks: dict[int, float] = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            status = (process / "status").read_text()
+            command = (process / "cmdline").read_bytes()
+        except OSError:
+            continue
+        fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+        parents[int(process.name)] = int(fields["PPid"])
+        if b"pyspark" in command and "VmHWM" in fields:
+            peaks[int(process.name)] = int(fields["VmHWM"].split()[0]) / 1024
+    for process_id, peak in peaks.items():
+        ancestor = parents.get(process_id, 0)
+        while ancestor not in (0, os.getpid()):
+            ancestor = parents.get(ancestor, 0)
+        if ancestor:
+            yield peak
