@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-WORKLOADS = ("kernels", "spark_scan", "spark_memory", "store_info", "start")
+WORKLOADS = ("kernels", "log_write", "spark_scan", "spark_memory", "store_info", "start")
 
 
 def machine() -> dict[str, object]:

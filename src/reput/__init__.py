@@ -3,6 +3,8 @@
 Where to look:
 
     errors.py      what can go wrong, and what a caller may do then
+    clock.py       the time, passed in, so that tests own it
+    config.py      settings, from broker.conf into frozen dataclasses
     format/        bytes: pure codecs, one layout per module, no I/O
       kernels/     the same layouts as compiled batch loops
     store/         a store folder on disk, read only

@@ -4,6 +4,8 @@
     ├── CorruptRecord        bytes of a store are damaged; says where and how
     ├── StoreUnavailable     a folder cannot be read as a store (not one, running, RocksDB mode)
     ├── NotInStore           the store is fine, what was asked for is not in it
+    ├── WriteFailed          the system did not write or sync, so nothing new is durable
+    │   └── DiskFull         there is no room: free some, or add a folder, and try again
     └── InvalidOption        a setting or argument is wrong; says which and what is allowed
 
 Bugs are assertions and never one of these.
@@ -52,6 +54,34 @@ class StoreUnavailable(ReputError):
 
 class NotInStore(ReputError):
     """Nothing in the store answers to this offset, id or queue."""
+
+
+class WriteFailed(ReputError):
+    """The operating system did not write, sync or make a file.
+
+    Args:
+        path: The file or folder.
+        reason: What was tried, and what the system said.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        self.path = path
+        self.reason = reason
+        super().__init__(f"{path}: {reason}")
+
+
+class DiskFull(WriteFailed):
+    """The file system, a quota or a limit of the process has no room for a file's bytes.
+
+    Args:
+        path: The file.
+        asked_bytes: How much room was asked for.
+        reason: What the system said.
+    """
+
+    def __init__(self, path: str, asked_bytes: int, reason: str) -> None:
+        self.asked_bytes = asked_bytes
+        super().__init__(path, f"no room for {asked_bytes} bytes: {reason}")
 
 
 class InvalidOption(ReputError):

@@ -1,27 +1,53 @@
-"""The Java process of each version, once a session."""
+"""What asks Java, for each version, once a session."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from interop import java_oracle
 from interop.java_oracle import JavaUnavailable, Oracle
 
+BROKER_JARS = tuple(f"rocketmq-{name}" for name in ("broker", "filter", "acl", "auth", "srvutil"))
+"""What the classes of a broker's settings and tables touch, beyond the jars of every oracle."""
 
-@pytest.fixture(
-    scope="session",
-    # One worker a version, so that there is one Java process a version.
-    params=[
-        pytest.param(version, marks=pytest.mark.xdist_group(f"rocketmq-{version}"))
-        for version in java_oracle.versions()
-    ],
-)
+
+class TableOracle(Oracle):
+    """A running ``TableOracle.java``."""
+
+    main_class = "TableOracle"
+
+    def folders(self, version: str, work: Path) -> list[Path]:
+        more = java_oracle.more_jars(version, "broker", BROKER_JARS, work)
+        return [java_oracle.jars(version), more]
+
+
+# One worker a version, so that there is one Java process a version.
+VERSIONS = [
+    pytest.param(version, marks=pytest.mark.xdist_group(f"rocketmq-{version}"))
+    for version in java_oracle.versions()
+]
+
+
+@pytest.fixture(scope="session", params=VERSIONS)
 def oracle(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Oracle]:
-    version = request.param
+    yield from _running(Oracle, request.param, tmp_path_factory)
+
+
+@pytest.fixture(scope="session", params=VERSIONS)
+def table_oracle(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Oracle]:
+    yield from _running(TableOracle, request.param, tmp_path_factory)
+
+
+def _running(
+    kind: type[Oracle], version: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Oracle]:
     try:
-        process = Oracle(version, tmp_path_factory.mktemp(f"rocketmq-{version}"))
+        process = kind(version, tmp_path_factory.mktemp(f"rocketmq-{version}"))
     except JavaUnavailable as reason:
         if java_oracle.wants_all_versions():
             raise

@@ -87,13 +87,47 @@ def jars(version: str) -> Path:
     return folder
 
 
+def more_jars(version: str, part: str, artifacts: Iterable[str], work: Path) -> Path:
+    """Return the folder with a further part of RocketMQ, fetched next to the jars of ``jars``.
+
+    Args:
+        version: Of RocketMQ.
+        part: ``filter``, ``broker``, ...
+        artifacts: What to fetch of it and its dependencies; the rest is the whole of RocketMQ.
+        work: A folder for the pom.
+
+    Raises:
+        JavaUnavailable: There is no Maven, or it cannot fetch them.
+    """
+    root = os.environ.get("REPUT_JARS")
+    cache = Path(root) if root else Path.home() / ".cache" / "reput" / "jars"
+    folder = cache / f"{part}-{version}"
+    if (folder / f"rocketmq-{part}-{version}.jar").is_file():
+        return folder
+    mvn = tool("mvn")
+    pom = (HERE / "pom.xml").read_text(encoding="utf-8")
+    pom = pom.replace(">rocketmq-client<", f">rocketmq-{part}<")
+    (work / "pom.xml").write_text(pom, encoding="utf-8")
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache, prefix=f".{part}-{version}-") as new:
+        command = [mvn, "-q", "-B", "-f", str(work / "pom.xml"), "dependency:copy-dependencies"]
+        command += [f"-Drocketmq.version={version}", f"-DincludeArtifactIds={','.join(artifacts)}"]
+        result = subprocess.run(
+            [*command, f"-DoutputDirectory={new}/jars"], capture_output=True, text=True, check=False
+        )
+        if result.returncode:
+            raise JavaUnavailable(f"mvn could not fetch the {part}: {result.stdout[-800:]}")
+        shutil.copytree(Path(new, "jars"), folder, dirs_exist_ok=True)
+    return folder
+
+
 def _artifacts(pom: Path) -> list[ElementTree.Element]:
     space = "{http://maven.apache.org/POM/4.0.0}"
     return ElementTree.parse(pom).findall(f".//{space}dependency/{space}artifactId")
 
 
 class Oracle:
-    """A running ``Oracle.java``.
+    """A running ``Oracle.java``; a subclass may run another class, on other jars.
 
     Args:
         version: Of RocketMQ.
@@ -103,13 +137,17 @@ class Oracle:
         JavaUnavailable: A tool or the jars are missing.
     """
 
+    main_class = "Oracle"
+
     def __init__(self, version: str, work: Path) -> None:
         self.version = version
         self.is_4 = version.startswith("4.")
-        java, javac, libraries = tool("java"), tool("javac"), str(jars(version) / "*")
+        java, javac = tool("java"), tool("javac")
+        libraries = os.pathsep.join(str(one / "*") for one in self.folders(version, work))
         # -XDignore.symbol.file: no warning that Unsafe is internal.
         compiling = [javac, "-XDignore.symbol.file", "-proc:none", "-nowarn", "-cp", libraries]
-        subprocess.run([*compiling, "-d", str(work), str(HERE / "Oracle.java")], check=True)
+        source = HERE / f"{self.main_class}.java"
+        subprocess.run([*compiling, "-d", str(work), str(source)], check=True)
         self._log = work / "stderr.txt"
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -120,13 +158,17 @@ class Oracle:
                     f"-Duser.home={work}",
                     "-cp",
                     os.pathsep.join((str(work), libraries)),
-                    "Oracle",
+                    self.main_class,
                 ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 cwd=work,
             )
+
+    def folders(self, version: str, work: Path) -> list[Path]:
+        """Return the folders with the jars. Raises ``JavaUnavailable``."""
+        return [jars(version)]
 
     def ask(self, command: str, requests: Iterable[Sequence[Word]]) -> list[Any]:
         """Return the answer to each request. Raises ``JavaError`` if one of them failed."""

@@ -1,11 +1,7 @@
 """SQL92 filters: the same answers as RocketMQ's filter jar, to each expression and message."""
 
 import itertools
-import os
 import re
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
@@ -29,57 +25,13 @@ JARS = ("rocketmq-filter", "rocketmq-common", "guava", "failureaccess")
 """What the filter's classes touch; the rest of what they ask for is the whole of RocketMQ."""
 
 
-def filter_jars(version: str, work: Path) -> Path:
-    """Return the folder with the filter's jars, fetched next to those of ``java_oracle``."""
-    root = os.environ.get("REPUT_JARS")
-    cache = Path(root) if root else Path.home() / ".cache" / "reput" / "jars"
-    folder = cache / f"filter-{version}"
-    if (folder / f"rocketmq-filter-{version}.jar").is_file():
-        return folder
-    mvn = java_oracle.tool("mvn")
-    pom = (java_oracle.HERE / "pom.xml").read_text(encoding="utf-8")
-    pom = pom.replace(">rocketmq-client<", ">rocketmq-filter<")
-    (work / "pom.xml").write_text(pom, encoding="utf-8")
-    cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache, prefix=f".filter-{version}-") as new:
-        command = [mvn, "-q", "-B", "-f", str(work / "pom.xml"), "dependency:copy-dependencies"]
-        command += [f"-Drocketmq.version={version}", f"-DincludeArtifactIds={','.join(JARS)}"]
-        result = subprocess.run(
-            [*command, f"-DoutputDirectory={new}/jars"], capture_output=True, text=True, check=False
-        )
-        if result.returncode:
-            raise JavaUnavailable(f"mvn could not fetch the filter: {result.stdout[-800:]}")
-        shutil.copytree(Path(new, "jars"), folder, dirs_exist_ok=True)
-    return folder
-
-
 class FilterOracle(Oracle):
     """A running ``FilterOracle.java``."""
 
-    def __init__(self, version: str, work: Path) -> None:
-        self.version = version
-        self.is_4 = version.startswith("4.")
-        java, javac = java_oracle.tool("java"), java_oracle.tool("javac")
-        libraries = str(filter_jars(version, work) / "*")
-        compiling = [javac, "-proc:none", "-nowarn", "-cp", libraries, "-d", str(work)]
-        subprocess.run([*compiling, str(java_oracle.HERE / "FilterOracle.java")], check=True)
-        self._log = work / "stderr.txt"
-        path = os.pathsep.join((str(work), libraries))
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [
-                    java,
-                    *java_oracle.JVM_OPTIONS,
-                    f"-Duser.home={work}",
-                    "-cp",
-                    path,
-                    "FilterOracle",
-                ],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                cwd=work,
-            )
+    main_class = "FilterOracle"
+
+    def folders(self, version: str, work: Path) -> list[Path]:
+        return [java_oracle.more_jars(version, "filter", JARS, work)]
 
     def answers(self, requests: Sequence["Request"]) -> list[str]:
         """Return what Java says: a letter for each message, or C and why it does not compile."""

@@ -19,7 +19,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from reput.errors import CorruptRecord
-from reput.format import body as bodies, java, properties as props, sys_flag as flags
+from reput.format import (
+    body as bodies,
+    index_entry,
+    java,
+    properties as props,
+    sys_flag as flags,
+)
 
 MAGIC_V1 = -626843481  # 0xDAA320A7
 MAGIC_V2 = -626843477  # 0xDAA320AB
@@ -50,6 +56,7 @@ BLANK = struct.Struct(
     "i"  # MAGIC_BLANK
 )
 SIZE_AND_MAGIC = struct.Struct(">ii")
+TOTAL_SIZE = struct.Struct(">i")
 PHYSICAL_OFFSET = struct.Struct(">q")
 PORT = struct.Struct(">i")
 TOPIC_LENGTH_V1 = struct.Struct(">B")
@@ -194,6 +201,26 @@ class StoredMessage:
 def host_bytes(is_v6: int | bool) -> int:
     """Return the bytes a host field takes."""
     return HOST_V6_BYTES if is_v6 else HOST_V4_BYTES
+
+
+def store_timestamp_of(data: bytes | memoryview) -> int:
+    """Return STORETIMESTAMP of a whole record without decoding the rest, ms."""
+    (sys_flag,) = struct.unpack_from(">i", data, POSITION_SYS_FLAG)
+    at = POSITION_BORN_HOST + host_bytes(sys_flag & flags.BORN_HOST_V6)
+    timestamp: int = STORE_TIMESTAMP.unpack_from(data, at)[0]
+    return timestamp
+
+
+def index_keys(message: StoredMessage, *, has_tags: bool) -> list[str]:
+    """Return the texts a broker indexes a message under, in its order.
+
+    Unique key, keys, and from 5.4 on the tags (``has_tags``); see ``index_entry.key_of``.
+    """
+    keys = [message.unique_key] if message.unique_key else []
+    texts = [index_entry.key_of(message.topic, key) for key in [*keys, *message.keys]]
+    if has_tags and message.tags:
+        texts.append(index_entry.tag_key_of(message.topic, message.tags))
+    return texts
 
 
 def pack_blank(bytes_left: int) -> bytes:

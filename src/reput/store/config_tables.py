@@ -2,7 +2,7 @@
 
 Their JSON is fastjson's: maps with integer keys have them without quotes. A table that is missing,
 empty or cannot be parsed is taken from its ``.bak``, as brokers do; one that cannot be parsed
-either way is an error, not an empty table (anchors D37).
+either way is an error, not an empty table (anchors D37). Writing is in ``table_files``.
 """
 
 import contextlib
@@ -86,12 +86,13 @@ def load(folder: Folder, path: str) -> Table | None:
 
 def topics(folder: Folder) -> dict[str, TopicConfig]:
     """Return the topics of topics.json by name."""
-    table = _member(load(folder, paths.TOPICS), "topicConfigTable", paths.TOPICS)
-    with _expected(paths.TOPICS):
-        return {name: _topic(name, value) for name, value in sorted(table.items())}
+    table = member(load(folder, paths.TOPICS), "topicConfigTable", paths.TOPICS)
+    with expected_kind(paths.TOPICS):
+        return {name: topic_config(name, value) for name, value in sorted(table.items())}
 
 
-def _topic(name: str, value: Table) -> TopicConfig:
+def topic_config(name: str, value: Table) -> TopicConfig:
+    """Return a topic from its entry in the table."""
     attributes = value.get("attributes") or {}
     return TopicConfig(
         name=name,
@@ -107,9 +108,9 @@ def _topic(name: str, value: Table) -> TopicConfig:
 
 def consumer_offsets(folder: Folder) -> list[ConsumerOffset]:
     """Return every offset of consumerOffset.json, by topic, group and queue."""
-    table = _member(load(folder, paths.CONSUMER_OFFSETS), "offsetTable", paths.CONSUMER_OFFSETS)
+    table = member(load(folder, paths.CONSUMER_OFFSETS), "offsetTable", paths.CONSUMER_OFFSETS)
     found = []
-    with _expected(paths.CONSUMER_OFFSETS):
+    with expected_kind(paths.CONSUMER_OFFSETS):
         for key, queues in table.items():
             topic, _, group = key.partition(GROUP_SEPARATOR)
             found += [
@@ -121,21 +122,21 @@ def consumer_offsets(folder: Folder) -> list[ConsumerOffset]:
 
 def delay_offsets(folder: Folder) -> dict[int, int]:
     """Return how far each delay level has delivered: level -> offset in its schedule queue."""
-    table = _member(load(folder, paths.DELAY_OFFSETS), "offsetTable", paths.DELAY_OFFSETS)
-    with _expected(paths.DELAY_OFFSETS):
+    table = member(load(folder, paths.DELAY_OFFSETS), "offsetTable", paths.DELAY_OFFSETS)
+    with expected_kind(paths.DELAY_OFFSETS):
         return dict(sorted((int(level), int(value)) for level, value in table.items()))
 
 
 def subscription_groups(folder: Folder) -> dict[str, Table]:
     """Return the groups of subscriptionGroup.json by name, as stored."""
     path = paths.SUBSCRIPTION_GROUPS
-    table = _member(load(folder, path), "subscriptionGroupTable", path)
-    with _expected(path):
+    table = member(load(folder, path), "subscriptionGroupTable", path)
+    with expected_kind(path):
         return {name: dict(value) for name, value in sorted(table.items())}
 
 
 @contextlib.contextmanager
-def _expected(path: str) -> Iterator[None]:
+def expected_kind(path: str) -> Iterator[None]:
     """Turn what is raised by a table that is JSON, but no table of this kind, into an error."""
     try:
         yield
@@ -143,10 +144,15 @@ def _expected(path: str) -> Iterator[None]:
         raise CorruptRecord(f"not the expected kind of table: {error}", file=path) from error
 
 
-def _member(table: Table | None, name: str, path: str) -> Table:
+def member(table: Table | None, name: str, path: str) -> Table:
+    """Return a member of a table that is an object itself; empty if it is not there.
+
+    Raises:
+        CorruptRecord: It is something else.
+    """
     if table is None:
         return {}
-    member = table.get(name) or {}
-    if not isinstance(member, dict):
+    value = table.get(name) or {}
+    if not isinstance(value, dict):
         raise CorruptRecord(f"member {name} is not an object", file=path)
-    return member
+    return value

@@ -1,6 +1,6 @@
 """The folder a store is read from: local, or anything pyarrow.fs speaks (s3, gs, hdfs, ...).
 
-The only module that imports mmap. Never writes. Large reads of local files are maps, so a reader
+Never writes. Large reads of local files are maps, so a reader
 copies nothing; a map lives as long as a view of it does. Parts of local files are read through
 descriptors that stay open; whole files are opened afresh, as a broker replaces its tables.
 """
@@ -12,13 +12,14 @@ import mmap
 import os
 import stat
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
 from reput.errors import NotInStore, ReputError, StoreUnavailable
+from reput.store import paths
 
 _MAP_FROM_BYTES = 64 * 1024
 """Below this a read copies: a map costs more than it saves."""
@@ -68,8 +69,12 @@ class Folder(Protocol):
         """Return the process that holds a file's lock, None if nobody does or nobody can say."""
 
 
-def open_folder(location: str) -> Folder:
+def open_folder(location: str, *, commit_log_folders: Sequence[str] = ()) -> Folder:
     """Return the folder at a local path or URI.
+
+    Args:
+        location: The store's root.
+        commit_log_folders: Where the log is, if not below the root; local paths.
 
     Raises:
         StoreUnavailable: There is no such folder, or the file system cannot be reached.
@@ -80,6 +85,8 @@ def open_folder(location: str) -> Folder:
     if not root.is_dir():
         found = "is a file" if root.exists() else "does not exist"
         raise StoreUnavailable(f"{location} {found}; give the folder that holds commitlog/")
+    if list(commit_log_folders) not in ([], [f"{root}/{paths.COMMIT_LOG}"]):
+        return SpreadFolder(location, root, commit_log_folders)
     return LocalFolder(location, root)
 
 
@@ -162,6 +169,46 @@ class LocalFolder:
             return None
         kind, _, _, _, pid = struct.unpack("hhqqi4x", answer)
         return None if kind == fcntl.F_UNLCK else int(pid)
+
+
+class SpreadFolder(LocalFolder):
+    """A local folder whose log is elsewhere, in one folder or over several."""
+
+    def __init__(self, location: str, root: Path, commit_log_folders: Sequence[str]) -> None:
+        super().__init__(location, root)
+        self._parts = [LocalFolder(one, Path(one)) for one in commit_log_folders]
+
+    def _part(self, path: str) -> tuple[LocalFolder | None, str]:
+        """Return the folder that holds a file of the log, and its name there."""
+        family, _, name = path.partition("/")
+        if family != paths.COMMIT_LOG:
+            return None, path
+        for part in self._parts:
+            if part.entry(name) is not None:
+                return part, name
+        return self._parts[0], name
+
+    def entries(self, path: str) -> list[Entry]:
+        """Return what a folder holds, by name; of the log, what all its folders hold."""
+        if path != paths.COMMIT_LOG:
+            return super().entries(path)
+        found = [entry for part in self._parts for entry in part.entries("")]
+        return sorted(found, key=lambda entry: entry.name)
+
+    def entry(self, path: str) -> Entry | None:
+        """Return one file or folder, or None."""
+        part, name = self._part(path)
+        return super().entry(path) if part is None else part.entry(name)
+
+    def read(self, path: str, start: int = 0, length: int | None = None) -> Bytes:
+        """Return bytes of a file; a view of a map if they are many."""
+        part, name = self._part(path)
+        return super().read(path, start, length) if part is None else part.read(name, start, length)
+
+    def data_bytes(self, path: str, size: int) -> int:
+        """Return behind which byte the file system keeps nothing of a file: a hole to its end."""
+        part, name = self._part(path)
+        return super().data_bytes(path, size) if part is None else part.data_bytes(name, size)
 
 
 class _OpenFile:

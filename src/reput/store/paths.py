@@ -12,6 +12,8 @@ CHECKPOINT = "checkpoint"
 ABORT = "abort"
 LOCK = "lock"
 CONFIG = "config"
+QUEUE_SUMMARY = "queues.summary"
+"""Ours alone: where queues ended at a clean stop. Brokers of RocketMQ do not look at it."""
 
 TOPICS = f"{CONFIG}/topics.json"
 CONSUMER_OFFSETS = f"{CONFIG}/consumerOffset.json"
@@ -19,6 +21,7 @@ SUBSCRIPTION_GROUPS = f"{CONFIG}/subscriptionGroup.json"
 DELAY_OFFSETS = f"{CONFIG}/delayOffset.json"
 CONSUMER_FILTERS = f"{CONFIG}/consumerFilter.json"
 BACKUP_SUFFIX = ".bak"
+DRAFT_SUFFIX = ".tmp"
 
 ROCKSDB_MARKS = {
     f"{CONSUME_QUEUE}/CURRENT": "consume queues",

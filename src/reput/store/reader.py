@@ -117,8 +117,18 @@ class KeyHits(NamedTuple):
 class StoreReader:
     """Read-only access to a store folder; open with ``StoreReader.open``."""
 
-    def __init__(self, folder: Folder, *, allow_live: bool = False) -> None:
+    def __init__(
+        self, folder: Folder, *, allow_live: bool = False, holds_lock: bool = False
+    ) -> None:
+        """Not for most callers: see ``open``.
+
+        Args:
+            folder: The store.
+            allow_live: See ``open``.
+            holds_lock: The lock on the folder is the caller's own.
+        """
         self._folder = folder
+        self._holds_lock = holds_lock
         self._allow_live = allow_live
         self._queue_views: dict[tuple[str, int], ConsumeQueueView] = {}
         self._batch_queue_views: dict[tuple[str, int], BatchConsumeQueueView] = {}
@@ -138,14 +148,7 @@ class StoreReader:
             StoreUnavailable: Not a store, in RocksDB mode, or in use without ``allow_live``.
         """
         folder = open_folder(location)
-        for mark, what in paths.ROCKSDB_MARKS.items():
-            entry = folder.entry(mark)
-            is_topic = mark.startswith(f"{paths.CONSUME_QUEUE}/") and entry and entry.is_folder
-            if entry is not None and not is_topic:
-                raise StoreUnavailable(
-                    f"{location} keeps its {what} in RocksDB ({mark} is there); reput reads stores "
-                    "whose queues and tables are files (storeType=default)"
-                )
+        refuse_rocksdb(folder)
         log = folder.entry(paths.COMMIT_LOG)
         if log is None or not log.is_folder:
             raise StoreUnavailable(f"{location} is no store: it has no folder {paths.COMMIT_LOG}")
@@ -153,8 +156,8 @@ class StoreReader:
         holder = reader.state.lock_holder
         if holder is not None and not allow_live:
             raise StoreUnavailable(
-                f"{location} is in use by process {holder}; stop the broker, or allow reading "
-                "beside it (option allowLive=true, --live)"
+                f"{location} is in use by {process_name(holder)}; stop the broker, or allow "
+                "reading beside it (option allowLive=true, --live)"
             )
         return reader
 
@@ -172,7 +175,7 @@ class StoreReader:
     def state(self) -> StoreState:
         """How the broker left the store."""
         has_abort = self._folder.entry(paths.ABORT) is not None
-        holder = self._folder.lock_holder(paths.LOCK)
+        holder = None if self._holds_lock else self._folder.lock_holder(paths.LOCK)
         if holder is not None:
             condition = Condition.RUNNING
         else:
@@ -649,6 +652,27 @@ class StoreReader:
     def subscription_groups(self) -> dict[str, config_tables.Table]:
         """Return the group table as stored."""
         return config_tables.subscription_groups(self._folder)
+
+
+def refuse_rocksdb(folder: Folder) -> None:
+    """Check that queues and tables are kept in files.
+
+    Raises:
+        StoreUnavailable: They are kept in RocksDB.
+    """
+    for mark, what in paths.ROCKSDB_MARKS.items():
+        entry = folder.entry(mark)
+        is_topic = mark.startswith(f"{paths.CONSUME_QUEUE}/") and entry and entry.is_folder
+        if entry is not None and not is_topic:
+            raise StoreUnavailable(
+                f"{folder.location} keeps its {what} in RocksDB ({mark} is there); reput reads "
+                "stores whose queues and tables are files (storeType=default)"
+            )
+
+
+def process_name(holder: int) -> str:
+    """Return how to call the holder of a lock: one that belongs to an open file has no process."""
+    return f"process {holder}" if holder > 0 else "another process"
 
 
 def belongs(message: StoredMessage, topic: str, queue_id: int, queue_offset: int) -> bool:

@@ -18,11 +18,11 @@ _LINKERS = ("cc", "gcc", "clang")
 
 def entry_points() -> dict[str, tuple[Any, int]]:
     """Return each entry point's dispatcher and number of arguments."""
-    from reput.format.kernels import columns, hashes, walk
+    from reput.format.kernels import append, columns, hashes, pull, walk
 
     return {
         name: (getattr(module, name), arguments)
-        for module in (hashes, walk, columns)
+        for module in (hashes, walk, columns, append, pull)
         for name, arguments in module.ENTRY_POINTS.items()
     }
 

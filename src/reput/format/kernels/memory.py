@@ -2,7 +2,7 @@
 
 Kernels take integers only: addresses and sizes. So they need no array type, no reference counts and
 no Python, and the compiled object needs nothing but ``memcpy``. Disk is big endian: ``load_``
-swaps. Arrow buffers are native: ``put_`` does not.
+and ``store_`` swap. Arrow buffers and the state block are native: ``get_`` and ``put_`` do not.
 """
 
 from typing import Any
@@ -31,12 +31,14 @@ def _loader(bits: int, *, signed: bool, swap: bool) -> Any:
     return load
 
 
-def _storer(bits: int) -> Any:
+def _storer(bits: int, *, swap: bool = False) -> Any:
     @intrinsic
     def store(typing_context: Any, address: Any, value: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             kind = ir.IntType(bits)
             number = arguments[1] if bits == 64 else builder.trunc(arguments[1], kind)
+            if swap:
+                number = builder.bswap(number)
             pointer = builder.inttoptr(arguments[0], kind.as_pointer())
             builder.store(number, pointer, align=1)
             return context.get_dummy_value()
@@ -57,6 +59,9 @@ get_u16 = _loader(16, signed=False, swap=False)
 get_i32 = _loader(32, signed=True, swap=False)
 get_u32 = _loader(32, signed=False, swap=False)
 get_i64 = _loader(64, signed=True, swap=False)
+
+store_i32 = _storer(32, swap=True)
+store_i64 = _storer(64, swap=True)
 
 put_u8 = _storer(8)
 put_i32 = _storer(32)

@@ -11,7 +11,7 @@ import hashlib
 import importlib.util
 import os
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +36,10 @@ from reput.format.kernels.layout import (
 
 _SHARED_OBJECT = Path(__file__).with_name("_kernels.so")
 _SOURCES = (
-    *("memory.py", "hashes.py", "walk.py", "columns.py", "build.py"),
-    *("../message.py", "../properties.py", "../sys_flag.py"),  # whose numbers are compiled in
+    *("memory.py", "hashes.py", "walk.py", "columns.py", "append.py", "pull.py", "build.py"),
+    # whose numbers are compiled in:
+    *("state.py", "../message.py", "../properties.py", "../sys_flag.py"),
+    *("../cq_unit.py", "../index_entry.py"),
 )
 
 
@@ -52,10 +54,15 @@ class _SharedObject:
 
     def __init__(self, path: Path) -> None:
         self._library = ctypes.CDLL(str(path))
+        self._holding = ctypes.PyDLL(str(path))
 
-    def function(self, name: str) -> Callable[..., int]:
-        function = self._library[f"reput_{name}"]
+    def function(
+        self, name: str, arguments: Sequence[Any] | None = None, *, holds_gil: bool = False
+    ) -> Callable[..., int]:
+        function = (self._holding if holds_gil else self._library)[f"reput_{name}"]
         function.restype = ctypes.c_int64
+        if arguments is not None:
+            function.argtypes = arguments
         return function
 
 
@@ -78,9 +85,13 @@ class _CompiledHere:
         # Now, so that a numba that cannot be imported is found out before this engine is chosen.
         self._entry_points = build.entry_points()
 
-    def function(self, name: str) -> Callable[..., int]:
-        arguments = self._entry_points[name][1]
-        kind = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * arguments)
+    def function(
+        self, name: str, arguments: Sequence[Any] | None = None, *, holds_gil: bool = False
+    ) -> Callable[..., int]:
+        if arguments is None:
+            arguments = [ctypes.c_int64] * self._entry_points[name][1]
+        maker = ctypes.PYFUNCTYPE if holds_gil else ctypes.CFUNCTYPE
+        kind = maker(ctypes.c_int64, *arguments)
         return kind(self._engine.get_function_address(f"reput_{name}"))
 
 
@@ -134,6 +145,20 @@ def _library() -> _SharedObject | _CompiledHere:
 @functools.cache
 def _function(name: str) -> Callable[..., int]:
     return _library().function(name)
+
+
+def plain_function(name: str, arguments: Sequence[Any], *, holds_gil: bool) -> Callable[..., int]:
+    """Return an entry point for calls where microseconds count.
+
+    Args:
+        name: The entry point.
+        arguments: The ctypes of its arguments: an integer, or ``c_char_p`` for bytes.
+        holds_gil: Keep the GIL, for calls that are shorter than handing it over.
+
+    Raises:
+        KernelsUnavailable: There is no compiled kernel.
+    """
+    return _library().function(name, arguments, holds_gil=holds_gil)
 
 
 def _call(name: str, *arguments: int) -> int:

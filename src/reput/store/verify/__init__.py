@@ -17,7 +17,7 @@ parts of the log that no index file covers, messages of a deleted topic.
 
 from reput.errors import CorruptRecord
 from reput.store import paths
-from reput.store.reader import Condition, StoreReader
+from reput.store.reader import Condition, StoreReader, process_name
 from reput.store.verify import tables
 from reput.store.verify.findings import (
     FileVerdict,
@@ -96,7 +96,7 @@ def _check_condition(reader: StoreReader, ledger: Ledger) -> None:
         if entry is not None:
             ledger.add_file(path, entry.size)
     if state.condition is Condition.RUNNING:
-        text = f"process {state.lock_holder} is running on the store"
+        text = f"{process_name(state.lock_holder or 0)} is running on the store"
         ledger.add(Severity.NOTE, Kind.RUNNING, paths.LOCK, text)
     elif state.has_abort:
         text = "the broker was not stopped, or the store was copied while it ran"

@@ -1,0 +1,142 @@
+"""Kernel: from consume-queue units to the record bytes of a reply, without decoding anything."""
+
+from numba import njit
+
+from reput.format import cq_unit
+from reput.format.kernels import state
+from reput.format.kernels.append import set_word, word
+from reput.format.kernels.columns import AT_QUEUE_OFFSET
+from reput.format.kernels.memory import COMPILE_OPTIONS, copy, get_i64, load_i32, load_i64
+from reput.format.kernels.walk import AT_PHYSICAL_OFFSET
+
+UNIT_BYTES = cq_unit.SIZE
+FILLER_SIZE = cq_unit.PRE_BLANK_SIZE
+IS_GONE = state.FILE_IS_GONE
+
+
+@njit(**COMPILE_OPTIONS)
+def is_wanted(codes, code_count, code):
+    """Whether a tags code is among those asked for; all are, if none is named."""
+    for i in range(code_count):
+        if get_i64(codes + 8 * i) == code:
+            return True
+    return code_count == 0
+
+
+@njit(**COMPILE_OPTIONS)
+def is_full(block, count, total, size, max_count, is_on_disk):
+    """Whether a reply of ``count`` records takes no further one; it always takes the first."""
+    if count == 0:
+        return False
+    if is_on_disk:
+        most, most_bytes = (
+            word(block, state.COUNT_ON_DISK_MAX),
+            word(block, state.BYTES_ON_DISK_MAX),
+        )
+    else:
+        most, most_bytes = (
+            word(block, state.COUNT_IN_MEMORY_MAX),
+            word(block, state.BYTES_IN_MEMORY_MAX),
+        )
+    return count >= max_count or count >= most or total + size > most_bytes
+
+
+@njit(**COMPILE_OPTIONS)
+def file_address(block, physical_offset):
+    """Return where the file that holds an offset is mapped, 0 if it is not, or IS_GONE."""
+    place = physical_offset - word(block, state.FILES_START)
+    if place < 0:
+        return IS_GONE
+    number = place // word(block, state.FILE_SIZE)
+    if number >= word(block, state.FILE_COUNT):
+        return IS_GONE
+    return get_i64(word(block, state.FILES) + 8 * number)
+
+
+@njit(**COMPILE_OPTIONS)
+def following_file(block, physical_offset):
+    """Return where the file behind the one that holds, or held, an offset starts."""
+    start = word(block, state.FILES_START)
+    if physical_offset < start:
+        return start
+    size = word(block, state.FILE_SIZE)
+    return physical_offset - (physical_offset - start) % size + size
+
+
+@njit(**COMPILE_OPTIONS)
+def pull(block, units, unit_count, queue_offset, buffer, room, max_count, codes, code_count):
+    """Entry point: copy the records that units point at, side by side, into ``buffer``.
+
+    ``queue_offset`` is the first unit's, or -1 where records do not say it (light queues).
+    ``codes`` are tags codes, a word each. RESULT_SCANNED is how many units were done with,
+    RESULT_GONE how many of them lead nowhere. Returns how many records were copied.
+    """
+    count = 0
+    total = 0
+    gone = 0
+    damaged = 0
+    scanned = 0
+    stop = state.STOP_DONE
+    last = word(block, state.RESULT_LAST_OFFSET)
+    skip_to = 0
+    readable = word(block, state.READABLE)
+    memory = word(block, state.MEMORY_BYTES)
+    file_size = word(block, state.FILE_SIZE)
+    while scanned < unit_count:
+        unit = units + UNIT_BYTES * scanned
+        offset = load_i64(unit)
+        size = load_i32(unit + 8)
+        if size <= 0 or offset < 0 or (size == FILLER_SIZE and offset == 0):
+            scanned += 1
+            continue
+        last = offset
+        if offset < skip_to:
+            gone += 1
+            scanned += 1
+            continue
+        if is_full(block, count, total, size, max_count, readable - offset > memory):
+            break
+        if not is_wanted(codes, code_count, load_i64(unit + 12)):
+            scanned += 1
+            continue
+        address = file_address(block, offset)
+        if address == 0:
+            stop = state.STOP_UNMAPPED
+            break
+        if address == IS_GONE or offset + size > readable:
+            # All of the file is gone: do not ask for each of its records.
+            gone += 1
+            skip_to = following_file(block, offset)
+            scanned += 1
+            continue
+        position = (offset - word(block, state.FILES_START)) % file_size
+        at = address + position
+        if (
+            position + size > file_size
+            or load_i32(at) != size
+            or load_i64(at + AT_PHYSICAL_OFFSET) != offset
+            or (queue_offset >= 0 and load_i64(at + AT_QUEUE_OFFSET) != queue_offset + scanned)
+        ):
+            damaged += 1
+            scanned += 1
+            continue
+        if total + size > room:
+            stop = state.STOP_BUFFER
+            break
+        copy(buffer + total, at, size)
+        total += size
+        count += 1
+        scanned += 1
+        skip_to = 0
+    set_word(block, state.RESULT_COUNT, count)
+    set_word(block, state.RESULT_BYTES, total)
+    set_word(block, state.RESULT_SCANNED, scanned)
+    set_word(block, state.RESULT_LAST_OFFSET, last)
+    set_word(block, state.RESULT_GONE, gone)
+    set_word(block, state.RESULT_DAMAGED, damaged)
+    set_word(block, state.STOP, stop)
+    return count
+
+
+ENTRY_POINTS = {"pull": 9}
+"""Name to number of arguments; all are int64, and so is the result."""

@@ -1,0 +1,193 @@
+"""The state block: the words that the writing kernels and Python share, so that there is one truth.
+
+One int64 each, in native order, at an address that never moves. ``reput.store.hot_state`` owns the
+memory; kernels get the block's address and nothing else. A row (of a topic or a queue) is a run of
+words too, and is named by its address.
+"""
+
+from collections.abc import Iterator
+
+_words: Iterator[int] = iter(range(1 << 10))
+
+# --- the block: the log ------------------------------------------------------
+
+LOG_ADDRESS = next(_words)
+"""Where byte 0 of the current log file is written: its map, or a pool buffer; 0: no file."""
+LOG_START = next(_words)
+"""Physical offset of byte 0."""
+LOG_POSITION = next(_words)
+"""The next record goes here, in bytes from byte 0."""
+LOG_LIMIT = next(_words)
+"""Room is reserved up to this position."""
+LOG_SIZE = next(_words)
+"""Where the file ends."""
+LOG_TIMESTAMP = next(_words)
+"""Store time of the last record."""
+HAS_RECORD_CRC = next(_words)
+"""1: records end with a ``__CRC32#`` property, whose digits are filled in."""
+CRC_TABLES = next(_words)
+
+# --- dispatch ----------------------------------------------------------------
+
+IS_LIVE = next(_words)
+"""1: what is put is dispatched in the same pass. 0: dispatch waits for a flush or a commit."""
+DISPATCHED = next(_words)
+"""Physical offset behind the last dispatched record."""
+LAST_PHYSICAL_OFFSET = next(_words)
+"""Of the last dispatched record."""
+LAST_STORE_TIMESTAMP = next(_words)
+HAS_LIGHT_QUEUES = next(_words)
+"""1: stop behind records with INNER_MULTI_DISPATCH, which go to further queues."""
+DELAYS = next(_words)
+"""Address of the delay levels' milliseconds, one word each; level 1 first."""
+DELAY_COUNT = next(_words)
+TOPICS = next(_words)
+"""Address of the topic table: a word per slot, the address of a topic row or 0."""
+TOPIC_SLOTS = next(_words)
+"""A power of two, more than there are topics."""
+DIRTY = next(_words)
+"""Address of a list of queue rows that have units which are in no file."""
+DIRTY_COUNT = next(_words)
+TOUCHED = next(_words)
+"""Address of a list of queue rows that got units since the listeners were told."""
+TOUCHED_COUNT = next(_words)
+
+# --- the index file ----------------------------------------------------------
+
+INDEX_ADDRESS = next(_words)
+"""Where the current index file is mapped; 0: no file."""
+INDEX_IS_ON = next(_words)
+INDEX_HAS_TAGS = next(_words)
+"""1: tags are indexed too, as 5.4 and later do."""
+INDEX_SLOTS = next(_words)
+INDEX_ENTRIES_MAX = next(_words)
+"""Entry numbers stay below this."""
+INDEX_LIMIT = next(_words)
+"""Entry numbers stay below this until more room is reserved."""
+INDEX_NEXT = next(_words)
+INDEX_SLOTS_USED = next(_words)
+INDEX_BEGIN_TIMESTAMP = next(_words)
+INDEX_END_TIMESTAMP = next(_words)
+INDEX_BEGIN_OFFSET = next(_words)
+INDEX_END_OFFSET = next(_words)
+
+# --- the log's files for reading ----------------------------------------------
+
+FILES = next(_words)
+"""Address of the files' addresses, a word each, 0 where not mapped; one for each file's place."""
+FILE_COUNT = next(_words)
+FILES_START = next(_words)
+"""Physical offset where the first of them starts."""
+FILE_SIZE = next(_words)
+READABLE = next(_words)
+"""Physical offset behind what may be read."""
+
+MEMORY_BYTES = next(_words)
+"""Records further behind the end of the log than this are thought to be on disk only."""
+BYTES_IN_MEMORY_MAX = next(_words)
+COUNT_IN_MEMORY_MAX = next(_words)
+BYTES_ON_DISK_MAX = next(_words)
+COUNT_ON_DISK_MAX = next(_words)
+"""What one read may return, and one that reaches back to the disk."""
+
+# --- arguments and results of a call -------------------------------------------
+
+INPUT_POSITION = next(_words)
+"""In: where to begin in the input. Out: where the call stopped."""
+STOP = next(_words)
+STOP_ROW = next(_words)
+"""The row that a stop is about."""
+RESULT_COUNT = next(_words)
+RESULT_BYTES = next(_words)
+RESULT_SCANNED = next(_words)
+RESULT_LAST_OFFSET = next(_words)
+"""Physical offset of the last unit that was looked at."""
+RESULT_GONE = next(_words)
+"""Units whose record is not in the log any more."""
+RESULT_DAMAGED = next(_words)
+"""Units that point at something else than a record of theirs."""
+
+BLOCK_WORDS = next(_words)
+
+# --- a topic row ---------------------------------------------------------------
+
+TOPIC_NAME = 0
+"""Address of the name's UTF-8."""
+TOPIC_NAME_SIZE = 1
+TOPIC_HASH = 2
+"""Java hash of ``name#``, unsigned: where the hash of an index key goes on."""
+TOPIC_KIND = 3
+TOPIC_QUEUES = 4
+"""Address of the queue rows' addresses by queue id; 0 where there is none."""
+TOPIC_QUEUE_LIMIT = 5
+TOPIC_MESSAGE_COUNT = 6
+TOPIC_BYTE_COUNT = 7
+TOPIC_WORDS = 8
+
+KIND_PLAIN = 0
+KIND_SCHEDULE = 1
+"""Units of delayed messages carry their deliver time."""
+KIND_SLOW = 2
+"""Dispatched in Python: extension units, batch queues."""
+
+# --- a queue row ---------------------------------------------------------------
+
+QUEUE_NEXT_OFFSET = 0
+"""Queue offset of the next message that is put."""
+QUEUE_MAX_OFFSET = 1
+"""Queue offset of the next message that is dispatched: what readers see as the end."""
+QUEUE_MIN_OFFSET = 2
+QUEUE_TAIL = 3
+"""Address of the units that are kept in memory; 0: none."""
+QUEUE_TAIL_OFFSET = 4
+"""Queue offset of the first of them."""
+QUEUE_TAIL_LIMIT = 5
+"""How many units fit."""
+QUEUE_WRITTEN_OFFSET = 6
+"""Units before this one are in the file."""
+QUEUE_TOLD_OFFSET = 7
+"""Listeners have been told of units before this one."""
+QUEUE_END_PHYSICAL = 8
+"""Physical offset behind the record of the last unit."""
+QUEUE_MARKS = 9
+QUEUE_NUMBER = 10
+"""For Python: which queue this is."""
+QUEUE_WORDS = 11
+
+MARK_DIRTY = 1
+MARK_TOUCHED = 2
+
+# --- why a call stopped ---------------------------------------------------------
+
+STOP_DONE = 0
+STOP_ROLL = 1
+"""The record does not fit the current log file."""
+STOP_RESERVE = 2
+"""No room is reserved in the log file for the record."""
+STOP_TOPIC = 3
+"""The topic has no row."""
+STOP_QUEUE = 4
+"""The queue has no row; STOP_ROW is the topic's."""
+STOP_UNITS = 5
+"""The queue's tail has no room, or does not exist; STOP_ROW is the queue's."""
+STOP_INDEX = 6
+"""The index file is missing, or has no room for all keys of the record."""
+STOP_SLOW = 7
+"""The record needs what only Python does."""
+STOP_LIGHT = 8
+"""The record before INPUT_POSITION goes to light queues too; STOP_ROW is its address."""
+STOP_GAP = 9
+"""The record's queue offset is beyond the queue's next one; STOP_ROW is the queue's."""
+STOP_DAMAGE = 10
+"""No record stands at INPUT_POSITION."""
+STOP_UNMAPPED = 11
+"""RESULT_LAST_OFFSET lies in a log file that is not mapped, or gone."""
+STOP_BUFFER = 12
+"""The first record needs RESULT_BYTES of room."""
+STOP_PART = 13
+"""The record goes on behind the end of what was given."""
+
+PLACED_BYTES = 16
+"""What ``append`` tells of a record: physical offset and queue offset, a word each."""
+FILE_IS_GONE = -1
+"""Instead of the address of a log file: it is not there."""

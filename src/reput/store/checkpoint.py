@@ -1,0 +1,130 @@
+"""The checkpoint of a store that is written to: how far log, queues and index are durable.
+
+The page is 4096 bytes of which 48 count. They lie in one sector and are overwritten in place with
+one write, so a crash leaves the old fields or the new. Layout: docs/formats/checkpoint.md.
+
+Rules:
+    * A field is set after the sync of what it speaks of, never before (a flush of the index says
+      nothing about the queues).
+    * Offsets only go up, but for ``cut``.
+    * Times are those of the record that was synced last. They go back where a clock went back:
+      recovery compares them with the first record of each file, and a time kept at its highest
+      would pass over files that were written since and not synced.
+"""
+
+import dataclasses
+import logging
+import os
+import threading
+from pathlib import Path
+
+from reput.errors import StoreUnavailable
+from reput.format import checkpoint_page
+from reput.format.checkpoint_page import Checkpoint
+from reput.store.disk import Disk
+
+log = logging.getLogger("reput.store")
+
+
+class CheckpointFile:
+    """The file ``checkpoint`` and its fields in memory. May be used from any thread."""
+
+    def __init__(self, path: str, disk: Disk) -> None:
+        self.path = path
+        self.fields = Checkpoint()
+        """What is known to be durable now; on disk after the next ``flush``."""
+        self._disk = disk
+        self._on_disk: Checkpoint | None = None
+        self._lock = threading.Lock()  # of `fields`; never held while the disk works
+        self._flushing = threading.Lock()
+
+    def load(self) -> Checkpoint:
+        """Read the fields.
+
+        A file that is absent or cut gives zeros, which make recovery start at the oldest file:
+        slow, and right.
+
+        Raises:
+            StoreUnavailable: The file cannot be read.
+        """
+        page = self._read()
+        is_whole = len(page) >= checkpoint_page.PAGE.size
+        if page and not is_whole:
+            log.warning(
+                "%s is cut: %d of %d bytes; recovery starts at the oldest file",
+                self.path,
+                len(page),
+                checkpoint_page.SIZE,
+            )
+        self.fields = checkpoint_page.unpack(page) if is_whole else Checkpoint()
+        self._on_disk = self.fields if len(page) == checkpoint_page.SIZE else None
+        return self.fields
+
+    def advance(
+        self,
+        *,
+        physical_timestamp: int | None = None,
+        queue_timestamp: int | None = None,
+        index_timestamp: int | None = None,
+        master_flushed_offset: int | None = None,
+        confirmed_physical_offset: int | None = None,
+        queue_physical_offset: int | None = None,
+    ) -> None:
+        """Note what has just become durable. Times in ms; an offset below the known one is void."""
+        times = {
+            "physical_timestamp": physical_timestamp,
+            "queue_timestamp": queue_timestamp,
+            "index_timestamp": index_timestamp,
+        }
+        offsets = {
+            "master_flushed_offset": master_flushed_offset,
+            "confirmed_physical_offset": confirmed_physical_offset,
+            "queue_physical_offset": queue_physical_offset,
+        }
+        with self._lock:
+            changes = {name: time for name, time in times.items() if time is not None}
+            for name, offset in offsets.items():
+                if offset is not None:
+                    changes[name] = max(offset, getattr(self.fields, name))
+            self.fields = dataclasses.replace(self.fields, **changes)
+
+    def cut(self, physical_offset: int) -> None:
+        """Take back offsets behind the end of a log that was cut there."""
+        with self._lock:
+            fields = self.fields
+            self.fields = dataclasses.replace(
+                fields,
+                master_flushed_offset=min(fields.master_flushed_offset, physical_offset),
+                confirmed_physical_offset=min(fields.confirmed_physical_offset, physical_offset),
+                queue_physical_offset=min(fields.queue_physical_offset, physical_offset),
+            )
+
+    def flush(self) -> None:
+        """Make the fields durable; nothing if they are.
+
+        Raises:
+            WriteFailed: They are not; also ``DiskFull``.
+        """
+        with self._flushing:
+            if self.fields == self._on_disk:
+                return
+            # Fields that advance during the sync are for the next flush.
+            fields, self._on_disk = self.fields, None
+            if Path(self.path).exists():
+                descriptor = self._disk.open(self.path)
+            else:
+                descriptor = self._disk.create(self.path, checkpoint_page.SIZE)
+            try:
+                self._disk.write(descriptor, self.path, 0, checkpoint_page.pack(fields))
+                self._disk.sync_file(descriptor, self.path)
+            finally:
+                os.close(descriptor)
+            self._on_disk = fields
+
+    def _read(self) -> bytes:
+        try:
+            return Path(self.path).read_bytes()
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            raise StoreUnavailable(f"{self.path} cannot be read: {error}") from error

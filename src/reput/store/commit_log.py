@@ -1,0 +1,290 @@
+"""The commit log for writing: one append-only run of files that holds every message.
+
+Kernels append through the state block; this module gives them files to append to, ends a full file
+with its blank, and knows how far the log is written, committed and durable.
+
+Not here: what may be put (``message_store``), when to flush (``flush``), damage (``recovery``).
+"""
+
+import logging
+
+import numpy as np
+
+from reput.format import message as record
+from reput.format.kernels import hot, state
+from reput.store.config import StoreConfig
+from reput.store.disk import Disk
+from reput.store.hot_state import HotState
+from reput.store.mapped_file import MappedFile
+from reput.store.mapped_file_queue import MappedFileQueue
+from reput.store.transient_pool import TransientPool
+
+_RESERVE_AHEAD_BYTES = 32 * 1024 * 1024
+"""Room and pages are made this far ahead of the writer, in the background."""
+_RESERVE_STEP_BYTES = 1024 * 1024
+"""And this far where the background did not keep up."""
+_FILES_AT_FIRST = 64
+
+_log = logging.getLogger(__name__)
+
+
+class CommitLog:
+    """The log of a store that is open for writing.
+
+    Args:
+        config: Folders, file size, pool, warming.
+        hot_state: Where the kernels look.
+        disk: What writes.
+    """
+
+    def __init__(self, config: StoreConfig, hot_state: HotState, disk: Disk) -> None:
+        self.file_size = config.mapped_file_size_commit_log
+        self._block = hot_state.block
+        self.pool: TransientPool | None = None
+        if config.uses_transient_store_pool:
+            self.pool = TransientPool(config.transient_store_pool_size, self.file_size)
+        self.files = MappedFileQueue(
+            config.commit_log_folders,
+            self.file_size,
+            disk,
+            read_only_folders=config.read_only_commit_log_folders,
+            pool=self.pool,
+            is_warmed=config.warm_maped_file_enable,
+        )
+        self._addresses = np.zeros(_FILES_AT_FIRST, np.int64)
+        self._held: dict[int, MappedFile] = {}  # by start: those the kernels read
+        self.flushed_offset = 0
+        """Physical offset below which everything is durable."""
+
+    # Opening ----------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Find the files. Raises ``StoreUnavailable`` as ``MappedFileQueue.load`` does."""
+        self.files.load()
+        self._point_at_files()
+
+    def start_at(self, physical_offset: int, now_ms: int) -> None:
+        """Cut what lies behind the end of the log, durably, and be ready to append there.
+
+        Raises:
+            WriteFailed: The disk fails.
+        """
+        self._release_all()
+        self.files.truncate(physical_offset, now_ms)
+        self.flushed_offset = physical_offset
+        last = self.files.last
+        if last is not None and physical_offset < last.end:
+            self._write_to(last, physical_offset - last.start)
+        self._point_at_files()
+
+    def _write_to(self, file: MappedFile, position: int) -> None:
+        block = self._block
+        block[state.LOG_ADDRESS] = file.write_address
+        block[state.LOG_START] = file.start
+        block[state.LOG_SIZE] = file.size
+        block[state.LOG_POSITION] = position
+        block[state.LOG_LIMIT] = file.reserved
+
+    # Writing ----------------------------------------------------------------------------------
+
+    @property
+    def min_offset(self) -> int:
+        """Physical offset of the oldest byte; 0 with no file."""
+        return self.files.min_offset
+
+    @property
+    def written_offset(self) -> int:
+        """Physical offset where the next record goes, unless it needs a new file."""
+        block = self._block
+        if not block[state.LOG_ADDRESS]:
+            last = self.files.last
+            return last.end if last else 0
+        return block[state.LOG_START] + block[state.LOG_POSITION]
+
+    @property
+    def readable_offset(self) -> int:
+        """Physical offset behind what can be read; what only a pool buffer holds cannot."""
+        if self.pool is None:
+            return self.written_offset
+        return self.files.max_offset
+
+    def reserve(self, size: int) -> None:
+        """Make room in the current file for a record of ``size`` bytes.
+
+        Raises:
+            DiskFull: There is none.
+        """
+        last = self.files.last
+        assert last is not None
+        position = self._block[state.LOG_POSITION]
+        last.reserve(min(position + max(size, _RESERVE_STEP_BYTES), last.size))
+        self._block[state.LOG_LIMIT] = last.reserved
+
+    def roll(self) -> None:
+        """End the current file with a blank and go on in the next one.
+
+        Raises:
+            DiskFull: There is no room for a new file; the log stays as it is.
+            WriteFailed: No folder takes a file.
+        """
+        last = self._note_written()
+        room = last.size - last.written if last is not None else 0
+        if last is not None and room:
+            last.reserve(last.size)
+            self._block[state.LOG_LIMIT] = last.reserved
+        self.files.prepare_next()
+        if last is not None and room:
+            self._end(last, room)
+        self._write_to(self.files.roll(), 0)
+        self._point_at_files()
+
+    def _end(self, file: MappedFile, room: int) -> None:
+        # The map has room up to its last byte, so from here on nothing can fail.
+        file.append(record.pack_blank(room))
+        file.written = file.size
+
+    def _note_written(self) -> MappedFile | None:
+        """Tell the current file how far the kernels have written it."""
+        last = self.files.last
+        if last is not None and self._block[state.LOG_ADDRESS]:
+            assert last.start == self._block[state.LOG_START]
+            last.written = self._block[state.LOG_POSITION]
+            return last
+        return None
+
+    def step_ahead(self) -> bool:
+        """Make room and pages ahead of the writer, and the next file in time; may run in a thread.
+
+        Returns whether there was anything to do.
+
+        Raises:
+            DiskFull: There is no room; what is reserved can be written nevertheless.
+        """
+        last = self.files.last
+        if last is None or not self._block[state.LOG_ADDRESS]:
+            return False
+        position = self._block[state.LOG_POSITION]
+        wanted = min(position + _RESERVE_AHEAD_BYTES, last.size)
+        did = False
+        if last.reserved < wanted:
+            start = last.reserved
+            last.reserve(wanted)
+            last.touch(start, last.reserved)
+            if last.start == self._block[state.LOG_START]:
+                self._block[state.LOG_LIMIT] = last.reserved
+            did = True
+        if last.size - position < _RESERVE_AHEAD_BYTES and not self.files.has_prepared:
+            self.files.prepare_next()
+            did = True
+        return did
+
+    # Durability -------------------------------------------------------------------------------
+
+    def commit(self) -> int:
+        """Write pool buffers to their files; return the physical offset behind the last such byte.
+
+        Raises:
+            WriteFailed: The disk fails; it can be tried again.
+        """
+        self._note_written()
+        return self.files.commit()
+
+    def flush(self) -> int:
+        """Make everything that is written and committed durable; return up to which offset.
+
+        May run in a worker thread while the writer appends.
+
+        Raises:
+            WriteFailed: The disk fails. It then fails for good: nobody knows what is on disk.
+        """
+        self._note_written()
+        self.flushed_offset = max(self.flushed_offset, self.files.flush())
+        return self.flushed_offset
+
+    # Reading ----------------------------------------------------------------------------------
+
+    def read(self, physical_offset: int, size: int) -> bytes | None:
+        """Return ``size`` bytes of one file; None if they are not there, or not readable."""
+        file = self.files.file_at(physical_offset)
+        if file is None or physical_offset + size > min(self.readable_offset, file.end):
+            return None
+        if not file.hold():
+            return None
+        data = hot.bytes_at(file.address + physical_offset - file.start, size)
+        return data if file.release() else None
+
+    def record(self, physical_offset: int) -> bytes | None:
+        """Return the record at an offset; None if none stands there.
+
+        Only head and lengths are judged; the checksums are the reader's.
+        """
+        head = self.read(physical_offset, record.SIZE_AND_MAGIC.size)
+        if head is None:
+            return None
+        size, _ = record.SIZE_AND_MAGIC.unpack(head)
+        data = self.read(physical_offset, size) if size > record.JUDGED_BYTES else None
+        if data is None:
+            return None
+        verdict, _ = record.classify(data, 0, physical_offset, check_crc=False)
+        return data if verdict is record.Verdict.MESSAGE else None
+
+    def store_timestamp_at(self, physical_offset: int) -> int | None:
+        """Return the store time of the record at an offset, ms; None if it cannot be read."""
+        data = self.record(physical_offset)
+        return record.store_timestamp_of(data) if data is not None else None
+
+    def map_file(self, physical_offset: int) -> None:
+        """Show the kernels the file that holds an offset, or that there is none."""
+        place = (physical_offset - self._block[state.FILES_START]) // self.file_size
+        assert 0 <= place < self._block[state.FILE_COUNT]
+        file = self.files.file_at(physical_offset)
+        if file is None or not file.hold():
+            self._addresses[place] = state.FILE_IS_GONE
+            return
+        self._held[file.start] = file
+        self._addresses[place] = file.address
+
+    def _point_at_files(self) -> None:
+        """Show the kernels the files there are; those that are mapped for them stay so."""
+        files = self.files.files
+        block = self._block
+        if not files:
+            block[state.FILE_COUNT] = 0
+            return
+        start = files[0].start
+        count = (files[-1].end - start) // self.file_size
+        for gone in [one for one in self._held if one < start]:
+            self._held.pop(gone).release()
+        self._addresses = np.zeros(max(count, _FILES_AT_FIRST), np.int64)
+        for file in self._held.values():
+            self._addresses[(file.start - start) // self.file_size] = file.address
+        block[state.FILES] = hot.address_of(self._addresses)
+        block[state.FILES_START] = start
+        block[state.FILE_SIZE] = self.file_size
+        block[state.FILE_COUNT] = count
+
+    # Ending -----------------------------------------------------------------------------------
+
+    def delete_first(self, now_ms: int, forced_after_ms: int) -> MappedFile:
+        """Delete the oldest file. Raises ``WriteFailed``; nothing has changed then."""
+        first = self.files.first
+        assert first is not None
+        held = self._held.pop(first.start, None)
+        if held is not None:
+            # Between calls no kernel reads: nobody but other threads can still hold it.
+            held.release()
+        try:
+            return self.files.delete_first(now_ms, forced_after_ms)
+        finally:
+            self._point_at_files()
+
+    def _release_all(self) -> None:
+        while self._held:
+            self._held.popitem()[1].release()
+
+    def close(self) -> None:
+        """Unmap everything; nothing is written or flushed."""
+        self._release_all()
+        self._block[state.LOG_ADDRESS] = 0
+        self._block[state.FILE_COUNT] = 0
+        self.files.close()

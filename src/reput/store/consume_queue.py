@@ -1,0 +1,624 @@
+"""The consume queues for writing: (topic, queue id, queue offset) -> where the message stands.
+
+    files      | pre-blanks | units ......................... written | zeros
+    tail              (memory)      | units ................................. | room
+                                    tail_offset       written_offset     max_offset
+
+New units collect in a small tail in memory, where kernels put them, and are written out by
+``ConsumeQueues.write_out`` or when a tail is full. No queue holds a mapping or a descriptor: ten
+thousand of them cost memory for their units and little else (anchors D7c). What a crash takes is
+derived again from the log. A unit's place follows from its queue offset, so writing one twice
+writes the same bytes.
+
+Not here: which units to put (``dispatch``), and what a broken queue means (``recovery``).
+"""
+
+import contextlib
+import logging
+import os
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from reput.errors import StoreUnavailable
+from reput.format import cq_unit, java, names
+from reput.format.kernels import hot, state
+from reput.store import paths
+from reput.store.consume_queue_view import UNIT_TYPE, UnitArray
+from reput.store.disk import Disk
+from reput.store.hot_state import HotState, Words
+
+_TAIL_UNITS_AT_FIRST = 32
+_TAIL_UNITS_MAX = 1024
+_TAIL_GROWTH = 4
+_TAIL_BYTES_MAX = 64 * 1024 * 1024
+"""All tails together grow up to this; beyond, new ones stay small."""
+_DESCRIPTORS_MAX = 128
+_SYNC_ONE_BY_ONE_MAX = 32
+"""More files than this are made durable by one call for the whole file system."""
+READ_UNITS_MAX = 4096
+
+_log = logging.getLogger(__name__)
+
+
+class ConsumeQueue:
+    """The units of one queue, from ``min_offset`` to ``max_offset``."""
+
+    __slots__ = ("_family", "_tail", "address", "files", "is_damaged", "queue_id", "row", "topic")
+
+    def __init__(
+        self, family: "ConsumeQueues", topic: str, queue_id: int, address: int, row: Words
+    ) -> None:
+        self._family = family
+        self._tail: npt.NDArray[np.uint8] | None = None
+        self.topic = topic
+        self.queue_id = queue_id
+        self.address = address
+        """Of the row."""
+        self.row = row
+        self.files: list[int] = []
+        """Where each file starts, in bytes from unit 0; ascending."""
+        self.is_damaged = False
+        """Units are missing in the middle: it must be rebuilt from the log."""
+
+    @property
+    def folder(self) -> str:
+        """Path of the folder with its files."""
+        return f"{self._family.root}/{paths.queue_folder(self.topic, self.queue_id)}"
+
+    @property
+    def is_light(self) -> bool:
+        """Whether it is an LMQ: its messages belong to another topic and queue as well."""
+        return self.topic.startswith(names.LMQ_PREFIX)
+
+    @property
+    def min_offset(self) -> int:
+        """Queue offset of the first message that is in the log; ``max_offset`` if none is."""
+        return self.row[state.QUEUE_MIN_OFFSET]
+
+    @property
+    def max_offset(self) -> int:
+        """Queue offset that the next dispatched message has."""
+        return self.row[state.QUEUE_MAX_OFFSET]
+
+    @property
+    def next_offset(self) -> int:
+        """Queue offset that the next message gets which is put."""
+        return self.row[state.QUEUE_NEXT_OFFSET]
+
+    @property
+    def end_physical_offset(self) -> int:
+        """Physical offset behind the record of the last unit; 0 without units."""
+        return self.row[state.QUEUE_END_PHYSICAL]
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether it has never had a unit."""
+        return not self.files and self.max_offset == 0 and self.next_offset == 0
+
+    # Writing ----------------------------------------------------------------------------------
+
+    def start_at(self, queue_offset: int) -> None:
+        """Begin a fresh queue elsewhere than at 0: its first messages are gone from the log."""
+        assert self.is_fresh
+        self._set_end(queue_offset)
+        self.row[state.QUEUE_MIN_OFFSET] = queue_offset
+
+    def make_room(self) -> None:
+        """Make the tail take one more unit at least.
+
+        Raises:
+            DiskFull: There was no room to write the tail out; it is as it was.
+        """
+        row = self.row
+        if self._tail is None:
+            self._new_tail(_TAIL_UNITS_AT_FIRST)
+            return
+        limit = row[state.QUEUE_TAIL_LIMIT]
+        if row[state.QUEUE_MAX_OFFSET] - row[state.QUEUE_TAIL_OFFSET] < limit:
+            return
+        self.write_out()
+        if limit < _TAIL_UNITS_MAX and self._family.tail_bytes < _TAIL_BYTES_MAX:
+            self._new_tail(limit * _TAIL_GROWTH)
+        else:
+            row[state.QUEUE_TAIL_OFFSET] = row[state.QUEUE_MAX_OFFSET]
+
+    def _new_tail(self, unit_count: int) -> None:
+        self.drop_tail()
+        self._tail = np.zeros(unit_count * cq_unit.SIZE, np.uint8)
+        self._family.tail_bytes += len(self._tail)
+        row = self.row
+        row[state.QUEUE_TAIL] = hot.address_of(self._tail)
+        row[state.QUEUE_TAIL_LIMIT] = unit_count
+        row[state.QUEUE_TAIL_OFFSET] = row[state.QUEUE_MAX_OFFSET]
+
+    def drop_tail(self) -> None:
+        """Forget the units in memory."""
+        if self._tail is not None:
+            self._family.tail_bytes -= len(self._tail)
+        self._tail = None
+        self.row[state.QUEUE_TAIL] = self.row[state.QUEUE_TAIL_LIMIT] = 0
+        self.row[state.QUEUE_TAIL_OFFSET] = self.row[state.QUEUE_MAX_OFFSET]
+
+    def append(self, unit: cq_unit.Unit) -> None:
+        """Put the next unit. Raises ``DiskFull`` as ``make_room`` does."""
+        self.make_room()
+        assert self._tail is not None
+        row = self.row
+        at = (row[state.QUEUE_MAX_OFFSET] - row[state.QUEUE_TAIL_OFFSET]) * cq_unit.SIZE
+        self._tail[at : at + cq_unit.SIZE] = np.frombuffer(cq_unit.pack(unit), np.uint8)
+        row[state.QUEUE_MAX_OFFSET] += 1
+        row[state.QUEUE_NEXT_OFFSET] = max(
+            row[state.QUEUE_NEXT_OFFSET], row[state.QUEUE_MAX_OFFSET]
+        )
+        row[state.QUEUE_END_PHYSICAL] = unit.physical_offset + unit.size
+        self._family.mark(self)
+
+    def write_out(self) -> None:
+        """Write the units that are in no file. Raises ``DiskFull``; what was written stays."""
+        row = self.row
+        if self._tail is None:
+            return
+        family = self._family
+        end = row[state.QUEUE_MAX_OFFSET]
+        while (first := row[state.QUEUE_WRITTEN_OFFSET]) < end:
+            file, position = divmod(first * cq_unit.SIZE, family.file_size)
+            count = min(end - first, (family.file_size - position) // cq_unit.SIZE)
+            at = (first - row[state.QUEUE_TAIL_OFFSET]) * cq_unit.SIZE
+            data = self._tail[at : at + count * cq_unit.SIZE].data
+            self._write(file * family.file_size, position, data)
+            row[state.QUEUE_WRITTEN_OFFSET] = first + count
+
+    def _write(self, file_start: int, position: int, data: memoryview | bytes) -> None:
+        family = self._family
+        if not self.files or file_start > self.files[-1]:
+            is_first = not self.files
+            family.create(self, file_start)
+            if is_first and position:
+                blank = cq_unit.pack(cq_unit.Unit(0, cq_unit.PRE_BLANK_SIZE, 0))
+                family.write(self, file_start, 0, blank * (position // cq_unit.SIZE))
+            self.files.append(file_start)
+        family.write(self, file_start, position, data)
+
+    def cut(self, physical_offset: int) -> None:
+        """Take out the units that point at ``physical_offset`` or behind it, and zero them."""
+        if self.end_physical_offset <= physical_offset:
+            return
+        self.write_out()
+        self.drop_tail()
+        row = self.row
+        low, high = self.first_offset, self.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            unit = self._unit(middle)
+            if unit is not None and unit.is_written and unit.physical_offset >= physical_offset:
+                high = middle
+            else:
+                low = middle + 1
+        end = row[state.QUEUE_MAX_OFFSET]
+        self._set_end(low)
+        family = self._family
+        while len(self.files) > 1 and self.files[-1] >= low * cq_unit.SIZE:
+            family.delete(self, self.files.pop())
+        for start in self.files:
+            position = max(low * cq_unit.SIZE - start, 0)
+            stop = min(end * cq_unit.SIZE - start, family.file_size)
+            if position < stop:
+                family.write(self, start, position, bytes(stop - position))
+        last = self._unit(low - 1)
+        is_real = last is not None and last.is_written
+        row[state.QUEUE_END_PHYSICAL] = last.physical_offset + last.size if last and is_real else 0
+        row[state.QUEUE_MIN_OFFSET] = min(row[state.QUEUE_MIN_OFFSET], low)
+
+    def _set_end(self, queue_offset: int) -> None:
+        row = self.row
+        row[state.QUEUE_MAX_OFFSET] = queue_offset
+        row[state.QUEUE_NEXT_OFFSET] = queue_offset
+        row[state.QUEUE_WRITTEN_OFFSET] = queue_offset
+        row[state.QUEUE_TOLD_OFFSET] = queue_offset
+        row[state.QUEUE_TAIL_OFFSET] = queue_offset
+
+    def reset(self) -> None:
+        """Make it fresh: its files are deleted, and its units will be put again."""
+        self.drop_tail()
+        for start in self.files:
+            self._family.delete(self, start)
+        self.files.clear()
+        self._set_end(0)
+        self.row[state.QUEUE_END_PHYSICAL] = self.row[state.QUEUE_MIN_OFFSET] = 0
+
+    def delete_before(self, log_min: int) -> int:
+        """Delete files all of whose messages are gone from the log, but the last; return how many.
+
+        The minimum offset follows at once (anchors D16).
+        """
+        deleted = 0
+        while len(self.files) > 1:
+            last = self._unit(self.files[1] // cq_unit.SIZE - 1)
+            if last is not None and last.is_written and last.physical_offset >= log_min:
+                break
+            self._family.delete(self, self.files.pop(0))
+            deleted += 1
+        self.correct_min_offset(log_min)
+        return deleted
+
+    def correct_min_offset(self, log_min: int) -> None:
+        """Set the minimum offset: the first unit whose record is in the log, else the maximum."""
+        low, high = self.first_offset, self.max_offset
+        first = self._unit(low) if low < high else None
+        if first is not None and first.is_written and first.physical_offset >= log_min:
+            high = low
+        while low < high:
+            middle = (low + high) // 2
+            unit = self._unit(middle)
+            if unit is not None and unit.is_written and unit.physical_offset >= log_min:
+                high = middle
+            else:
+                low = middle + 1
+        self.row[state.QUEUE_MIN_OFFSET] = low
+
+    # Reading ----------------------------------------------------------------------------------
+
+    @property
+    def first_offset(self) -> int:
+        """Queue offset of the first unit of the first file, whether its message is there or not."""
+        if self.files:
+            return self.files[0] // cq_unit.SIZE
+        return self.row[state.QUEUE_WRITTEN_OFFSET]
+
+    def units_at(self, queue_offset: int, count: int) -> tuple[int, int]:
+        """Return the address of units from ``queue_offset`` on, and how many stand there.
+
+        At most ``count`` and ``READ_UNITS_MAX``, and not beyond the end of a file; 0 where the file
+        is missing. The address holds until the next call of anything in this family.
+        """
+        row = self.row
+        count = min(count, row[state.QUEUE_MAX_OFFSET] - queue_offset, READ_UNITS_MAX)
+        tail_offset = row[state.QUEUE_TAIL_OFFSET]
+        if queue_offset >= tail_offset:
+            return row[state.QUEUE_TAIL] + cq_unit.SIZE * (queue_offset - tail_offset), count
+        count = min(count, tail_offset - queue_offset)
+        return self._family.read(self, queue_offset, count)
+
+    def units(self, queue_offset: int, count: int) -> UnitArray:
+        """Return a copy of what ``units_at`` finds."""
+        address, found = self.units_at(queue_offset, count)
+        return np.frombuffer(hot.bytes_at(address, found * cq_unit.SIZE), UNIT_TYPE)
+
+    def unit(self, queue_offset: int) -> cq_unit.Unit | None:
+        """Return one unit between ``first_offset`` and ``max_offset``; None if there is none."""
+        return self._unit(queue_offset)
+
+    def _unit(self, queue_offset: int) -> cq_unit.Unit | None:
+        if not self.first_offset <= queue_offset < self.max_offset:
+            return None
+        address, found = self.units_at(queue_offset, 1)
+        return cq_unit.unpack(hot.bytes_at(address, cq_unit.SIZE)) if found else None
+
+    def following_file(self, queue_offset: int) -> int:
+        """Return the first queue offset of the next file behind the one of ``queue_offset``."""
+        file_units = self._family.file_size // cq_unit.SIZE
+        return (queue_offset // file_units + 1) * file_units
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenFile:
+    """A queue file that is not as long as it should be."""
+
+    path: str
+    size: int
+
+
+class ConsumeQueues:
+    """All queues of a store.
+
+    Args:
+        root: The store's folder.
+        file_size: Bytes of a queue file, a multiple of the unit's.
+        hot_state: Where the rows are.
+        disk: What writes.
+    """
+
+    def __init__(self, root: str, file_size: int, hot_state: HotState, disk: Disk) -> None:
+        assert file_size % cq_unit.SIZE == 0
+        self.root = root
+        self.file_size = file_size
+        self.tail_bytes = 0
+        """Memory in tails."""
+        self._hot = hot_state
+        self._disk = disk
+        self._queues: dict[str, dict[int, ConsumeQueue]] = {}
+        self._by_address: dict[int, ConsumeQueue] = {}
+        self._descriptors: OrderedDict[str, int] = OrderedDict()
+        self._unsynced: dict[str, int] = {}  # path -> bytes written
+        self._has_new_names = False
+        self._read_buffer = np.zeros(READ_UNITS_MAX * cq_unit.SIZE, np.uint8)
+        self.broken: list[BrokenFile] = []
+        """Files that ``load`` found too short; their queues are marked damaged."""
+
+    # The family -------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[ConsumeQueue]:
+        return iter(list(self._by_address.values()))
+
+    def __len__(self) -> int:
+        return len(self._by_address)
+
+    def topics(self) -> list[str]:
+        """Return the topics that have queues."""
+        return list(self._queues)
+
+    def of_topic(self, topic: str) -> dict[int, ConsumeQueue]:
+        """Return a topic's queues by id."""
+        return self._queues.get(topic, {})
+
+    def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """Return a queue, None if it was never written to (anchors D18: reading makes none)."""
+        queues = self._queues.get(topic)
+        return queues.get(queue_id) if queues else None
+
+    def at(self, address: int) -> ConsumeQueue:
+        """Return the queue of a row."""
+        return self._by_address[address]
+
+    def make(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """Return a queue, a fresh one if need be; it has no files until it has units."""
+        found = self.find(topic, queue_id)
+        if found is None:
+            address, row = self._hot.add_queue(java.encode_utf8(topic), queue_id)
+            found = ConsumeQueue(self, topic, queue_id, address, row)
+            self._queues.setdefault(topic, {})[queue_id] = found
+            self._by_address[address] = found
+        return found
+
+    def mark(self, queue: ConsumeQueue) -> None:
+        """Put a queue on both lists, as the kernels do."""
+        for bit, put_on_list in (
+            (state.MARK_DIRTY, self._hot.mark_dirty),
+            (state.MARK_TOUCHED, self._hot.mark_touched),
+        ):
+            if not queue.row[state.QUEUE_MARKS] & bit:
+                queue.row[state.QUEUE_MARKS] |= bit
+                put_on_list(queue.address)
+
+    # Files ------------------------------------------------------------------------------------
+
+    def load(self, log_min: int) -> None:
+        """Find all queues that have files.
+
+        Raises:
+            StoreUnavailable: Files have another size than the configured one (anchors D19), or
+                cannot be read.
+        """
+        found = list(self._folders())
+        sizes = {size for _, _, files in found for size in files.values()}
+        if found and sizes and self.file_size not in sizes and len(sizes) == 1:
+            path = next(path for _, path, files in found if files)
+            raise StoreUnavailable(
+                f"queue files have {sizes.pop()} bytes ({path}), but mappedFileSizeConsumeQueue "
+                f"is {self.file_size}; set it to what they have"
+            )
+        for (topic, queue_id), path, files in found:
+            queue = self.make(topic, queue_id)
+            for start, size in sorted(files.items()):
+                if size > self.file_size:
+                    raise StoreUnavailable(
+                        f"{path}/{paths.offset_name(start)} has {size} bytes, but "
+                        f"mappedFileSizeConsumeQueue is {self.file_size}"
+                    )
+                if size < self.file_size:
+                    self._mend_size(queue, start, size)
+                queue.files.append(start)
+            self._find_end(queue)
+            queue.correct_min_offset(log_min)
+
+    def _folders(self) -> Iterator[tuple[tuple[str, int], str, dict[int, int]]]:
+        family = f"{self.root}/{paths.CONSUME_QUEUE}"
+        for topic in _scan(family):
+            if not topic.is_dir():
+                continue
+            for entry in _scan(topic.path):
+                queue_id = paths.parse_queue_id(entry.name)
+                if queue_id is None or not entry.is_dir():
+                    continue
+                files = {
+                    start: file.stat().st_size
+                    for file in _scan(entry.path)
+                    if (start := paths.parse_offset_name(file.name)) is not None
+                }
+                yield (topic.name, queue_id), entry.path, files
+
+    def _mend_size(self, queue: ConsumeQueue, start: int, size: int) -> None:
+        path = self._path(queue, start)
+        self.broken.append(BrokenFile(path, size))
+        queue.is_damaged = True
+        os.truncate(path, self.file_size)
+
+    def _find_end(self, queue: ConsumeQueue) -> None:
+        """Set the end: behind the last unit that units from the start of its file lead to."""
+        while len(queue.files) > 1 and not self._written_units(queue, queue.files[-1])[0]:
+            self.delete(queue, queue.files.pop())  # empty files are dropped (anchors D16)
+        if not queue.files:
+            return
+        count, last = self._written_units(queue, queue.files[-1])
+        end = queue.files[-1] // cq_unit.SIZE + count
+        row = queue.row
+        row[state.QUEUE_MAX_OFFSET] = row[state.QUEUE_NEXT_OFFSET] = end
+        row[state.QUEUE_WRITTEN_OFFSET] = row[state.QUEUE_TAIL_OFFSET] = end
+        row[state.QUEUE_TOLD_OFFSET] = end
+        if last is not None and last.is_written:
+            row[state.QUEUE_END_PHYSICAL] = last.physical_offset + last.size
+        gaps = (b - a != self.file_size for a, b in zip(queue.files, queue.files[1:], strict=False))
+        if any(gaps):
+            queue.is_damaged = True
+
+    def _written_units(self, queue: ConsumeQueue, start: int) -> tuple[int, cq_unit.Unit | None]:
+        """Count the units of a file up to the first that is none, and return the last of them."""
+        descriptor = self._open(queue, start)
+        size = _data_end(descriptor, self.file_size)
+        data = os.pread(descriptor, size, 0)
+        units = np.frombuffer(data, UNIT_TYPE, len(data) // cq_unit.SIZE)
+        bad = np.flatnonzero((units["size"] <= 0) | (units["physical_offset"] < 0))
+        count = int(bad[0]) if len(bad) else len(units)
+        if not count:
+            return 0, None
+        return count, cq_unit.unpack(data, (count - 1) * cq_unit.SIZE)
+
+    def _path(self, queue: ConsumeQueue, start: int) -> str:
+        return f"{queue.folder}/{paths.offset_name(start)}"
+
+    def _open(self, queue: ConsumeQueue, start: int) -> int:
+        path = self._path(queue, start)
+        descriptor = self._descriptors.get(path)
+        if descriptor is None:
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            self._keep(path, descriptor)
+        else:
+            self._descriptors.move_to_end(path)
+        return descriptor
+
+    def _keep(self, path: str, descriptor: int) -> None:
+        self._descriptors[path] = descriptor
+        if len(self._descriptors) > _DESCRIPTORS_MAX:
+            os.close(self._descriptors.popitem(last=False)[1])
+
+    def create(self, queue: ConsumeQueue, start: int) -> None:
+        """Make a file of a queue, with its folders. Raises ``DiskFull``."""
+        Path(queue.folder).mkdir(parents=True, exist_ok=True)
+        path = self._path(queue, start)
+        self._keep(path, self._disk.create(path, self.file_size, is_durable=False))
+        self._has_new_names = True
+
+    def write(
+        self, queue: ConsumeQueue, start: int, position: int, data: memoryview | bytes
+    ) -> None:
+        """Write into a file that is there. Raises ``DiskFull``."""
+        path = self._path(queue, start)
+        self._disk.write(self._open(queue, start), path, position, data)
+        self._unsynced[path] = self._unsynced.get(path, 0) + len(data)
+
+    def read(self, queue: ConsumeQueue, queue_offset: int, count: int) -> tuple[int, int]:
+        """Read units of one file into memory; see ``ConsumeQueue.units_at``."""
+        file, position = divmod(queue_offset * cq_unit.SIZE, self.file_size)
+        size = min(count * cq_unit.SIZE, self.file_size - position)
+        try:
+            descriptor = self._open(queue, file * self.file_size)
+        except FileNotFoundError:
+            return 0, 0
+        size = os.preadv(descriptor, [self._read_buffer.data[:size]], position)
+        return hot.address_of(self._read_buffer), size // cq_unit.SIZE
+
+    def delete(self, queue: ConsumeQueue, start: int) -> None:
+        """Delete a file of a queue."""
+        path = self._path(queue, start)
+        descriptor = self._descriptors.pop(path, None)
+        if descriptor is not None:
+            os.close(descriptor)
+        self._unsynced.pop(path, None)
+        with contextlib.suppress(FileNotFoundError):
+            self._disk.unlink(path)
+
+    def drop_topic(self, topic: str) -> int:
+        """Delete the queues of a topic with their files; return how many there were."""
+        self.write_out()
+        self._hot.forget_touched({one.address for one in self.of_topic(topic).values()})
+        queues = self._queues.pop(topic, {})
+        for queue in queues.values():
+            queue.drop_tail()
+            queue.row[state.QUEUE_MARKS] = 0
+            for start in queue.files:
+                self.delete(queue, start)
+            for folder in (Path(queue.folder), Path(queue.folder).parent):
+                with contextlib.suppress(OSError):  # not empty: somebody else's files
+                    folder.rmdir()
+            del self._by_address[queue.address]
+            self._hot.drop_queue(java.encode_utf8(topic), queue.queue_id, queue.address, queue.row)
+        self._hot.drop_topic(java.encode_utf8(topic))
+        return len(queues)
+
+    # Durability -------------------------------------------------------------------------------
+
+    def write_out(self) -> int:
+        """Write all units that are in no file; return how many queues had some.
+
+        Raises:
+            DiskFull: Queues that were not written stay on the list.
+        """
+        rows = self._hot.dirty_rows()
+        done = 0
+        try:
+            for address in rows:
+                queue = self._by_address[address]
+                queue.write_out()
+                queue.row[state.QUEUE_MARKS] &= ~state.MARK_DIRTY
+                done += 1
+        finally:
+            self._hot.set_dirty_rows(rows[done:])
+        return done
+
+    def sync(self, least_bytes: int = 0) -> None:
+        """Make durable what was written, in files with ``least_bytes`` of it or more.
+
+        May run in a worker thread beside the writer, for what was written before.
+
+        Raises:
+            WriteFailed: The disk failed; it will be tried again.
+        """
+        # Popped one by one: the writer may be adding.
+        due = {
+            path: self._unsynced.pop(path)
+            for path, size in list(self._unsynced.items())
+            if size >= least_bytes
+        }
+        has_new_names = self._has_new_names
+        if not due:
+            return
+        try:
+            if has_new_names or len(due) > _SYNC_ONE_BY_ONE_MAX:
+                self._has_new_names = False
+                self._disk.sync_filesystem(self.root)
+                return
+            for path in due:
+                with contextlib.suppress(FileNotFoundError):
+                    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+                    try:
+                        self._disk.sync_file(descriptor, path)
+                    finally:
+                        os.close(descriptor)
+        except BaseException:
+            for path, size in due.items():
+                self._unsynced[path] = self._unsynced.get(path, 0) + size
+            self._has_new_names |= has_new_names
+            raise
+
+    def close(self) -> None:
+        """Close all descriptors; nothing is written."""
+        while self._descriptors:
+            os.close(self._descriptors.popitem()[1])
+
+
+def _scan(path: str) -> list["os.DirEntry[str]"]:
+    try:
+        with os.scandir(path) as entries:
+            return list(entries)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _data_end(descriptor: int, size: int) -> int:
+    """Return behind which byte the file system keeps nothing: queue files are mostly holes."""
+    try:
+        hole = os.lseek(descriptor, 0, os.SEEK_HOLE)
+        while hole < size:
+            try:
+                data = os.lseek(descriptor, hole, os.SEEK_DATA)
+            except OSError:
+                return hole
+            hole = os.lseek(descriptor, data, os.SEEK_HOLE)
+    except OSError:
+        return size
+    return size

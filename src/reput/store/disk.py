@@ -1,0 +1,176 @@
+"""What makes bytes durable, and what gives room for them.
+
+Everything that writes a store goes through one ``Disk``, so that a test can be a disk that is full,
+that fails, or that loses what was not synced.
+
+What a file system promises here: after ``reserve``, bytes written through a map find room. Where a
+file system cannot reserve, zeros are written instead, which is slow and says the same. Those that
+copy on write (btrfs with snapshots, ZFS) may break the promise; no caller can help that.
+"""
+
+import ctypes
+import errno
+import os
+from pathlib import Path
+from typing import NoReturn
+
+from reput.errors import DiskFull, StoreUnavailable, WriteFailed
+
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_CANNOT_RESERVE = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
+_ZEROS = bytes(1024 * 1024)
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Disk:
+    """The disk of this machine. Descriptors are the caller's; paths are for error texts.
+
+    All methods may be called from any thread, and none holds the GIL while the disk works. They
+    raise ``DiskFull`` where there is no room, else ``WriteFailed``.
+    """
+
+    def sync_file(self, descriptor: int, path: str) -> None:
+        """Make a file's bytes durable.
+
+        After an error nobody knows which bytes are, and a second call that succeeds does not say:
+        the system may have forgotten them.
+        """
+        try:
+            getattr(os, "fdatasync", os.fsync)(descriptor)
+        except OSError as error:
+            _fail(path, "sync", error)
+
+    def sync_folder(self, path: str) -> None:
+        """Make the names in a folder durable: of new, renamed and deleted files."""
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            _fail(path, "sync", error)
+
+    def sync_filesystem(self, path: str) -> None:
+        """Make everything on the file system of a path durable, whoever wrote it."""
+        if not hasattr(_libc, "syncfs"):
+            os.sync()
+            return
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                if _libc.syncfs(descriptor) != 0:
+                    raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            _fail(path, "sync the file system", error)
+
+    def create(self, path: str, size: int, *, is_durable: bool = True) -> int:
+        """Make a file of zeros that takes no room yet.
+
+        Its name and size are durable, unless the caller will see to that: thousands are made at
+        once where queues are many.
+
+        Returns:
+            A descriptor to read and write it, which the caller closes.
+        """
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            _fail(path, "create", error)
+        try:
+            os.ftruncate(descriptor, size)
+            if is_durable:
+                self.sync_file(descriptor, path)
+                self.sync_folder(os.path.dirname(path))  # noqa: PTH120 - paths are texts here
+        except BaseException as error:
+            os.close(descriptor)
+            Path(path).unlink(missing_ok=True)
+            if isinstance(error, OSError):
+                _fail(path, "set the size", error, size)
+            raise
+        return descriptor
+
+    def open(self, path: str) -> int:
+        """Return a descriptor to read and write a file that is there; the caller closes it."""
+        try:
+            return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            _fail(path, "open for writing", error)
+
+    def make_folder(self, path: str) -> None:
+        """Make a folder and those above it, with durable names; nothing if it is there."""
+        folder = Path(path)
+        missing = [one for one in (folder, *folder.parents) if not one.exists()]
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            _fail(path, "create the folder", error)
+        for one in reversed(missing):
+            self.sync_folder(str(one.parent))
+
+    def reserve(self, descriptor: int, path: str, start: int, length: int) -> None:
+        """Get room on disk for a range of a file.
+
+        The range must not hold anything yet: it may be overwritten with zeros.
+        """
+        try:
+            os.posix_fallocate(descriptor, start, length)
+        except OSError as error:
+            if error.errno not in _CANNOT_RESERVE:
+                _fail(path, "reserve room", error, length)
+            self._write_zeros(descriptor, path, start, length)
+
+    def write(self, descriptor: int, path: str, position: int, data: bytes | memoryview) -> None:
+        """Write all of the data at a position. It is not durable before ``sync_file``."""
+        left = memoryview(data)
+        try:
+            while left:
+                done = os.pwrite(descriptor, left, position)
+                position += done
+                left = left[done:]
+        except OSError as error:
+            _fail(path, "write", error, len(left))
+
+    def rename(self, source: str, target: str) -> None:
+        """Give a file another name, in place of what had it. Durable by ``sync_folder``."""
+        try:
+            Path(source).replace(target)
+        except OSError as error:
+            _fail(source, f"rename to {target}", error)
+
+    def unlink(self, path: str) -> None:
+        """Take a name away; nothing if it is gone. Durable by ``sync_folder``."""
+        try:
+            Path(path).unlink(missing_ok=True)
+        except OSError as error:
+            _fail(path, "delete", error)
+
+    def usage(self, path: str) -> float:
+        """Return the used share of a file system, 0 to 1, in whole hundredths, rounded up.
+
+        As brokers and df count: room that only root may use is no room.
+
+        Raises:
+            StoreUnavailable: There is nothing at the path to ask about.
+        """
+        try:
+            state = os.statvfs(path)
+        except OSError as error:
+            raise StoreUnavailable(f"{path}: its file system cannot be asked: {error}") from error
+        used = state.f_blocks - state.f_bfree
+        whole = used + state.f_bavail
+        return -(-used * 100 // whole) / 100 if whole else 0.0
+
+    def _write_zeros(self, descriptor: int, path: str, start: int, length: int) -> None:
+        for position in range(start, start + length, len(_ZEROS)):
+            zeros = _ZEROS[: start + length - position]
+            self.write(descriptor, path, position, zeros)
+
+
+def _fail(path: str, action: str, error: OSError, asked_bytes: int = 0) -> NoReturn:
+    if error.errno in _NO_ROOM:
+        raise DiskFull(path, asked_bytes, f"cannot {action}: {error.strerror}") from error
+    raise WriteFailed(path, f"cannot {action}: {error.strerror}") from error

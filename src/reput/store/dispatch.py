@@ -1,0 +1,338 @@
+"""The reput step: commit log -> consume queues, index, listeners.
+
+While a store is in step, what is put is dispatched in the same pass (``live``). Where dispatch must
+wait, for a sync (SYNC_FLUSH: nobody may read what a crash could take back, anchors D3) or for a
+commit of a pool buffer, and after a crash, it reads the log behind the writer. Both use the same
+kernels, which stop for whatever is missing; this module provides it and lets them go on.
+
+It resumes exactly: a record whose queue or index has it already is not put again. Damage in the
+log is stepped over, to the next record that says of itself that it stands there; it is reported and
+counted, and no valid record is left out (anchors D4).
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from reput.format import (
+    cq_unit,
+    message as record,
+    names,
+    properties as props,
+    sys_flag as flags,
+)
+from reput.format.kernels import find_record, hot, state
+from reput.format.message import StoredMessage, Verdict
+from reput.store.commit_log import CommitLog
+from reput.store.config import StoreConfig
+from reput.store.consume_queue import ConsumeQueue, ConsumeQueues
+from reput.store.hot_state import HotState
+from reput.store.index_file import IndexFiles
+from reput.store.mapped_file import MappedFile
+
+STEP_BYTES = 16 * 1024 * 1024
+"""One step reads at most about this much of the log."""
+
+_log = logging.getLogger(__name__)
+
+Listener = Callable[[str, int, int, int], None]
+"""Told of new messages: topic, queue id, queue offset of the first and behind the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """A run of the log that holds no records where records should be."""
+
+    physical_offset: int
+    length: int
+    reason: str
+
+
+class QueueGap(Exception):
+    """A record's queue lacks the units before it."""
+
+    def __init__(self, queue: ConsumeQueue, queue_offset: int) -> None:
+        self.queue = queue
+        self.queue_offset = queue_offset
+        super().__init__(f"{queue.topic}/{queue.queue_id} lacks units before {queue_offset}")
+
+
+class Dispatcher:
+    """Feeds queues, index and listeners from the log.
+
+    Args:
+        config: Which of them there are.
+        hot_state: Where the kernels look.
+        log: What is read.
+        queues: What is fed.
+        index: What is fed.
+    """
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        hot_state: HotState,
+        log: CommitLog,
+        queues: ConsumeQueues,
+        index: IndexFiles,
+    ) -> None:
+        self._hot = hot_state
+        self._block = hot_state.block
+        self._commit_log = log
+        self._queues = queues
+        self._index = index
+        self._light_queues_max = config.max_lmq_consume_queue_num
+        self._light_queues: set[str] = set()
+        self._delays = hot_state.set_delays(config.delay_levels_ms)
+        self._block[state.HAS_LIGHT_QUEUES] = config.enable_multi_dispatch
+        self.listeners: list[Listener] = []
+        self.holes: list[Hole] = []
+        """What was stepped over since the store was opened."""
+        self.refilled_units = 0
+        """Units that stand for messages the log has lost."""
+        self.is_strict = False
+        """Raise ``QueueGap`` where a queue lacks units, instead of filling the gap."""
+
+    @property
+    def dispatched_offset(self) -> int:
+        """Physical offset behind the last dispatched record."""
+        return self._block[state.DISPATCHED]
+
+    # Steps ------------------------------------------------------------------------------------
+
+    def step(self, limit: int, now_ms: int) -> bool:
+        """Dispatch some of what stands between ``dispatched_offset`` and ``limit``.
+
+        Returns:
+            Whether there was anything.
+
+        Raises:
+            DiskFull: A queue or the index has no room; nothing is lost, call again.
+            QueueGap: See ``is_strict``.
+        """
+        start = self.dispatched_offset
+        if start >= limit:
+            return False
+        file = self._commit_log.files.file_at(start)
+        if file is None or not file.hold():
+            self._step_over_gap(start, limit)
+            return True
+        try:
+            self._dispatch_file(file, min(limit, start + STEP_BYTES), limit, now_ms)
+        finally:
+            file.release()
+        return True
+
+    def _step_over_gap(self, start: int, limit: int) -> None:
+        following = [one.start for one in self._commit_log.files.files if one.start > start]
+        end = min([limit, *following])
+        if start >= self._commit_log.min_offset:
+            self._report(Hole(start, end - start, record.REASONS[Verdict.MISSING]))
+        self._block[state.DISPATCHED] = end
+
+    def _dispatch_file(self, file: MappedFile, stop: int, limit: int, now_ms: int) -> None:
+        block = self._block
+        end = min(limit, file.end) - file.start
+        block[state.INPUT_POSITION] = self.dispatched_offset - file.start
+        while block[state.INPUT_POSITION] < min(stop - file.start, end):
+            hot.dispatch(
+                self._hot.address,
+                file.address,
+                min(stop - file.start, end),
+                end,
+                file.size,
+                file.start,
+            )
+            reason = block[state.STOP]
+            at = block[state.INPUT_POSITION]
+            if reason == state.STOP_DONE:
+                break
+            if reason in (state.STOP_DAMAGE, state.STOP_PART):
+                block[state.INPUT_POSITION] = self._step_over_damage(file, at, end)
+            elif reason == state.STOP_LIGHT:
+                self.put_light_units(self._record_at(block[state.STOP_ROW]))
+            else:
+                data = hot.bytes_of_record(file.address + at)
+                if not self.provide(reason, data, now_ms):
+                    self._dispatch_slowly(data, now_ms)
+                    block[state.INPUT_POSITION] = at + len(data)
+        block[state.DISPATCHED] = file.start + block[state.INPUT_POSITION]
+
+    def _step_over_damage(self, file: MappedFile, position: int, end: int) -> int:
+        view = hot.view_at(file.address, end)
+        behind = find_record(view, position + 1, physical_offset=file.start, file_end=file.size)
+        hole = Hole(
+            file.start + position, behind - position, "not a record, or one that stands elsewhere"
+        )
+        self._report(hole)
+        return behind
+
+    def _report(self, hole: Hole) -> None:
+        self.holes.append(hole)
+        _log.error(
+            "the log is damaged at physical offset %d: %d bytes are no records (%s); "
+            "dispatch goes on behind them",
+            hole.physical_offset,
+            hole.length,
+            hole.reason,
+        )
+
+    def _record_at(self, address: int) -> StoredMessage:
+        return record.decode(hot.bytes_of_record(address), check_crc=False)
+
+    def notify(self) -> None:
+        """Tell the listeners of messages that were dispatched since the last call."""
+        for address in self._hot.take_touched_rows():
+            queue = self._queues.at(address)
+            row = queue.row
+            row[state.QUEUE_MARKS] &= ~state.MARK_TOUCHED
+            told, row[state.QUEUE_TOLD_OFFSET] = row[state.QUEUE_TOLD_OFFSET], queue.max_offset
+            for listener in self.listeners:
+                listener(queue.topic, queue.queue_id, told, queue.max_offset)
+
+    def forget(self, topic: str, physical_offset: int) -> None:
+        """Dispatch no message of a deleted topic that stands before ``physical_offset``."""
+
+    # What kernels stop for --------------------------------------------------------------------
+
+    def provide(self, reason: int, data: bytes, now_ms: int) -> bool:
+        """Provide what a kernel stopped for, in front of a record.
+
+        Returns:
+            Whether it can go on; if not, the record needs ``put_slowly``.
+
+        Raises:
+            DiskFull: There is no room for it.
+            QueueGap: See ``is_strict``.
+        """
+        if reason == state.STOP_UNITS:
+            self._queues.at(self._block[state.STOP_ROW]).make_room()
+            return True
+        if reason in (state.STOP_TOPIC, state.STOP_QUEUE):
+            one = record.decode(data, check_crc=False)
+            self._queues.make(one.topic, one.queue_id)
+            return True
+        if reason == state.STOP_INDEX:
+            keys = self._keys(record.decode(data, check_crc=False))
+            return self._index.make_room(len(keys), now_ms)
+        if reason == state.STOP_GAP:
+            self._fill_gap(record.decode(data, check_crc=False))
+            return True
+        assert reason == state.STOP_SLOW, f"stopped for {reason}"
+        return False
+
+    def _keys(self, one: StoredMessage) -> list[str]:
+        return record.index_keys(one, has_tags=bool(self._block[state.INDEX_HAS_TAGS]))
+
+    def _fill_gap(self, one: StoredMessage) -> None:
+        queue = self._queues.make(one.topic, one.queue_id)
+        if queue.is_fresh:
+            queue.start_at(one.queue_offset)
+            return
+        if self.is_strict:
+            raise QueueGap(queue, one.queue_offset)
+        # Java reads every unit as a message. One that repeats the next is read twice, by a consumer
+        # that must bear that anyway; any other filler would end, or break, a pull.
+        missing = one.queue_offset - queue.max_offset
+        _log.error(
+            "queue %s/%d: %d messages before queue offset %d are lost",
+            queue.topic,
+            queue.queue_id,
+            missing,
+            one.queue_offset,
+        )
+        filler = cq_unit.Unit(one.physical_offset, one.store_size, self._tags_code(one))
+        for _ in range(missing):
+            queue.append(filler)
+        self.refilled_units += missing
+
+    def _dispatch_slowly(self, data: bytes, now_ms: int) -> None:
+        one = record.decode(data, check_crc=False)
+        queue = self._queues.make(one.topic, one.queue_id)
+        if flags.is_queued(one.sys_flag) and one.queue_offset > queue.max_offset:
+            self._fill_gap(one)
+        self.put_slowly(one, now_ms)
+
+    def put_slowly(self, one: StoredMessage, now_ms: int) -> None:
+        """Dispatch one record without the kernels.
+
+        Raises:
+            DiskFull: There is no room for it; it can be tried again.
+        """
+        is_rolled_back = flags.transaction_type(one.sys_flag) == flags.TRANSACTION_ROLLBACK
+        if self._block[state.INDEX_IS_ON] and not is_rolled_back:
+            self._put_keys(one, now_ms)
+        if flags.is_queued(one.sys_flag):
+            queue = self._queues.make(one.topic, one.queue_id)
+            if queue.max_offset == one.queue_offset:
+                unit = cq_unit.Unit(one.physical_offset, one.store_size, self._tags_code(one))
+                queue.append(unit)
+            if self._block[state.HAS_LIGHT_QUEUES]:
+                self.put_light_units(one)
+        self._block[state.LAST_PHYSICAL_OFFSET] = one.physical_offset
+        self._block[state.LAST_STORE_TIMESTAMP] = one.store_timestamp
+        self._block[state.DISPATCHED] = one.physical_offset + one.store_size
+
+    def _put_keys(self, one: StoredMessage, now_ms: int) -> None:
+        keys = self._keys(one)
+        end = self._index.end_physical_offset
+        if one.physical_offset < end:
+            return
+        if one.physical_offset == end:
+            # A crash or a full disk came among its entries.
+            keys = keys[self._index.entries_of_last_record() :]
+        self._index.put(keys, one.physical_offset, one.store_timestamp, now_ms)
+
+    def _tags_code(self, one: StoredMessage) -> int:
+        delay = one.properties.get(props.DELAY, "")
+        if one.topic == names.SCHEDULE_TOPIC and delay.isascii() and delay.isdigit() and int(delay):
+            return one.store_timestamp + self._delays.get(int(delay), 1000)
+        return cq_unit.tags_code(one.tags)
+
+    def put_light_units(self, one: StoredMessage) -> None:
+        """Put the units of a record into the further queues that it names.
+
+        Raises:
+            DiskFull: There is no room; it can be tried again.
+        """
+        if one.topic.startswith(names.RETRY_PREFIX):
+            return
+        code = self._tags_code(one)
+        for topic, queue_id, queue_offset in light_queues_of(one):
+            queue = self._queues.make(topic, queue_id)
+            if queue.is_fresh and queue_offset:
+                queue.start_at(queue_offset)
+            if queue_offset == queue.max_offset:
+                queue.append(cq_unit.Unit(one.physical_offset, one.store_size, code))
+            elif queue_offset > queue.max_offset:
+                _log.error(
+                    "light queue %s lacks units before %d: the log has lost messages",
+                    topic,
+                    queue_offset,
+                )
+                filler = cq_unit.Unit(one.physical_offset, one.store_size, code)
+                while queue.max_offset <= queue_offset:
+                    queue.append(filler)
+
+
+def light_queues_of(one: StoredMessage) -> list[tuple[str, int, int]]:
+    """Return (topic, queue id, queue offset) of the further queues a record is in."""
+    named = one.properties.get(props.INNER_MULTI_DISPATCH, "")
+    offsets = one.properties.get(props.INNER_MULTI_QUEUE_OFFSET, "")
+    if not named or not offsets:
+        return []
+    topics = named.split(props.LMQ_SEPARATOR)
+    numbers = offsets.split(props.LMQ_SEPARATOR)
+    if len(topics) != len(numbers) or not all(n.isascii() and n.isdigit() for n in numbers):
+        _log.warning(
+            "the message at physical offset %d names queues %r with offsets %r; it is in its own "
+            "queue only",
+            one.physical_offset,
+            named,
+            offsets,
+        )
+        return []
+    return [
+        (topic, 0 if topic.startswith(names.LMQ_PREFIX) else one.queue_id, int(number))
+        for topic, number in zip(topics, numbers, strict=True)
+    ]

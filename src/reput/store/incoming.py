@@ -1,0 +1,253 @@
+"""A message on its way in: what a broker hands over, its record, and what becomes of it.
+
+A record made here lacks its place: queue offset, physical offset, store time and checksum are the
+kernel's to fill in while it copies the record into the log.
+"""
+
+import dataclasses
+import enum
+import struct
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from reput.format import (
+    java,
+    message as record,
+    message_id,
+    names,
+    properties as props,
+    sys_flag as flags,
+)
+from reput.format.message import Host
+
+LOCAL_HOST = Host(b"\x7f\0\0\1", 0)
+
+_HEAD_V4 = struct.Struct(">iiiiiqqiq4siq4siiqi")
+"""All fields up to the body, with two IPv4 hosts."""
+
+
+class PutStatus(enum.Enum):
+    """What became of a put; names are Java's ``PutMessageStatus``."""
+
+    PUT_OK = enum.auto()
+    FLUSH_DISK_TIMEOUT = enum.auto()
+    """Stored, but not known to be on disk."""
+    FLUSH_SLAVE_TIMEOUT = enum.auto()
+    """Stored, but not known to be on a slave."""
+    SLAVE_NOT_AVAILABLE = enum.auto()
+    """Stored, but no slave is there to take it."""
+    SERVICE_NOT_AVAILABLE = enum.auto()
+    """The store is closed, a slave's, or cannot write."""
+    CREATE_MAPPED_FILE_FAILED = enum.auto()
+    MESSAGE_ILLEGAL = enum.auto()
+    PROPERTIES_SIZE_EXCEEDED = enum.auto()
+    OS_PAGE_CACHE_BUSY = enum.auto()
+    LMQ_CONSUME_QUEUE_NUM_EXCEEDED = enum.auto()
+    UNKNOWN_ERROR = enum.auto()
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the message is in the log."""
+        return self in _STORED
+
+
+_STORED = frozenset(
+    {
+        PutStatus.PUT_OK,
+        PutStatus.FLUSH_DISK_TIMEOUT,
+        PutStatus.FLUSH_SLAVE_TIMEOUT,
+        PutStatus.SLAVE_NOT_AVAILABLE,
+    }
+)
+
+
+class PutResult(NamedTuple):
+    """What became of a put, and where the message stands (of a batch: its first)."""
+
+    status: PutStatus
+    physical_offset: int = 0
+    size: int = 0
+    """Bytes in the log; of a batch, of all its records."""
+    queue_offset: int = 0
+    store_timestamp: int = 0
+    message_count: int = 1
+    store_host: Host = LOCAL_HOST
+    physical_offsets: tuple[int, ...] = ()
+    """Of each message of a batch."""
+    reason: str = ""
+    """Why it was refused."""
+
+    @property
+    def offset_id(self) -> str:
+        """The message id that is made of host and place; of a batch, all, separated by commas."""
+        offsets = self.physical_offsets or (self.physical_offset,)
+        return ",".join(message_id.encode_offset_id(self.store_host, one) for one in offsets)
+
+    @property
+    def end_offset(self) -> int:
+        """Physical offset behind it."""
+        return self.physical_offset + self.size
+
+
+@dataclass(slots=True)
+class IncomingMessage:
+    """A message to be put. Times are ms since the epoch."""
+
+    topic: str
+    body: bytes
+    queue_id: int = 0
+    property_bytes: bytes = b""
+    """As ``properties.encode`` makes them, or as they came over the wire."""
+    born_timestamp: int = 0
+    born_host: Host = LOCAL_HOST
+    store_host: Host = LOCAL_HOST
+    flag: int = 0
+    sys_flag: int = 0
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+    waits: bool = True
+    """The put waits for the disk, where the store is so configured."""
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The properties; a new dict each time."""
+        return props.decode(self.property_bytes)
+
+
+class Refused(Exception):
+    """A message that cannot be stored."""
+
+    def __init__(self, status: PutStatus, reason: str) -> None:
+        self.status = status
+        self.reason = reason
+        super().__init__(reason)
+
+
+def encode(message: IncomingMessage, topic: bytes) -> bytes:
+    """Return the record of a message, whose lengths are checked, without its place.
+
+    Args:
+        message: What to store.
+        topic: Its topic in UTF-8.
+    """
+    body = message.body
+    properties = message.property_bytes
+    born, store = message.born_host, message.store_host
+    is_v1 = len(topic) <= record.TOPIC_BYTES_MAX_V1
+    sys_flag = message.sys_flag & ~(flags.BORN_HOST_V6 | flags.STORE_HOST_V6)
+    if is_v1 and len(born.address) == 4 and len(store.address) == 4:
+        return b"".join(
+            (
+                _HEAD_V4.pack(
+                    91 + len(body) + len(topic) + len(properties),
+                    record.MAGIC_V1,
+                    0,
+                    message.queue_id,
+                    message.flag,
+                    0,
+                    0,
+                    sys_flag,
+                    message.born_timestamp,
+                    born.address,
+                    born.port,
+                    0,
+                    store.address,
+                    store.port,
+                    message.reconsume_times,
+                    message.prepared_transaction_offset,
+                    len(body),
+                ),
+                body,
+                record.TOPIC_LENGTH_V1.pack(len(topic)),
+                topic,
+                record.PROPERTIES_LENGTH.pack(len(properties)),
+                properties,
+            )
+        )
+    sys_flag |= flags.BORN_HOST_V6 if born.is_v6 else 0
+    sys_flag |= flags.STORE_HOST_V6 if store.is_v6 else 0
+    return record.encode(
+        record.StoredMessage(
+            topic=message.topic,
+            body=body,
+            queue_id=message.queue_id,
+            queue_offset=0,
+            physical_offset=0,
+            born_timestamp=message.born_timestamp,
+            born_host=born,
+            store_timestamp=0,
+            store_host=store,
+            flag=message.flag,
+            sys_flag=sys_flag,
+            reconsume_times=message.reconsume_times,
+            prepared_transaction_offset=message.prepared_transaction_offset,
+            property_bytes=properties,
+        )
+    )
+
+
+def delayed(message: IncomingMessage, level_count: int) -> IncomingMessage:
+    """Return what is stored in place of a message: itself, or if it is delayed, its stand-in.
+
+    A delayed message waits in the schedule topic, in the queue of its level, and keeps its own
+    topic and queue as properties. A level beyond the last one is the last one.
+    """
+    properties = message.properties
+    kind = flags.transaction_type(message.sys_flag)
+    level = _level(properties.get(props.DELAY))
+    if level <= 0 or kind not in (flags.TRANSACTION_NONE, flags.TRANSACTION_COMMIT):
+        return message
+    level = min(level, level_count)
+    properties[props.DELAY] = str(level)
+    properties[props.REAL_TOPIC] = message.topic
+    properties[props.REAL_QUEUE_ID] = str(message.queue_id)
+    waiting = with_properties(message, properties)
+    waiting.topic = names.SCHEDULE_TOPIC
+    waiting.queue_id = level - 1
+    return waiting
+
+
+def with_properties(message: IncomingMessage, properties: dict[str, str]) -> IncomingMessage:
+    """Return a message with other properties.
+
+    Raises:
+        Refused: They take more bytes than a record has for them.
+    """
+    try:
+        return dataclasses.replace(message, property_bytes=props.encode(properties))
+    except ValueError as error:
+        raise Refused(PutStatus.PROPERTIES_SIZE_EXCEEDED, str(error)) from error
+
+
+def with_crc_room(message: IncomingMessage) -> IncomingMessage:
+    """Return a message whose properties end with a ``__CRC32#`` without its digits."""
+    room = record.CRC_PROPERTY_PREFIX + b"0" * 10 + props.PROPERTY_SEPARATOR.encode()
+    property_bytes = props.append(message.property_bytes, room)
+    return dataclasses.replace(message, property_bytes=property_bytes)
+
+
+def _level(text: str | None) -> int:
+    try:
+        return int(text) if text else 0
+    except ValueError:
+        return 0
+
+
+def refuse_lengths(message: IncomingMessage, topic: bytes, topic_bytes_max: int) -> None:
+    """Check topic and properties, in the broker's order.
+
+    Raises:
+        Refused: One of them is too long, or empty.
+    """
+    if not topic or len(topic) > topic_bytes_max:
+        raise Refused(
+            PutStatus.MESSAGE_ILLEGAL,
+            f"topic has {len(topic)} bytes; allowed: 1 to {topic_bytes_max}",
+        )
+    size = len(message.property_bytes)
+    if size > props.LENGTH_MAX:
+        is_long_text = len(java.decode_utf8(message.property_bytes)) > props.LENGTH_MAX
+        raise Refused(
+            PutStatus.MESSAGE_ILLEGAL if is_long_text else PutStatus.PROPERTIES_SIZE_EXCEEDED,
+            f"properties take {size} bytes; allowed: {props.LENGTH_MAX}",
+        )

@@ -1,0 +1,363 @@
+"""The index for writing and live lookups: key -> physical offsets, in files of fixed size.
+
+Kernels put entries into the current file, which is mapped; this module gives them files, splits
+the keys of a record over two files where one ends, and walks chains. File format:
+``reput.format.index_entry``.
+
+A file's name is its time of creation; two files never share one, however fast they follow each
+other, and names only grow (anchors D12). Room is reserved ahead of the entries, so a full disk is
+an error and not a signal.
+"""
+
+import datetime
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from reput.format import index_entry
+from reput.format.kernels import hot, hot_twin, state
+from reput.store import paths
+from reput.store.config import StoreConfig
+from reput.store.disk import Disk
+from reput.store.hot_state import HotState
+from reput.store.mapped_file import MappedFile
+
+SLACK_MS = 1000
+"""Entry times are whole seconds: a search begins this much earlier (anchors D8)."""
+
+
+@dataclass(slots=True)
+class _File:
+    """One index file."""
+
+    name: str
+    file: MappedFile
+    header: index_entry.Header
+    """Of a file that is full; the current one's is in the state block."""
+
+
+class IndexFiles:
+    """The index of a store.
+
+    Args:
+        root: The store's folder.
+        config: Sizes, and whether there is an index at all.
+        hot_state: Where the kernels look.
+        disk: What writes.
+    """
+
+    def __init__(self, root: str, config: StoreConfig, hot_state: HotState, disk: Disk) -> None:
+        self._folder = f"{root}/{paths.INDEX}"
+        self._disk = disk
+        self._block = hot_state.block
+        self._block_address = hot_state.address
+        self._slot_count = config.max_hash_slot_num
+        self._entry_max = config.max_index_num
+        self._size = index_entry.entry_position(self._entry_max, self._slot_count)
+        self._files: list[_File] = []
+        self._full_unsynced: list[MappedFile] = []
+        block = self._block
+        block[state.INDEX_IS_ON] = config.message_index_enable
+        block[state.INDEX_HAS_TAGS] = config.index_tags
+        block[state.INDEX_SLOTS] = self._slot_count
+        block[state.INDEX_ENTRIES_MAX] = self._entry_max
+        block[state.INDEX_END_OFFSET] = -1
+        self.timestamp_of_full = 0
+        """End time of the newest file that is full, ms; what the checkpoint may say once synced."""
+
+    # Files ------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Find the files; the last one becomes current.
+
+        Raises:
+            StoreUnavailable: A file has another size than configured.
+        """
+        try:
+            found = {one.name: one.stat().st_size for one in Path(self._folder).iterdir()}
+        except FileNotFoundError:
+            found = {}
+        for name in sorted(filter(paths.is_index_name, found)):
+            path = f"{self._folder}/{name}"
+            if found[name] == 0:
+                self._disk.unlink(path)  # a crash came between its making and its size
+                continue
+            file = MappedFile.open(
+                path, 0, self._size, self._disk, size_key="maxHashSlotNum and maxIndexNum"
+            )
+            header = index_entry.unpack_header(file.read(0, index_entry.HEADER.size))
+            self._files.append(_File(name, file, header))
+        if self._files:
+            self._resume(self._files[-1])
+            if len(self._files) > 1:
+                self.timestamp_of_full = self._files[-2].header.end_timestamp
+
+    def _resume(self, last: _File) -> None:
+        header = last.header
+        last.file.cut(index_entry.entry_position(max(header.next_entry, 1), self._slot_count))
+        self._enter(last.file, header)
+        block = self._block
+        block[state.INDEX_NEXT] = max(header.next_entry, 1)
+        block[state.INDEX_SLOTS_USED] = header.slots_used
+        if header.next_entry <= 1:
+            block[state.INDEX_END_OFFSET] = max(header.end_physical_offset, 0) or -1
+
+    def _enter(self, file: MappedFile, header: index_entry.Header) -> None:
+        block = self._block
+        block[state.INDEX_ADDRESS] = file.address
+        block[state.INDEX_NEXT] = 1
+        block[state.INDEX_SLOTS_USED] = 0
+        block[state.INDEX_BEGIN_TIMESTAMP] = header.begin_timestamp
+        block[state.INDEX_END_TIMESTAMP] = header.end_timestamp
+        block[state.INDEX_BEGIN_OFFSET] = header.begin_physical_offset
+        block[state.INDEX_END_OFFSET] = header.end_physical_offset
+        self._set_limit(file)
+
+    def _set_limit(self, file: MappedFile) -> None:
+        start = index_entry.entry_position(0, self._slot_count)
+        self._block[state.INDEX_LIMIT] = (file.reserved - start) // index_entry.ENTRY.size
+
+    def make_room(self, entry_count: int, now_ms: int) -> bool:
+        """Make room for the entries of a record; False if the current file ends among them.
+
+        Raises:
+            DiskFull: There is no room on disk.
+        """
+        if not self._files:
+            self._add(index_entry.Header(0, 0, 0, -1, 0, 0), now_ms)
+        needed = self._block[state.INDEX_NEXT] + entry_count
+        if needed > self._entry_max:
+            return False
+        if needed > self._block[state.INDEX_LIMIT]:
+            file = self._files[-1].file
+            file.reserve(index_entry.entry_position(needed, self._slot_count))
+            self._set_limit(file)
+        return True
+
+    def _add(self, seed: index_entry.Header, now_ms: int) -> None:
+        self._disk.make_folder(self._folder)
+        name = _name(now_ms)
+        if self._files and name <= self._files[-1].name:
+            name = _following(self._files[-1].name)
+        path = f"{self._folder}/{name}"
+        file = MappedFile.create(path, 0, self._size, self._disk)
+        try:
+            file.reserve(index_entry.entry_position(1, self._slot_count))
+        except BaseException:
+            file.destroy(now_ms=0)
+            raise
+        self._files.append(_File(name, file, seed))
+        self._enter(file, seed)
+
+    def roll(self, now_ms: int) -> None:
+        """Go on in a new file; its times begin where the old one's end, as in Java.
+
+        Raises:
+            DiskFull: There is no room for a new file; the old one stays current.
+        """
+        old = self._files[-1]
+        header = self._header()
+        seed = index_entry.Header(
+            header.end_timestamp,
+            header.end_timestamp,
+            header.end_physical_offset,
+            header.end_physical_offset,
+            0,
+            0,
+        )
+        self._add(seed, now_ms)
+        old.header = header
+        old.file.written = old.file.size
+        self._full_unsynced.append(old.file)
+        self.timestamp_of_full = header.end_timestamp
+
+    def _header(self) -> index_entry.Header:
+        block = self._block
+        return index_entry.Header(
+            block[state.INDEX_BEGIN_TIMESTAMP],
+            block[state.INDEX_END_TIMESTAMP],
+            block[state.INDEX_BEGIN_OFFSET],
+            block[state.INDEX_END_OFFSET],
+            block[state.INDEX_SLOTS_USED],
+            block[state.INDEX_NEXT],
+        )
+
+    def put(
+        self, keys: Sequence[str], physical_offset: int, store_timestamp: int, now_ms: int
+    ) -> None:
+        """Put entries one by one, rolling where a file ends; what kernels do for most records.
+
+        Args:
+            keys: As ``index_entry.key_of`` and ``tag_key_of`` make them, in the broker's order.
+            physical_offset: Of the record.
+            store_timestamp: Of the record, ms.
+            now_ms: Names a new file.
+
+        Raises:
+            DiskFull: There is no room on disk; the entries so far are put.
+        """
+        for key in keys:
+            if not self.make_room(1, now_ms):
+                self.roll(now_ms)
+                self.make_room(1, now_ms)
+            hot_twin.put_entry(self._block_address, key, physical_offset, store_timestamp)
+        hot_twin.write_index_header(self._block_address)
+
+    # Recovery ---------------------------------------------------------------------------------
+
+    @property
+    def end_physical_offset(self) -> int:
+        """Physical offset of the last record that is indexed; -1 if none is."""
+        return self._block[state.INDEX_END_OFFSET]
+
+    @property
+    def has_files(self) -> bool:
+        """Whether there is any file."""
+        return bool(self._files)
+
+    def drop_unproven(self, timestamp_ms: int, log_end: int) -> int:
+        """Delete files that are not known to be on disk, or reach beyond the end of the log.
+
+        Args:
+            timestamp_ms: What the checkpoint says of full files.
+            log_end: Physical offset where the log ends.
+
+        Returns:
+            Where the first of them began, from where their entries must be put again (anchors D7);
+            ``log_end`` if there was none.
+        """
+        start = log_end
+        while self._files and (
+            self._block[state.INDEX_END_TIMESTAMP] > timestamp_ms
+            or self._block[state.INDEX_END_OFFSET] >= log_end
+        ):
+            if self._block[state.INDEX_NEXT] > 1:
+                start = min(start, self._block[state.INDEX_BEGIN_OFFSET])
+            self._drop_last()
+        return start
+
+    def _drop_last(self) -> None:
+        last = self._files.pop()
+        last.file.destroy(now_ms=0)
+        self._disk.sync_folder(self._folder)
+        block = self._block
+        block[state.INDEX_ADDRESS] = 0
+        block[state.INDEX_END_OFFSET] = -1
+        block[state.INDEX_NEXT] = 0
+        if self._files:
+            # A full file: nothing goes into it, and the next record makes a new one.
+            before = self._files[-1]
+            self._enter(before.file, before.header)
+            block[state.INDEX_NEXT] = before.header.next_entry
+            block[state.INDEX_SLOTS_USED] = before.header.slots_used
+            block[state.INDEX_LIMIT] = 0
+            if before.header.next_entry < self._entry_max:
+                self._resume(before)
+
+    def entries_of_last_record(self) -> int:
+        """Count the entries at the end of the current file that belong to its last record."""
+        block = self._block
+        count = 0
+        number = block[state.INDEX_NEXT] - 1
+        while number >= 1:
+            at = block[state.INDEX_ADDRESS] + index_entry.entry_position(number, self._slot_count)
+            entry = index_entry.unpack_entry(hot.bytes_at(at, index_entry.ENTRY.size), 0)
+            if entry.physical_offset != block[state.INDEX_END_OFFSET]:
+                break
+            count += 1
+            number -= 1
+        return count
+
+    # Lookups ----------------------------------------------------------------------------------
+
+    def newest_first(self, index_key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Yield where messages may stand that carry a key and were stored in a time range.
+
+        Newest first, without doubles. Each must be checked on the message (anchors D10). Files are
+        chosen by whether their times overlap the range (anchors D14), entries by their second; the
+        first entry of a file, whose time is relative to another file, is always proposed (D9).
+        """
+        key_hash = index_entry.key_hash(index_key)
+        last = -1
+        for file, header in self._newest_first():
+            is_before = header.end_timestamp < begin_ms - SLACK_MS
+            if header.entry_count == 0 or header.begin_timestamp > end_ms + SLACK_MS or is_before:
+                continue
+            for physical_offset in self._chain(file, header, key_hash, begin_ms, end_ms):
+                if physical_offset != last:
+                    yield physical_offset
+                last = physical_offset
+
+    def _newest_first(self) -> Iterator[tuple[MappedFile, index_entry.Header]]:
+        for i in range(len(self._files) - 1, -1, -1):
+            one = self._files[i]
+            yield one.file, self._header() if i == len(self._files) - 1 else one.header
+
+    def _chain(
+        self,
+        file: MappedFile,
+        header: index_entry.Header,
+        key_hash: int,
+        begin_ms: int,
+        end_ms: int,
+    ) -> Iterator[int]:
+        if not file.hold():
+            return
+        try:
+            slot = file.address + index_entry.slot_position(key_hash % self._slot_count)
+            number = int.from_bytes(hot.bytes_at(slot, index_entry.SLOT.size), signed=True)
+            newer = header.next_entry
+            while 0 < number < newer:
+                at = file.address + index_entry.entry_position(number, self._slot_count)
+                entry = index_entry.unpack_entry(hot.bytes_at(at, index_entry.ENTRY.size), 0)
+                about_ms = header.begin_timestamp + 1000 * entry.seconds
+                is_in_time = begin_ms - SLACK_MS < about_ms <= end_ms or number == 1
+                if entry.key_hash == key_hash and is_in_time:
+                    yield entry.physical_offset
+                newer, number = number, entry.previous
+        finally:
+            file.release()
+
+    # Durability and expiry --------------------------------------------------------------------
+
+    def sync(self) -> int:
+        """Make all entries durable; return the end time of the newest full file, ms.
+
+        May run in a worker thread.
+        """
+        timestamp = self.timestamp_of_full
+        full, self._full_unsynced = self._full_unsynced, []
+        for file in full:
+            file.flush()
+        if self._files:
+            last = self._files[-1].file
+            # Entries land anywhere in the slots: that more was put says nothing of the old bytes.
+            last.written = index_entry.entry_position(
+                max(self._block[state.INDEX_NEXT], 1), self._slot_count
+            )
+            last.flush()
+        return timestamp
+
+    def delete_before(self, log_min: int) -> int:
+        """Delete files, but the last, whose records are all gone from the log; return how many."""
+        deleted = 0
+        while len(self._files) > 1 and self._files[0].header.end_physical_offset < log_min:
+            self._files.pop(0).file.destroy(now_ms=0)
+            deleted += 1
+        return deleted
+
+    def close(self) -> None:
+        """Unmap all files."""
+        self._block[state.INDEX_ADDRESS] = 0
+        for one in self._files:
+            one.file.close()
+        self._files.clear()
+
+
+def _name(now_ms: int) -> str:
+    when = datetime.datetime.fromtimestamp(now_ms / 1000).astimezone()
+    return f"{when:%Y%m%d%H%M%S}{now_ms % 1000:03d}"
+
+
+def _following(name: str) -> str:
+    return f"{int(name) + 1:017d}"

@@ -1,0 +1,118 @@
+"""Memory with an address, for Python and kernels at once: maps of files, and of nothing.
+
+Maps of files are made through libc and not through Python's mmap, which keeps a descriptor for
+each map: a terabyte of log would need a thousand. And its flush holds the GIL for as long as the
+disk takes.
+"""
+
+import ctypes
+import errno
+import mmap
+import os
+
+PAGE_BYTES = mmap.PAGESIZE
+
+_MAP_FIXED = 0x10
+_MADV_POPULATE_WRITE = 23
+"""Linux 5.14; Python's mmap does not name it."""
+_FAILED = ctypes.c_void_p(-1).value
+
+# Through CDLL, calls give up the GIL: populating and locking take milliseconds.
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = (
+    *(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int),
+    *(ctypes.c_int, ctypes.c_int, ctypes.c_long),
+)
+_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_libc.mlock.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_libc.munlock.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+
+
+class AnonymousMemory:
+    """Zeroed memory that never moves. It lives as long as this object or a view of it."""
+
+    def __init__(self, size: int) -> None:
+        # Private: a forked child gets a copy and cannot disturb us.
+        self._map = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self.size = size
+        self.view = memoryview(self._map)
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+
+
+class FileMap:
+    """A whole file in memory, shared with the file. Needs no descriptor once it is made.
+
+    The caller has checked that the file is not shorter: touching a page behind the end of a file
+    kills the process.
+    """
+
+    def __init__(self, descriptor: int, size: int, *, is_writable: bool) -> None:
+        """Map it.
+
+        Raises:
+            OSError: The system refuses, as when a process has too many maps.
+        """
+        self.address = 0
+        self.size = size
+        self._protection = mmap.PROT_READ | (mmap.PROT_WRITE if is_writable else 0)
+        self.address = self._map(0, mmap.MAP_SHARED, descriptor)
+        content = (ctypes.c_ubyte * size).from_address(self.address)
+        self.view = memoryview(content).cast("B")
+        """The same as bytes, for who closes the map: unlike other views, it keeps nothing alive."""
+
+    def replace_by_zeros(self) -> None:
+        """Let go of the file, but keep the addresses: who still reads them finds zeros."""
+        # The system swaps the pages in one step, so there is no moment without memory.
+        self._map(self.address, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED, -1)
+
+    def close(self) -> None:
+        """Unmap. Whoever touches an address of the map after this kills the process."""
+        address, self.address = self.address, 0
+        if address:
+            _check(_libc.munmap(address, self.size))
+
+    def __del__(self) -> None:
+        self.close()
+
+    def _map(self, address: int, flags: int, descriptor: int) -> int:
+        made = _libc.mmap(address, self.size, self._protection, flags, descriptor, 0)
+        if made == _FAILED:
+            _check(-1)
+        return int(made)
+
+
+def populate(address: int, length: int) -> bool:
+    """Make pages ready to be written, so that the writer never waits for one.
+
+    Changes no byte, so another thread may be writing there. Does not hold the GIL.
+
+    Returns:
+        Whether it was done; not before Linux 5.14, nor when memory is short.
+
+    Raises:
+        OSError: Writing there would kill the process: the file has no room for it.
+    """
+    skipped = address % PAGE_BYTES
+    if _libc.madvise(address - skipped, length + skipped, _MADV_POPULATE_WRITE) == 0:
+        return True
+    if ctypes.get_errno() == errno.EFAULT:
+        _check(-1)
+    return False
+
+
+def lock(address: int, length: int) -> None:
+    """Keep memory from being swapped out. Raises ``OSError`` if that is not allowed."""
+    _check(_libc.mlock(address, length))
+
+
+def unlock(address: int, length: int) -> None:
+    """Undo ``lock``. Raises ``OSError``."""
+    _check(_libc.munlock(address, length))
+
+
+def _check(result: int) -> None:
+    if result != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))

@@ -1,0 +1,358 @@
+"""Putting: checks in the broker's order, records, their way into the log.
+
+The common message costs one record, one call of a kernel, one result. What a kernel stops for (a
+full file, a new topic, room on disk) is provided here, and it is called again.
+"""
+
+import logging
+from collections.abc import Sequence
+
+import numpy as np
+
+from reput.clock import Clock
+from reput.errors import CorruptRecord, DiskFull, WriteFailed
+from reput.format import (
+    batch as batches,
+    java,
+    message as record,
+    names,
+    properties as props,
+)
+from reput.format.kernels import hot, state
+from reput.store import incoming
+from reput.store.commit_log import CommitLog
+from reput.store.config import StoreConfig
+from reput.store.consume_queue import ConsumeQueues
+from reput.store.dispatch import Dispatcher
+from reput.store.hot_state import HotState
+from reput.store.incoming import IncomingMessage, PutResult, PutStatus, Refused
+
+_PLACED_AT_FIRST = 256
+_TOPICS_REMEMBERED_MAX = 100_000
+_BACKWARD_MS_MAX = 10_000
+"""A clock that goes back less than this is waited for: store times only grow."""
+_LIGHT = props.INNER_MULTI_DISPATCH.encode()
+_DELAY = props.DELAY.encode()
+
+_log = logging.getLogger(__name__)
+
+
+class Putter:
+    """The way into the log.
+
+    Args:
+        config: Limits.
+        clock: What the time is.
+        hot_state: What kernels share.
+        log: Where records go.
+        queues: Where queue offsets come from.
+        dispatcher: What provides rows and room.
+    """
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        clock: Clock,
+        hot_state: HotState,
+        log: CommitLog,
+        queues: ConsumeQueues,
+        dispatcher: Dispatcher,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._hot = hot_state
+        self._block = hot_state.block
+        self._commit_log = log
+        self._queues = queues
+        self._dispatcher = dispatcher
+        self._block[state.HAS_RECORD_CRC] = config.enabled_append_prop_crc
+        self._placed = np.zeros(2 * _PLACED_AT_FIRST, np.int64)
+        self._placed_words = self._placed.data
+        self._placed_address = hot.address_of(self._placed)
+        self._topics: dict[str, bytes] = {}
+        self._busy_since_ms: int | None = None
+        self.refusal = "the store is not open"
+        """Why nothing can be put; empty if it can."""
+
+    # One, many, a batch -----------------------------------------------------------------------
+
+    def put(self, message: IncomingMessage, now_ms: int | None) -> PutResult:
+        """Append a message; see ``MessageStore.put``."""
+        try:
+            self._refuse_if_closed()
+            data = self._record_of(message)
+        except Refused as refused:
+            return PutResult(refused.status, reason=refused.reason)
+        now_ms = self._store_time(now_ms)
+        stored, status, reason = self._append(data, 1, now_ms)
+        if not stored:
+            return PutResult(status, reason=reason)
+        placed = self._placed_words
+        return PutResult(
+            PutStatus.PUT_OK, placed[0], len(data), placed[1], now_ms, 1, message.store_host
+        )
+
+    def put_many(self, messages: Sequence[IncomingMessage], now_ms: int | None) -> list[PutResult]:
+        """Append messages in one pass; see ``MessageStore.put_many``."""
+        results: list[PutResult] = []
+        run: list[tuple[IncomingMessage, bytes]] = []
+        now_ms = self._store_time(now_ms)
+        for message in messages:
+            try:
+                self._refuse_if_closed()
+                run.append((message, self._record_of(message)))
+            except Refused as refused:
+                results += self._put_run(run, now_ms)
+                run = []
+                results.append(PutResult(refused.status, reason=refused.reason))
+        return results + self._put_run(run, now_ms)
+
+    def _put_run(self, run: list[tuple[IncomingMessage, bytes]], now_ms: int) -> list[PutResult]:
+        if not run:
+            return []
+        data = b"".join(data for _, data in run)
+        stored, status, reason = self._append(data, len(run), now_ms)
+        placed = self._placed_words
+        results = [
+            PutResult(
+                PutStatus.PUT_OK,
+                placed[2 * i],
+                len(data),
+                placed[2 * i + 1],
+                now_ms,
+                1,
+                message.store_host,
+            )
+            for i, (message, data) in enumerate(run[:stored])
+        ]
+        return results + [PutResult(status, reason=reason)] * (len(run) - stored)
+
+    def put_batch(self, message: IncomingMessage, now_ms: int | None) -> PutResult:
+        """Append the messages of a batch; see ``MessageStore.put_batch``."""
+        try:
+            self._refuse_if_closed()
+            if len(message.body) > self._config.max_message_size:
+                raise Refused(
+                    PutStatus.MESSAGE_ILLEGAL,
+                    f"batch has {len(message.body)} bytes; "
+                    f"allowed: {self._config.max_message_size} (maxMessageSize)",
+                )
+            records = self._records_of_batch(message)
+        except Refused as refused:
+            return PutResult(refused.status, reason=refused.reason)
+        now_ms = self._store_time(now_ms)
+        data = b"".join(records)
+        stored, status, reason = self._append(data, len(records), now_ms, is_together=True)
+        if stored < len(records):
+            return PutResult(status, reason=reason)
+        places = self._placed_words[: 2 * len(records)].tolist()
+        return PutResult(
+            PutStatus.PUT_OK,
+            places[0],
+            len(data),
+            places[1],
+            now_ms,
+            len(records),
+            message.store_host,
+            tuple(places[0::2]),
+        )
+
+    def _records_of_batch(self, message: IncomingMessage) -> list[bytes]:
+        try:
+            parts = batches.decode(message.body)
+        except CorruptRecord as error:
+            raise Refused(PutStatus.MESSAGE_ILLEGAL, str(error)) from error
+        if not parts:
+            raise Refused(PutStatus.MESSAGE_ILLEGAL, "the batch holds no message")
+        return [
+            self._record_of(
+                IncomingMessage(
+                    message.topic,
+                    part.body,
+                    message.queue_id,
+                    part.property_bytes,
+                    message.born_timestamp,
+                    message.born_host,
+                    message.store_host,
+                    part.flag,
+                    message.sys_flag,
+                    message.reconsume_times,
+                    message.prepared_transaction_offset,
+                )
+            )
+            for part in parts
+        ]
+
+    # Checks -----------------------------------------------------------------------------------
+
+    def _refuse_if_closed(self) -> None:
+        if self.refusal:
+            raise Refused(PutStatus.SERVICE_NOT_AVAILABLE, self.refusal)
+        if self._busy_since_ms is not None and self.is_page_cache_busy():
+            raise Refused(PutStatus.OS_PAGE_CACHE_BUSY, "another put has not come to its end")
+
+    def is_page_cache_busy(self) -> bool:
+        """Whether a put has been at work for longer than ``osPageCacheBusyTimeOutMills``."""
+        since = self._busy_since_ms
+        if since is None:
+            return False
+        limit = self._config.os_page_cache_busy_time_out_mills
+        return self._clock.monotonic_ms() - since > limit
+
+    def _record_of(self, message: IncomingMessage) -> bytes:
+        config = self._config
+        topic = self._topics.get(message.topic)
+        if topic is None:
+            topic = java.encode_utf8(message.topic)
+            if len(self._topics) > _TOPICS_REMEMBERED_MAX:
+                self._topics.clear()
+            self._topics[message.topic] = topic
+        properties = message.property_bytes
+        if not topic or len(topic) > 127 or len(properties) > props.LENGTH_MAX:
+            longest = config.max_topic_length
+            if message.topic.startswith(names.RETRY_PREFIX):
+                longest = max(longest, names.LONG_TOPIC_LENGTH_MAX)
+            incoming.refuse_lengths(message, topic, longest)
+        if len(message.body) > config.max_message_size:
+            raise Refused(
+                PutStatus.MESSAGE_ILLEGAL,
+                f"body has {len(message.body)} bytes; "
+                f"allowed: {config.max_message_size} (maxMessageSize)",
+            )
+        if message.queue_id < 0:
+            raise Refused(PutStatus.MESSAGE_ILLEGAL, f"queue id {message.queue_id}; allowed: 0 on")
+        if properties:
+            if _DELAY in properties:
+                message = incoming.delayed(message, self._block[state.DELAY_COUNT])
+                topic = java.encode_utf8(message.topic)
+            if config.enable_multi_dispatch and _LIGHT in properties:
+                message = self._with_light_offsets(message)
+        if config.enabled_append_prop_crc:
+            message = incoming.with_crc_room(message)
+        if len(message.property_bytes) > props.LENGTH_MAX:
+            incoming.refuse_lengths(message, topic, len(topic))
+        data = incoming.encode(message, topic)
+        if len(data) > config.record_bytes_max:
+            raise Refused(
+                PutStatus.MESSAGE_ILLEGAL,
+                f"record has {len(data)} bytes; allowed: {config.record_bytes_max}",
+            )
+        return data
+
+    def _with_light_offsets(self, message: IncomingMessage) -> IncomingMessage:
+        """Note in a message the queue offsets it gets in the light queues that it names."""
+        properties = message.properties
+        named = properties.get(props.INNER_MULTI_DISPATCH, "")
+        if not named or message.topic.startswith(names.RETRY_PREFIX):
+            return message
+        offsets = []
+        for topic in named.split(props.LMQ_SEPARATOR):
+            is_light = topic.startswith(names.LMQ_PREFIX)
+            queue_id = 0 if is_light else message.queue_id
+            if is_light and self._queues.find(topic, 0) is None:
+                self._refuse_more_light_queues()
+            queue = self._queues.make(topic, queue_id)
+            offsets.append(str(queue.next_offset))
+        properties[props.INNER_MULTI_QUEUE_OFFSET] = props.LMQ_SEPARATOR.join(offsets)
+        return incoming.with_properties(message, properties)
+
+    def _refuse_more_light_queues(self) -> None:
+        limit = self._config.max_lmq_consume_queue_num
+        count = sum(topic.startswith(names.LMQ_PREFIX) for topic in self._queues.topics())
+        if count >= limit:
+            raise Refused(
+                PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED,
+                f"there are {count} light queues; allowed: {limit} (maxLmqConsumeQueueNum)",
+            )
+
+    def _store_time(self, now_ms: int | None) -> int:
+        """Return the store time of what is put now: never before that of the last record.
+
+        Offsets by time are found by halving, which needs times that grow. Where a clock goes back
+        further than clocks are corrected, its word counts again.
+        """
+        if now_ms is None:
+            now_ms = self._clock.now_ms()
+        last = self._block[state.LOG_TIMESTAMP]
+        if now_ms >= last:
+            return now_ms
+        if last - now_ms <= _BACKWARD_MS_MAX:
+            return last
+        _log.warning("the clock went back by %d ms", last - now_ms)
+        return now_ms
+
+    # Into the log -----------------------------------------------------------------------------
+
+    def _append(
+        self, data: bytes, count: int, now_ms: int, *, is_together: bool = False
+    ) -> tuple[int, PutStatus, str]:
+        """Append records; return how many are in the log, and what stopped the next one.
+
+        Their places are in ``_placed``. With ``is_together`` none is, unless all are: they go into
+        one file, for which there is room.
+        """
+        if 2 * count > len(self._placed):
+            self._placed = np.zeros(4 * count, np.int64)
+            self._placed_words = self._placed.data
+            self._placed_address = hot.address_of(self._placed)
+        block = self._block
+        stored = 0
+        self._busy_since_ms = self._clock.monotonic_ms()
+        try:
+            if is_together:
+                self._make_room_for_all(len(data))
+            block[state.INPUT_POSITION] = 0
+            while True:
+                place = self._placed_address + state.PLACED_BYTES * stored
+                stored += hot.append(self._hot.address, data, len(data), now_ms, place)
+                if block[state.STOP] == state.STOP_DONE:
+                    return stored, PutStatus.PUT_OK, ""
+                stored += self._provide(block[state.STOP], data, stored, now_ms)
+        except DiskFull as error:
+            return stored, PutStatus.SERVICE_NOT_AVAILABLE, str(error)
+        except WriteFailed as error:
+            return stored, PutStatus.CREATE_MAPPED_FILE_FAILED, str(error)
+        finally:
+            self._busy_since_ms = None
+
+    def _make_room_for_all(self, size: int) -> None:
+        block = self._block
+        behind = block[state.LOG_POSITION] + size
+        if not block[state.LOG_ADDRESS] or behind + record.BLANK.size > block[state.LOG_SIZE]:
+            self._commit_log.roll()
+        if block[state.LOG_POSITION] + size > block[state.LOG_LIMIT]:
+            self._commit_log.reserve(size)
+
+    def _provide(self, reason: int, data: bytes, stored: int, now_ms: int) -> int:
+        """Provide what the kernel stopped for; return how many records were appended meanwhile."""
+        block = self._block
+        if reason == state.STOP_ROLL:
+            self._commit_log.roll()
+            return 0
+        if reason == state.STOP_LIGHT:
+            one = record.decode(hot.bytes_of_record(block[state.STOP_ROW]), check_crc=False)
+            self._dispatcher.put_light_units(one)
+            return 0
+        at = block[state.INPUT_POSITION]
+        (size,) = record.TOTAL_SIZE.unpack_from(data, at)
+        if reason == state.STOP_RESERVE:
+            self._commit_log.reserve(size)
+            return 0
+        if self._dispatcher.provide(reason, data[at : at + size], now_ms):
+            return 0
+        return self._append_slowly(data[: at + size], stored, now_ms)
+
+    def _append_slowly(self, data: bytes, stored: int, now_ms: int) -> int:
+        """Append one record whose dispatch is not the kernels'."""
+        block = self._block
+        is_live, block[state.IS_LIVE] = block[state.IS_LIVE], 0
+        try:
+            place = self._placed_address + state.PLACED_BYTES * stored
+            if not hot.append(self._hot.address, data, len(data), now_ms, place):
+                return 0  # what it stopped for comes first; then here again
+        finally:
+            block[state.IS_LIVE] = is_live
+        address = block[state.LOG_ADDRESS] + self._placed_words[2 * stored] - block[state.LOG_START]
+        one = record.decode(hot.bytes_of_record(address), check_crc=False)
+        self._dispatcher.put_slowly(one, now_ms)
+        return 1

@@ -1,0 +1,323 @@
+"""Opening a store: where the log ends, what must be dispatched again, and what cannot be trusted.
+
+Recovery trusts bytes, not pointers. The log ends where ``StoreReader.tail`` finds its end: a torn
+tail is cut, zeroed and synced before anything is appended (anchors D6); damage with valid records
+behind it stays where it is and is reported (anchors D5). Queues and index follow from the log, so
+whatever is in doubt about them is taken out and dispatched again from a point that is proven:
+
+    clean stop   where queues and index end
+    crash        the checkpoint's queue offset, or where it has none the last log file whose first
+                 record is older than its times; and where the first index file begins that was not
+                 known to be on disk (anchors D1, D7)
+
+A queue that lacks units before that point (its files are short, or gone) is made anew from the
+oldest record on. Nothing is deleted because a check failed (anchors D34): only what will be derived
+again.
+"""
+
+import json
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from reput.errors import CorruptRecord
+from reput.format.checkpoint_page import Checkpoint
+from reput.format.kernels import state
+from reput.store import paths
+from reput.store.checkpoint import CheckpointFile
+from reput.store.commit_log import CommitLog
+from reput.store.commit_log_view import Damage
+from reput.store.consume_queue import ConsumeQueues
+from reput.store.disk import Disk
+from reput.store.dispatch import Dispatcher, Hole, QueueGap
+from reput.store.files import Folder
+from reput.store.hot_state import HotState
+from reput.store.index_file import IndexFiles
+from reput.store.reader import Condition, StoreReader
+
+_log = logging.getLogger(__name__)
+
+Progress = Callable[[str, int, int], None]
+"""Told what is done, and how many bytes of how many."""
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """What opening a store found and did."""
+
+    was_clean: bool
+    end_offset: int
+    """Physical offset where the log ends, and the next record goes."""
+    dispatched_from: int
+    """Physical offset from which records were dispatched again."""
+    torn: Damage | None = None
+    """The tail of a crash, which was cut."""
+    stale: Damage | None = None
+    """Records behind the end that an earlier recovery had cut, now zeros."""
+    holes: list[Hole] = field(default_factory=list)
+    """Damage in the middle of the part that was dispatched, left as it is."""
+    rebuilt_queues: list[tuple[str, int]] = field(default_factory=list)
+    """Queues that were made anew."""
+    cut_units: int = 0
+    """Units that pointed behind the end of the log."""
+    refilled_units: int = 0
+
+
+class Recovery:
+    """One opening of a store; the parts are those of the store that is being opened."""
+
+    def __init__(
+        self,
+        *,
+        root: str,
+        folder: Folder,
+        disk: Disk,
+        hot_state: HotState,
+        log: CommitLog,
+        queues: ConsumeQueues,
+        index: IndexFiles,
+        checkpoint: CheckpointFile,
+        dispatcher: Dispatcher,
+    ) -> None:
+        self._root = root
+        self._disk = disk
+        self._block = hot_state.block
+        self._commit_log = log
+        self._queues = queues
+        self._index = index
+        self._checkpoint = checkpoint
+        self._dispatcher = dispatcher
+        self._reader = StoreReader(folder, holds_lock=True)
+
+    def run(self, now_ms: int, progress: Progress) -> RecoveryReport:
+        """Bring log, queues and index into agreement.
+
+        Raises:
+            StoreUnavailable: Files have other sizes than configured, or cannot be read.
+            WriteFailed: The disk failed; also ``DiskFull``.
+        """
+        self._commit_log.load()
+        # A queue of full files is loaded first: the end of the log is also where queues say it is.
+        log_min = self._commit_log.min_offset
+        self._queues.load(log_min)
+        self._index.load()
+        saved = self._checkpoint.load()
+        tail = self._reader.tail
+        was_clean = self._reader.state.condition is Condition.CLEAN
+        end = max(tail.end_offset, log_min)
+        report = RecoveryReport(was_clean, end, end, tail.torn, tail.stale)
+        self._commit_log.start_at(end, now_ms)
+        self._checkpoint.cut(end)
+        start = self._clean_start(end) if was_clean else self._crashed_start(saved, end)
+        self._cut_queues(end if was_clean else min(start, end), end, report)
+        summary = QueueSummary.load(self._root) if was_clean else None
+        if self._lacks_queues(summary, end):
+            start = log_min
+        self._dispatch(min(start, end), end, report, now_ms, progress)
+        self._finish(end, report)
+        return report
+
+    # Where to begin ---------------------------------------------------------------------------
+
+    def _clean_start(self, end: int) -> int:
+        """Return where queues and index end, whichever is first."""
+        queue_end = max((queue.end_physical_offset for queue in self._queues), default=0)
+        starts = [max(queue_end, self._commit_log.min_offset), end]
+        if self._block[state.INDEX_IS_ON]:
+            starts.append(max(self._index.end_physical_offset, self._commit_log.min_offset))
+        return min(starts)
+
+    def _crashed_start(self, saved: Checkpoint, end: int) -> int:
+        log_min = self._commit_log.min_offset
+        queue_start = log_min
+        if log_min < saved.queue_physical_offset <= end:
+            queue_start = saved.queue_physical_offset
+        else:
+            queue_start = self._first_before(saved, end)
+        return max(min(queue_start, self._index_start(saved, end)), log_min)
+
+    def _first_before(self, saved: Checkpoint, end: int) -> int:
+        """Return the start of the newest log file whose first record was surely dispatched."""
+        for file in reversed(self._commit_log.files.files):
+            if file.start >= end:
+                continue
+            timestamp = self._commit_log.store_timestamp_at(file.start)
+            if timestamp is not None and timestamp <= saved.min_timestamp:
+                return file.start
+        return self._commit_log.min_offset
+
+    def _index_start(self, saved: Checkpoint, end: int) -> int:
+        """Drop the index files that may lack entries; return where the first of them began."""
+        start = end
+        if not self._block[state.INDEX_IS_ON]:
+            return start
+        if not self._index.has_files:
+            return self._commit_log.min_offset
+        start = min(start, self._index.drop_unproven(saved.index_timestamp, end))
+        if self._index.end_physical_offset < 0:
+            return self._commit_log.min_offset
+        # A file that ends in the middle of a record's entries goes on with that record.
+        return min(start, self._index.end_physical_offset)
+
+    # Queues -----------------------------------------------------------------------------------
+
+    def _cut_queues(self, proven: int, end: int, report: RecoveryReport) -> None:
+        for queue in self._queues:
+            before = queue.max_offset
+            if queue.end_physical_offset > end:
+                queue.cut(end)
+                report.cut_units += before - queue.max_offset
+            if queue.end_physical_offset > proven:
+                queue.cut(proven)
+        if report.cut_units:
+            _log.warning("%d units pointed behind the end of the log", report.cut_units)
+
+    def _lacks_queues(self, summary: "QueueSummary | None", end: int) -> bool:
+        """Whether queues are gone or short, by what the last clean stop noted."""
+        is_lacking = False
+        for broken in self._queues.broken:
+            _log.warning("%s had %d bytes; its queue is made anew", broken.path, broken.size)
+        if summary is not None and summary.end_offset == end:
+            for topic, queue_id, max_offset in summary.queues():
+                queue = self._queues.find(topic, queue_id)
+                if queue is None or queue.max_offset < max_offset:
+                    self._queues.make(topic, queue_id).is_damaged = True
+        for queue in self._queues:
+            if queue.is_damaged:
+                queue.reset()
+                is_lacking = True
+        if not len(self._queues) and end > self._commit_log.min_offset:
+            is_lacking = True
+        return is_lacking or bool(self._missing_topics())
+
+    def _missing_topics(self) -> list[str]:
+        """Return topics that groups have read, and that have no queue at all."""
+        try:
+            offsets = self._reader.consumer_offsets()
+        except CorruptRecord as error:
+            _log.warning("consumer offsets cannot be read: %s", error)
+            return []
+        known = set(self._queues.topics())
+        try:
+            topics = set(self._reader.topics())
+        except CorruptRecord:
+            topics = set()
+        return sorted(
+            {
+                one.topic
+                for one in offsets
+                if one.consumer_offset > 0 and one.topic in topics and one.topic not in known
+            }
+        )
+
+    # Dispatch ---------------------------------------------------------------------------------
+
+    def _dispatch(
+        self, start: int, end: int, report: RecoveryReport, now_ms: int, progress: Progress
+    ) -> None:
+        log_min = self._commit_log.min_offset
+        dispatcher = self._dispatcher
+        damaged = {(one.topic, one.queue_id) for one in self._queues if one.is_damaged}
+        while True:
+            self._block[state.DISPATCHED] = start
+            report.dispatched_from = start
+            dispatcher.holes.clear()
+            dispatcher.is_strict = start > log_min
+            try:
+                while dispatcher.step(end, now_ms):
+                    progress("dispatch", dispatcher.dispatched_offset - start, end - start)
+                break
+            except QueueGap as gap:
+                _log.warning("%s: it is made anew from the log", gap)
+                damaged.add((gap.queue.topic, gap.queue.queue_id))
+                gap.queue.reset()
+                start = log_min
+        dispatcher.is_strict = False
+        report.holes = list(dispatcher.holes)
+        report.refilled_units = dispatcher.refilled_units
+        report.rebuilt_queues = sorted(damaged)
+
+    def _finish(self, end: int, report: RecoveryReport) -> None:
+        log_min = self._commit_log.min_offset
+        for queue in self._queues:
+            queue.is_damaged = False
+            queue.row[state.QUEUE_TOLD_OFFSET] = queue.max_offset
+            queue.correct_min_offset(log_min)
+        self._block[state.DISPATCHED] = max(end, self._dispatcher.dispatched_offset)
+        last = self._last_record(end)
+        if last is not None:
+            self._block[state.LAST_PHYSICAL_OFFSET], self._block[state.LAST_STORE_TIMESTAMP] = last
+            self._block[state.LOG_TIMESTAMP] = last[1]
+        QueueSummary.forget(self._root, self._disk)
+
+    def _last_record(self, end: int) -> tuple[int, int] | None:
+        """Return (physical offset, store time) of the last record that is queued."""
+        known = self._block[state.LAST_PHYSICAL_OFFSET]
+        if self._block[state.LAST_STORE_TIMESTAMP]:
+            return known, self._block[state.LAST_STORE_TIMESTAMP]
+        queue = max(self._queues, key=lambda one: one.end_physical_offset, default=None)
+        unit = queue.unit(queue.max_offset - 1) if queue is not None else None
+        if unit is None:
+            return None
+        timestamp = self._commit_log.store_timestamp_at(unit.physical_offset)
+        return (unit.physical_offset, timestamp) if timestamp is not None else None
+
+
+class QueueSummary:
+    """Where each queue ended at a clean stop: so that one that went away since is noticed.
+
+    A file of our own, deleted when the store is opened. It counts only if the log still ends where
+    it says: another broker may have been here.
+    """
+
+    def __init__(self, end_offset: int, offsets: dict[str, dict[str, int]]) -> None:
+        self.end_offset = end_offset
+        self._offsets = offsets
+
+    @classmethod
+    def of(cls, end_offset: int, queues: ConsumeQueues) -> "QueueSummary":
+        """Return the summary of queues that have units."""
+        offsets: dict[str, dict[str, int]] = {}
+        for queue in queues:
+            if queue.max_offset:
+                offsets.setdefault(queue.topic, {})[str(queue.queue_id)] = queue.max_offset
+        return cls(end_offset, offsets)
+
+    @classmethod
+    def load(cls, root: str) -> "QueueSummary | None":
+        """Return the summary, None if there is none that can be read."""
+        try:
+            with open(f"{root}/{paths.QUEUE_SUMMARY}", encoding="ascii") as file:  # noqa: PTH123
+                found = json.load(file)
+            return cls(int(found["endOffset"]), dict(found["maxOffsets"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    @staticmethod
+    def forget(root: str, disk: Disk) -> None:
+        """Delete the summary: from now on it would be wrong."""
+        path = f"{root}/{paths.QUEUE_SUMMARY}"
+        if os.path.exists(path):  # noqa: PTH110
+            disk.unlink(path)
+            disk.sync_folder(root)
+
+    def queues(self) -> list[tuple[str, int, int]]:
+        """Return (topic, queue id, maximum offset) of each queue."""
+        return [
+            (topic, int(queue_id), int(max_offset))
+            for topic, ids in self._offsets.items()
+            for queue_id, max_offset in ids.items()
+        ]
+
+    def save(self, root: str, disk: Disk) -> None:
+        """Write the summary, durably. Raises ``WriteFailed``."""
+        text = json.dumps({"endOffset": self.end_offset, "maxOffsets": self._offsets})
+        path = f"{root}/{paths.QUEUE_SUMMARY}"
+        disk.unlink(path)
+        descriptor = disk.create(path, len(text))
+        try:
+            disk.write(descriptor, path, 0, text.encode("ascii"))
+            disk.sync_file(descriptor, path)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,45 @@
+"""The reference page of the store's options says what the code does."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+from reput import config
+from reput.store.config import ACCEPTED_WITHOUT_EFFECT, ONLY, StoreConfig
+
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "store-options.md").read_text()
+OPTIONS, _, REST = PAGE.partition("## Other names")
+RENAMED, _, REST = REST.partition("## What must stay as it is")
+FIXED, _, WITHOUT_EFFECT = REST.partition("## Accepted without effect")
+
+ROW = re.compile(r"^\| `([\w.]+)` \| (?:`([^`]*)`)? *\| (\w*|%) *\| (.+) \|$", re.MULTILINE)
+
+
+def default_of(one: "dataclasses.Field[object]") -> str:
+    if one.name == "store_path_root_dir":
+        return "$HOME/store"
+    if one.default is None:
+        return ""
+    return str(one.default).lower() if isinstance(one.default, bool) else str(one.default)
+
+
+def test_every_option_is_documented_with_its_default_in_order() -> None:
+    documented = [(key, default) for key, default, _, _ in ROW.findall(OPTIONS)]
+    fields = dataclasses.fields(StoreConfig)
+    assert documented == [(config.key_of(one.name), default_of(one)) for one in fields]
+
+
+def test_other_names_are_documented() -> None:
+    found = re.findall(r"^\| `([\w.]+)` \| `(\w+)`", RENAMED, re.MULTILINE)
+    assert dict(found) == dict(StoreConfig.keys.renamed)
+
+
+def test_what_must_stay_is_documented() -> None:
+    found = re.findall(r"^\| `(\w+)` \| `(\w+)` \| (.+) \|$", FIXED, re.MULTILINE)
+    assert {key: (accepted, reason) for key, accepted, reason in found} == ONLY
+
+
+def test_keys_without_effect_are_documented_with_their_reason() -> None:
+    rows = re.findall(r"^\| (.+?) \| (`.+`) \|$", WITHOUT_EFFECT, re.MULTILINE)
+    found = {key: reason for reason, keys in rows for key in re.findall(r"`(\w+)`", keys)}
+    assert found == ACCEPTED_WITHOUT_EFFECT

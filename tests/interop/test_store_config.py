@@ -1,0 +1,186 @@
+"""The store's settings: Java's names, Java's defaults, Java's reading of a broker.conf."""
+
+import dataclasses
+from random import Random
+
+import pytest
+
+from interop.java_oracle import JavaError, Oracle
+from reput import config
+from reput.errors import InvalidOption
+from reput.store.config import ACCEPTED_WITHOUT_EFFECT, ONLY, StoreConfig
+
+pytestmark = pytest.mark.interop
+
+STORE_CONFIG = "org.apache.rocketmq.store.config.MessageStoreConfig"
+BROKER_CONFIG = "org.apache.rocketmq.common.BrokerConfig"
+
+OF_THE_BROKER = {
+    "enableCalcFilterBitMap",
+    "expectConsumerNumUseFilter",
+    "maxErrorRateOfBloomFilter",
+    "flushConsumerOffsetInterval",
+}
+"""In Java they are BrokerConfig's; the store obeys them."""
+
+OURS = {"indexTags"}
+"""Java has no such key: 5.4 and later always index tags, 4.x never does."""
+
+SINCE_5 = {
+    "autoMessageVersionOnTopicLen",
+    "deleteFileBatchMax",  # 4.x: the same ten, fixed
+    "diskSpaceCleanForciblyRatio",  # 4.x: a system property, of the same value
+    "diskSpaceWarningLevelRatio",  # likewise
+    "enabledAppendPropCRC",
+    "forceVerifyPropCRC",
+    "maxFilterMessageSize",  # 4.x: the same bytes, fixed
+    "maxTopicLength",  # 4.x: the same 127, fixed
+}
+SINCE_4_9 = {
+    "enableLmq",
+    "enableMultiDispatch",
+    "maxLmqConsumeQueueNum",
+    "readOnlyCommitLogStorePaths",
+    "slaveTimeout",  # 4.5: the wait for a slave had syncFlushTimeout
+}
+GONE_IN_5 = {
+    "haSlaveFallbehindMax",  # became haMaxGapNotInSync, which is accepted
+    "readOnlyCommitLogStorePaths",  # 5.x asks with an argument; same key
+}
+OTHER_DEFAULT = {("4.5.2", "flushCommitLogTimed"): "false"}
+"""(version, key) -> Java's default, where versions differ; ours is that of 4.9 and 5.x."""
+
+KEYS = {config.key_of(one.name): one.name for one in dataclasses.fields(StoreConfig)}
+
+
+def settings(oracle: Oracle, text: str = "", name: str = STORE_CONFIG) -> dict[str, str]:
+    """What Java's getters return after a broker.conf."""
+    found = oracle.ask_one("settings", name, text)
+    assert isinstance(found, dict)
+    return found
+
+
+def ours(text: str = "") -> dict[str, str]:
+    """What ours are after the same file, in Java's writing."""
+    value = config.load(StoreConfig, config.parse_properties(text)).value
+    return {key: java_text(getattr(value, name)) for key, name in KEYS.items()}
+
+
+def java_text(value: object) -> str:
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def expected_keys(version: str) -> set[str]:
+    keys = set(KEYS) - OURS
+    if version.startswith("4."):
+        keys -= SINCE_5
+    if version == "4.5.2":
+        keys -= SINCE_4_9
+    return keys
+
+
+def java_defaults(oracle: Oracle) -> dict[str, str]:
+    """Java's defaults; paths below its home as below ours, and the log's where it is unset."""
+    found = settings(oracle) | {
+        key: value
+        for key, value in settings(oracle, name=BROKER_CONFIG).items()
+        if key in OF_THE_BROKER
+    }
+    root = StoreConfig().store_path_root_dir
+    assert found["storePathCommitLog"] == found["storePathRootDir"] + "/commitlog"
+    return found | {"storePathRootDir": root, "storePathCommitLog": "null"}
+
+
+def test_every_default_is_javas(table_oracle: Oracle) -> None:
+    java = java_defaults(table_oracle)
+    version = table_oracle.version
+    mine = {key: value for key, value in ours().items() if key in expected_keys(version)}
+    if version.startswith("5."):
+        assert java.pop("haMaxGapNotInSync") == mine.pop("haSlaveFallbehindMax")
+    for key in mine:
+        if (version, key) in OTHER_DEFAULT:
+            mine[key] = OTHER_DEFAULT[version, key]
+    assert mine == {key: java[key] for key in mine}
+
+
+def test_every_key_of_java_is_known(table_oracle: Oracle) -> None:
+    java = set(settings(table_oracle))
+    known = {*KEYS, *ACCEPTED_WITHOUT_EFFECT, *ONLY, *StoreConfig.keys.renamed}
+    assert java <= known
+
+
+def test_what_must_not_change_is_javas_default(table_oracle: Oracle) -> None:
+    java = settings(table_oracle)
+    assert {key: java[key] for key in ONLY if key in java} == {
+        key: accepted for key, (accepted, _) in ONLY.items() if key in java
+    }
+
+
+def test_keys_without_effect_are_javas(table_oracle: Oracle) -> None:
+    """No invention: each is a key of 4.9 or 5.5."""
+    if table_oracle.version == "5.5.0":
+        assert set(ACCEPTED_WITHOUT_EFFECT) | set(ONLY) <= set(settings(table_oracle))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "mappedFileSizeConsumeQueue=1",
+        "mappedFileSizeConsumeQueue=1000001",
+        "diskMaxUsedSpaceRatio=3",
+        "diskMaxUsedSpaceRatio=200",
+        "flushDiskType=SYNC_FLUSH\nbrokerRole=SLAVE",
+        "fileReservedTime = 48\ndeleteWhen : 04;05",
+        "checkCRCOnRecover=FALSE\nwarmMapedFileEnable=True",
+        "osPageCacheBusyTimeOutMills=3000000000",
+        "mappedFileSizeCommitLog=65536\nmaxMessageSize=40960\nmaxIndexNum=+300",
+        "storePathRootDir=/x\nstorePathCommitLog=/a,/b\nreadOnlyCommitLogStorePaths=/a",
+        "messageDelayLevel=1s 2s \\\n   3s",
+    ],
+)
+def test_a_broker_conf_means_what_it_means_to_java(table_oracle: Oracle, text: str) -> None:
+    if table_oracle.version == "4.5.2" and "readOnly" in text:
+        return
+    java = settings(table_oracle, text)
+    mine = ours(text)
+    for key in config.parse_properties(text):
+        assert mine[key] == java[key]
+
+
+def test_the_log_follows_the_root_as_in_java(table_oracle: Oracle) -> None:
+    if table_oracle.version == "4.5.2":
+        return  # there it stayed below the home
+    java = settings(table_oracle, "storePathRootDir=/x")
+    mine = config.load(StoreConfig, {"storePathRootDir": "/x"}).value
+    assert mine.commit_log_folders == (java["storePathCommitLog"],)
+
+
+# --- java.util.Properties ----------------------------------------------------
+
+ALPHABET = "ab1 =:#!\\\\\\\n\n\r\t\f,;u"
+
+
+def test_properties_of_random_texts(table_oracle: Oracle) -> None:
+    """But for the empty key, which a backslash at the very end sets in Java, and names nothing."""
+    random = Random(1)
+    texts = ["".join(random.choices(ALPHABET, k=random.randrange(60))) for _ in range(5000)]
+    texts += [
+        "a=\\u65e5\\u672C",
+        "a=\\ud83d\\ude00",
+        "\\u0061 = \\u000a",
+        "a=1\\",
+        "a=1\\\n",
+        "\\\n#b",
+        "a\\ b=c",
+    ]
+    for text in texts:
+        try:
+            expected = table_oracle.ask_one("properties", text)
+        except JavaError:
+            with pytest.raises(InvalidOption):
+                config.parse_properties(text)
+        else:
+            found = config.parse_properties(text)
+            assert {**found, "": None} == {**expected, "": None}, repr(text)

@@ -1,0 +1,176 @@
+"""The checkpoint file: what it says, when it says it, and what a broker would read."""
+
+import logging
+import struct
+from pathlib import Path
+
+import pytest
+
+from reput.errors import StoreUnavailable, WriteFailed
+from reput.format.checkpoint_page import Checkpoint
+from reput.store.checkpoint import CheckpointFile
+from reput.store.disk import Disk
+
+
+class RecordingDisk(Disk):
+    """Tells what was done, in order; a sync may fail."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.is_failing = False
+
+    def write(self, descriptor: int, path: str, position: int, data: bytes | memoryview) -> None:
+        self.done.append(f"write {position} {len(data)}")
+        super().write(descriptor, path, position, data)
+
+    def sync_file(self, descriptor: int, path: str) -> None:
+        self.done.append("sync")
+        if self.is_failing:
+            raise WriteFailed(path, "broken")
+
+    def sync_folder(self, path: str) -> None:
+        self.done.append("sync folder")
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "checkpoint")
+
+
+@pytest.fixture
+def disk() -> RecordingDisk:
+    return RecordingDisk()
+
+
+@pytest.fixture
+def checkpoint(path: str, disk: RecordingDisk) -> CheckpointFile:
+    made = CheckpointFile(path, disk)
+    made.load()
+    return made
+
+
+def test_a_new_store_has_none_and_begins_with_zeros(path: str, checkpoint: CheckpointFile) -> None:
+    assert checkpoint.fields == Checkpoint()
+    assert not Path(path).exists()
+
+
+def test_java_finds_its_fields_where_it_looks_for_them(
+    path: str, checkpoint: CheckpointFile
+) -> None:
+    checkpoint.advance(physical_timestamp=1, queue_timestamp=2, index_timestamp=3)
+    checkpoint.advance(
+        master_flushed_offset=4, confirmed_physical_offset=5, queue_physical_offset=6
+    )
+    checkpoint.flush()
+    page = Path(path).read_bytes()
+    assert len(page) == 4096
+    assert struct.unpack(">6q", page[:48]) == (1, 2, 3, 4, 5, 6)
+    assert page[48:] == bytes(4048)
+    assert CheckpointFile(path, Disk()).load() == Checkpoint(1, 2, 3, 4, 5, 6)
+
+
+def test_the_page_is_one_write_and_one_sync(
+    checkpoint: CheckpointFile, disk: RecordingDisk
+) -> None:
+    checkpoint.flush()
+    assert disk.done == ["sync", "sync folder", "write 0 4096", "sync"]
+    del disk.done[:]
+    checkpoint.advance(physical_timestamp=7)
+    checkpoint.flush()
+    assert disk.done == ["write 0 4096", "sync"]
+    checkpoint.flush()
+    assert disk.done == ["write 0 4096", "sync"], "nothing new"
+
+
+def test_d2_a_field_changes_only_by_its_own_name(checkpoint: CheckpointFile) -> None:
+    checkpoint.advance(queue_timestamp=5, queue_physical_offset=100)
+    checkpoint.advance(index_timestamp=9)
+    assert checkpoint.fields == Checkpoint(
+        queue_timestamp=5, queue_physical_offset=100, index_timestamp=9
+    )
+
+
+def test_offsets_only_go_up_and_times_follow_the_clock(checkpoint: CheckpointFile) -> None:
+    checkpoint.advance(physical_timestamp=1000, queue_physical_offset=500)
+    checkpoint.advance(physical_timestamp=400, queue_physical_offset=300)
+    assert checkpoint.fields == Checkpoint(physical_timestamp=400, queue_physical_offset=500)
+
+
+def test_d35_offsets_never_point_behind_a_log_that_was_cut(checkpoint: CheckpointFile) -> None:
+    checkpoint.advance(
+        physical_timestamp=1000,
+        queue_physical_offset=500,
+        confirmed_physical_offset=90,
+        master_flushed_offset=101,
+    )
+    checkpoint.cut(100)
+    assert checkpoint.fields == Checkpoint(
+        physical_timestamp=1000,
+        queue_physical_offset=100,
+        confirmed_physical_offset=90,
+        master_flushed_offset=100,
+    )
+
+
+def test_a_flush_that_failed_is_done_again(
+    checkpoint: CheckpointFile, disk: RecordingDisk, path: str
+) -> None:
+    checkpoint.flush()
+    checkpoint.advance(physical_timestamp=8)
+    disk.is_failing = True
+    with pytest.raises(WriteFailed):
+        checkpoint.flush()
+    disk.is_failing = False
+    del disk.done[:]
+    checkpoint.flush()
+    assert disk.done == ["write 0 4096", "sync"]
+    assert CheckpointFile(path, Disk()).load().physical_timestamp == 8
+
+
+def test_what_advances_during_a_flush_is_for_the_next_one(path: str) -> None:
+    class Busy(Disk):
+        def sync_file(self, descriptor: int, path: str) -> None:
+            checkpoint.advance(physical_timestamp=checkpoint.fields.physical_timestamp + 1)
+
+    checkpoint = CheckpointFile(path, Busy())
+    checkpoint.advance(physical_timestamp=10)
+    Path(path).write_bytes(bytes(4096))
+    checkpoint.flush()
+    assert struct.unpack(">q", Path(path).read_bytes()[:8]) == (10,)
+    checkpoint.flush()
+    assert struct.unpack(">q", Path(path).read_bytes()[:8]) == (11,)
+
+
+@pytest.mark.parametrize("length", [1, 24, 47])
+def test_a_cut_page_counts_as_none_and_is_written_whole(
+    path: str, caplog: pytest.LogCaptureFixture, length: int
+) -> None:
+    Path(path).write_bytes(b"\x01" * length)
+    checkpoint = CheckpointFile(path, Disk())
+    with caplog.at_level(logging.WARNING):
+        assert checkpoint.load() == Checkpoint()
+    assert f"is cut: {length} of 4096 bytes" in caplog.text
+    checkpoint.flush()
+    assert Path(path).read_bytes() == bytes(4096)
+
+
+def test_an_empty_file_is_a_new_one(path: str, caplog: pytest.LogCaptureFixture) -> None:
+    Path(path).write_bytes(b"")
+    assert CheckpointFile(path, Disk()).load() == Checkpoint()
+    assert caplog.text == ""
+
+
+def test_one_that_cannot_be_read_is_named(path: str) -> None:
+    Path(path).mkdir()
+    with pytest.raises(StoreUnavailable, match=f"^{path} cannot be read: .*Is a directory"):
+        CheckpointFile(path, Disk()).load()
+
+
+def test_flushing_keeps_no_descriptor(checkpoint: CheckpointFile) -> None:
+    before = open_descriptors()
+    checkpoint.flush()
+    assert open_descriptors() == before

@@ -1,0 +1,184 @@
+"""The store's settings; names and defaults are compared with Java's in tests/interop."""
+
+import dataclasses
+import typing
+
+import pytest
+
+import golden
+from reput import config
+from reput.errors import InvalidOption
+from reput.store.config import (
+    ACCEPTED_WITHOUT_EFFECT,
+    ONLY,
+    BrokerRole,
+    FlushDiskType,
+    StoreConfig,
+)
+
+FIELDS = [one.name for one in dataclasses.fields(StoreConfig)]
+
+
+def test_a_broker_conf() -> None:
+    text = """
+        brokerRole = SYNC_MASTER
+        flushDiskType=SYNC_FLUSH
+        storePathRootDir=/data/store
+        storePathCommitLog=/disk1/commitlog, /disk2/commitlog
+        deleteWhen=04;16
+        checkCRCOnRecover=false
+        warmMapedFileEnable=true
+    """
+    found = config.load(StoreConfig, config.parse_properties(text))
+    assert found.unknown == ()
+    assert found.value == StoreConfig(
+        broker_role=BrokerRole.SYNC_MASTER,
+        flush_disk_type=FlushDiskType.SYNC_FLUSH,
+        store_path_root_dir="/data/store",
+        store_path_commit_log="/disk1/commitlog, /disk2/commitlog",
+        delete_when="04;16",
+        check_crc_on_recover=False,
+        warm_maped_file_enable=True,
+    )
+    assert found.value.commit_log_folders == ("/disk1/commitlog", "/disk2/commitlog")
+    assert found.value.delete_hours == (4, 16)
+
+
+def test_the_log_is_below_the_root_unless_told_otherwise() -> None:
+    assert StoreConfig(store_path_root_dir="/s").commit_log_folders == ("/s/commitlog",)
+    assert StoreConfig().read_only_commit_log_folders == ()
+
+
+@pytest.mark.parametrize("version", golden.VERSIONS)
+def test_what_the_golden_brokers_ran_with(version: str) -> None:
+    """Tiny files included: a record's bound follows them."""
+    settings = golden.manifest(version, "clean")["config"]
+    found = config.load(StoreConfig, settings)
+    assert found.unknown == ()
+    assert found.value.mapped_file_size_commit_log == int(settings["mappedFileSizeCommitLog"])
+    assert found.value.record_bytes_max == int(settings["mappedFileSizeCommitLog"]) - 8
+    assert len(found.value.delay_levels_ms) == 18
+
+
+# --- what Java makes of a value (interop asks Java the same) -----------------
+
+
+@pytest.mark.parametrize(("given", "used"), [(1, 20), (20, 20), (21, 40), (6_000_001, 6_000_020)])
+def test_a_queue_file_holds_whole_units(given: int, used: int) -> None:
+    settings = StoreConfig(mapped_file_size_consume_queue=given)
+    assert settings.mapped_file_size_consume_queue == used
+
+
+@pytest.mark.parametrize(
+    ("name", "least", "most"),
+    [
+        ("disk_max_used_space_ratio", 10, 95),
+        ("disk_space_clean_forcibly_ratio", 30, 85),
+        ("disk_space_warning_level_ratio", 35, 90),
+    ],
+)
+def test_percentages_are_drawn_into_their_range(name: str, least: int, most: int) -> None:
+    for given in (-5, 0, least - 1, least, 60, most, most + 1, 100, 1000):
+        settings = config.load(StoreConfig, explicit={name: given}).value
+        assert getattr(settings, name) == min(max(given, least), most)
+
+
+def test_names_of_other_versions() -> None:
+    given = {
+        "haMaxGapNotInSync": "1000",
+        "rocketmq.broker.diskSpaceCleanForciblyRatio": "0.70",
+        "rocketmq.broker.diskSpaceWarningLevelRatio": "0.8",
+    }
+    found = config.load(StoreConfig, given).value
+    assert found.ha_slave_fallbehind_max == 1000
+    assert found.disk_space_clean_forcibly_ratio == 70
+    assert found.disk_space_warning_level_ratio == 80
+
+
+def test_delay_levels() -> None:
+    levels = StoreConfig().delay_levels_ms
+    assert levels[:6] == (1_000, 5_000, 10_000, 30_000, 60_000, 120_000)
+    assert levels[-2:] == (3_600_000, 7_200_000)
+    assert StoreConfig(message_delay_level="2d 1s").delay_levels_ms == (172_800_000, 1_000)
+
+
+@pytest.mark.parametrize(
+    ("role", "flush", "is_used"),
+    [
+        (BrokerRole.ASYNC_MASTER, FlushDiskType.ASYNC_FLUSH, True),
+        (BrokerRole.SYNC_MASTER, FlushDiskType.ASYNC_FLUSH, True),
+        (BrokerRole.ASYNC_MASTER, FlushDiskType.SYNC_FLUSH, False),
+        (BrokerRole.SLAVE, FlushDiskType.ASYNC_FLUSH, False),
+    ],
+)
+def test_when_the_pool_is_used(role: BrokerRole, flush: FlushDiskType, is_used: bool) -> None:
+    on = StoreConfig(transient_store_pool_enable=True, broker_role=role, flush_disk_type=flush)
+    assert on.uses_transient_store_pool is is_used
+    assert not dataclasses.replace(on, transient_store_pool_enable=False).uses_transient_store_pool
+
+
+# --- what is refused ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "allowed"),
+    [
+        ("flushDiskType", "SYNC", "ASYNC_FLUSH, SYNC_FLUSH"),
+        ("brokerRole", "MASTER", "ASYNC_MASTER, SYNC_MASTER, SLAVE"),
+        ("mappedFileSizeCommitLog", "0", "from 1 to 2147483647"),
+        ("mappedFileSizeCommitLog", "2147483648", "from 1 to 2147483647"),
+        ("mappedFileSizeConsumeQueue", "-20", "from 1"),
+        ("maxIndexNum", "1", "from 2"),
+        ("flushIntervalCommitLog", "-1", "from 0"),
+        ("deleteWhen", "24", "hours from 00 to 23"),
+        ("deleteWhen", "04,05", "hours from 00 to 23"),
+        ("deleteWhen", "", "hours from 00 to 23"),
+        ("messageDelayLevel", "1s 5x", "times such as"),
+        ("messageDelayLevel", "", "times such as"),
+        ("storePathRootDir", " ", "a folder"),
+        ("storeType", "defaultRocksDB", "default: this store keeps everything in files"),
+        ("rocksdbCQDoubleWriteEnable", "true", "not in RocksDB"),
+        ("enableDLegerCommitLog", "true", "false: DLedger"),
+        ("indexFileWriteEnable", "false", "messageIndexEnable=false"),
+    ],
+)
+def test_a_wrong_value_names_key_value_and_what_is_allowed(
+    key: str, text: str, allowed: str
+) -> None:
+    with pytest.raises(InvalidOption) as refused:
+        config.load(StoreConfig, {key: text})
+    assert refused.value.name == key
+    assert allowed in refused.value.allowed
+
+
+def test_a_body_that_no_log_file_can_hold_is_refused() -> None:
+    """Java starts, answers success, and stores nothing (rocketmq-facts 3.1)."""
+    with pytest.raises(InvalidOption, match="log file of 1000000 bytes"):
+        StoreConfig(mapped_file_size_commit_log=1_000_000)
+    settings = StoreConfig(mapped_file_size_commit_log=1_000_000, max_message_size=999_900)
+    assert settings.record_bytes_max == 1_000_000 - 8
+
+
+def test_a_record_has_java_room_around_its_body() -> None:
+    assert StoreConfig().record_bytes_max == 4 * 1024 * 1024 + 64 * 1024
+
+
+# --- names -------------------------------------------------------------------
+
+
+def test_names_and_keys_are_exact_inverses() -> None:
+    for name in FIELDS:
+        assert config.name_of(config.key_of(name)) == name
+
+
+def test_a_key_has_one_fate() -> None:
+    keys = {config.key_of(name) for name in FIELDS}
+    assert keys.isdisjoint(ACCEPTED_WITHOUT_EFFECT)
+    assert keys.isdisjoint(ONLY)
+    assert set(ACCEPTED_WITHOUT_EFFECT).isdisjoint(ONLY)
+    assert set(StoreConfig.keys.renamed.values()) <= keys
+
+
+def test_every_number_has_a_range() -> None:
+    hints = typing.get_type_hints(StoreConfig, include_extras=True)
+    assert [name for name in FIELDS if hints[name] is int] == []

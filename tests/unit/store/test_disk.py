@@ -1,0 +1,264 @@
+"""The seam to the disk: room, durability, and what it says when there is none."""
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from reput.errors import DiskFull, StoreUnavailable, WriteFailed
+from reput.store.disk import Disk
+
+MIB = 1024 * 1024
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "file")
+
+
+@pytest.fixture
+def descriptor(path: str) -> Iterator[int]:
+    descriptor = Disk().create(path, 4 * MIB)
+    yield descriptor
+    os.close(descriptor)
+
+
+def allocated_bytes(descriptor: int) -> int:
+    return os.fstat(descriptor).st_blocks * 512
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def failing(code: int) -> Callable[..., None]:
+    def fail(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    return fail
+
+
+# --- files ----------------------------------------------------------------
+
+
+def test_a_created_file_has_its_size_and_takes_no_room(descriptor: int) -> None:
+    assert os.fstat(descriptor).st_size == 4 * MIB
+    assert allocated_bytes(descriptor) == 0
+
+
+@pytest.mark.parametrize("is_durable", [True, False])
+def test_create_syncs_size_and_name(path: str, is_durable: bool) -> None:
+    synced = []
+
+    class Watching(Disk):
+        def sync_file(self, descriptor: int, path: str) -> None:
+            synced.append((path, os.fstat(descriptor).st_size))
+
+        def sync_folder(self, path: str) -> None:
+            synced.append((path, [one.name for one in Path(path).iterdir()]))
+
+    os.close(Watching().create(path, 4096, is_durable=is_durable))
+    folder = str(Path(path).parent)
+    assert synced == ([(path, 4096), (folder, ["file"])] if is_durable else [])
+
+
+def test_create_never_overwrites(path: str) -> None:
+    Path(path).write_bytes(b"here")
+    with pytest.raises(WriteFailed, match=r"file: cannot create: File exists"):
+        Disk().create(path, 4096)
+    assert Path(path).read_bytes() == b"here"
+
+
+def test_a_file_that_cannot_be_synced_is_not_left_behind(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "fdatasync", failing(errno.EIO))
+    with pytest.raises(WriteFailed, match="cannot sync: Input/output error"):
+        Disk().create(path, 4096)
+    assert not Path(path).exists()
+
+
+def test_folders_are_made_with_those_above_and_their_names_synced(tmp_path: Path) -> None:
+    synced = []
+
+    class Watching(Disk):
+        def sync_folder(self, path: str) -> None:
+            synced.append(path)
+
+    disk = Watching()
+    disk.make_folder(str(tmp_path / "a" / "b"))
+    disk.make_folder(str(tmp_path / "a" / "b"))
+    assert (tmp_path / "a" / "b").is_dir()
+    assert synced == [str(tmp_path), str(tmp_path / "a")]
+
+
+def test_a_folder_that_cannot_be_made_is_named(path: str) -> None:
+    Path(path).touch()
+    with pytest.raises(WriteFailed, match=f"^{path}/a: cannot create the folder: Not a directory"):
+        Disk().make_folder(f"{path}/a")
+
+
+def test_rename_replaces(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"new")
+    (tmp_path / "b").write_bytes(b"old")
+    Disk().rename(str(tmp_path / "a"), str(tmp_path / "b"))
+    assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [("b", b"new")]
+
+
+def test_unlink_of_what_is_gone_is_no_error(path: str, descriptor: int) -> None:
+    Disk().unlink(path)
+    Disk().unlink(path)
+    assert not Path(path).exists()
+
+
+def test_a_missing_file_is_named(path: str, tmp_path: Path) -> None:
+    for action in (
+        lambda: Disk().open(path),
+        lambda: Disk().rename(path, f"{path}2"),
+        lambda: Disk().sync_folder(path),
+        lambda: Disk().sync_filesystem(path),
+    ):
+        with pytest.raises(WriteFailed, match=f"^{path}: cannot .*No such file or directory"):
+            action()
+
+
+# --- room -----------------------------------------------------------------
+
+
+def test_reserved_room_is_there(path: str, descriptor: int) -> None:
+    Disk().reserve(descriptor, path, MIB, 2 * MIB)
+    assert allocated_bytes(descriptor) >= 2 * MIB
+    assert os.fstat(descriptor).st_size == 4 * MIB
+    assert os.pread(descriptor, 4 * MIB, 0) == bytes(4 * MIB)
+
+
+@pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL])
+def test_where_nothing_can_be_reserved_zeros_are_written(
+    path: str, descriptor: int, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    monkeypatch.setattr(os, "posix_fallocate", failing(code))
+    os.pwrite(descriptor, b"before", 0)
+    Disk().reserve(descriptor, path, MIB + 1, 2 * MIB)
+    Disk().sync_file(descriptor, path)
+    assert allocated_bytes(descriptor) >= 2 * MIB
+    assert os.fstat(descriptor).st_size == 4 * MIB
+    assert os.pread(descriptor, 6, 0) == b"before"
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_no_room_names_file_and_size(
+    path: str, descriptor: int, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    monkeypatch.setattr(os, "posix_fallocate", failing(code))
+    with pytest.raises(DiskFull) as caught:
+        Disk().reserve(descriptor, path, 0, 12345)
+    assert caught.value.path == path
+    assert caught.value.asked_bytes == 12345
+    assert str(caught.value).startswith(f"{path}: no room for 12345 bytes: cannot reserve room: ")
+
+
+def test_write_goes_on_until_all_is_written(
+    path: str, descriptor: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pwrite = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: pwrite(fd, data[:3], at))
+    Disk().write(descriptor, path, 5, b"0123456789")
+    assert os.pread(descriptor, 17, 0) == b"\0\0\0\0\x000123456789\0\0"
+
+
+def test_a_limit_of_the_process_is_no_room(tmp_path: Path) -> None:
+    code = """
+import os, resource, sys
+from reput.errors import DiskFull
+from reput.store.disk import Disk
+disk, folder = Disk(), sys.argv[1]
+before = disk.create(f"{folder}/before", 1 << 20)
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+for action in (
+    lambda: disk.create(f"{folder}/after", 1 << 20),
+    lambda: disk.write(before, f"{folder}/before", 0, bytes(5000)),
+    lambda: disk.write(before, f"{folder}/before", 4096, b"x"),
+):
+    try:
+        action()
+    except DiskFull as error:
+        print(os.path.basename(error.path), error.asked_bytes)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], check=True, capture_output=True, text=True
+    )
+    assert done.stdout.splitlines() == [f"after {1 << 20}", "before 904", "before 1"]
+    assert not (tmp_path / "after").exists()
+
+
+# --- durability -----------------------------------------------------------
+
+
+def test_a_sync_that_fails_is_told(
+    path: str, descriptor: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "fdatasync", failing(errno.EIO))
+    with pytest.raises(WriteFailed, match="cannot sync: Input/output error") as caught:
+        Disk().sync_file(descriptor, path)
+    assert not isinstance(caught.value, DiskFull)
+
+
+def test_where_there_is_no_fdatasync_fsync_is_used(
+    path: str, descriptor: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.delattr(os, "fdatasync")
+    monkeypatch.setattr(os, "fsync", synced.append)
+    Disk().sync_file(descriptor, path)
+    assert synced == [descriptor]
+
+
+def test_folders_and_whole_file_systems_are_synced(tmp_path: Path) -> None:
+    Disk().sync_folder(str(tmp_path))
+    Disk().sync_filesystem(str(tmp_path))
+
+
+def test_syncs_keep_no_descriptor(tmp_path: Path) -> None:
+    before = open_descriptors()
+    test_folders_and_whole_file_systems_are_synced(tmp_path)
+    assert open_descriptors() == before
+
+
+# --- usage ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("blocks", "free", "available", "usage"),
+    [
+        (1000, 1000, 1000, 0.0),
+        (1000, 250, 250, 0.75),
+        (1000, 249, 249, 0.76),  # Java rounds up to a whole percent
+        (1000, 250, 200, 0.79),  # 750 of 950: what only root may use is no room
+        (1000, 0, 0, 1.0),
+        (0, 0, 0, 0.0),  # a file system that has no size
+    ],
+)
+def test_usage_is_what_java_says(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    blocks: int,
+    free: int,
+    available: int,
+    usage: float,
+) -> None:
+    state = os.statvfs_result((4096, 4096, blocks, free, available, 0, 0, 0, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda _: state)
+    assert Disk().usage(str(tmp_path)) == usage
+
+
+def test_usage_of_this_disk_is_a_share(tmp_path: Path) -> None:
+    assert 0 <= Disk().usage(str(tmp_path)) <= 1
+
+
+def test_usage_of_nothing_names_it(path: str) -> None:
+    with pytest.raises(StoreUnavailable, match=f"^{path}: .*No such file"):
+        Disk().usage(path)

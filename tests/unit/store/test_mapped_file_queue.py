@@ -1,0 +1,521 @@
+"""The run of files: finding them, growing, shrinking, and several folders."""
+
+import logging
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from reput.errors import DiskFull, StoreUnavailable, WriteFailed
+from reput.store.disk import Disk
+from reput.store.mapped_file_queue import MappedFileQueue
+from reput.store.transient_pool import TransientPool
+
+SIZE = 8192
+NOW_MS = 1_700_000_000_000
+
+
+class Folders(Disk):
+    """A disk where folders can be full or read-only, and which notes what it does."""
+
+    def __init__(self) -> None:
+        self.full: set[str] = set()
+        self.read_only: set[str] = set()
+        self.done: list[str] = []
+
+    def create(self, path: str, size: int, *, is_durable: bool = True) -> int:
+        folder = Path(path).parent.name
+        if folder in self.read_only:
+            raise WriteFailed(path, "cannot create: Read-only file system")
+        self.done.append(f"create {Path(path).name[-5:]}")
+        return super().create(path, size, is_durable=is_durable)
+
+    def reserve(self, descriptor: int, path: str, start: int, length: int) -> None:
+        if Path(path).parent.name in self.full:
+            raise DiskFull(path, length, "full")
+        super().reserve(descriptor, path, start, length)
+
+    def unlink(self, path: str) -> None:
+        self.done.append(f"unlink {Path(path).name[-5:]}")
+        super().unlink(path)
+
+    def sync_folder(self, path: str) -> None:
+        self.done.append("sync folder")
+
+    def sync_file(self, descriptor: int, path: str) -> None:
+        self.done.append(f"sync {Path(path).name[-5:]}")
+
+
+@pytest.fixture
+def disk() -> Folders:
+    return Folders()
+
+
+def queue_in(root: Path, disk: Disk, names: str = "a", **options: object) -> MappedFileQueue:
+    folders = [str(root / name) for name in names]
+    return MappedFileQueue(folders, SIZE, disk, **options)  # type: ignore[arg-type]
+
+
+def make(root: Path, *starts: int, folder: str = "a", fill: bytes = b"x") -> None:
+    (root / folder).mkdir(exist_ok=True)
+    for start in starts:
+        (root / folder / f"{start:020d}").write_bytes(fill * SIZE)
+
+
+def names(root: Path) -> dict[str, list[int]]:
+    return {one.name: sorted(int(file.name) for file in one.iterdir()) for one in root.iterdir()}
+
+
+def grow(queue: MappedFileQueue, count: int) -> None:
+    for _ in range(count):
+        queue.roll().append(b"x" * SIZE)
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+# --- loading --------------------------------------------------------------
+
+
+def test_a_folder_that_is_not_there_is_an_empty_run(tmp_path: Path, disk: Disk) -> None:
+    queue = queue_in(tmp_path, disk)
+    queue.load()
+    assert queue.files == ()
+    assert (queue.first, queue.last, queue.min_offset, queue.max_offset) == (None, None, 0, 0)
+    assert queue.file_at(0) is None
+    assert queue.gaps() == []
+    assert (queue.flush(), queue.commit()) == (0, 0)
+    assert names(tmp_path) == {}, "nothing is made by looking"
+
+
+def test_files_are_found_in_order_and_count_as_full(tmp_path: Path, disk: Disk) -> None:
+    make(tmp_path, 2 * SIZE, SIZE, 3 * SIZE)
+    queue = queue_in(tmp_path, disk)
+    queue.load()
+    assert [file.start for file in queue.files] == [SIZE, 2 * SIZE, 3 * SIZE]
+    assert (queue.min_offset, queue.max_offset) == (SIZE, 4 * SIZE)
+    assert queue.flush() == 4 * SIZE
+
+
+def test_many_files_cost_no_map_and_no_descriptor(tmp_path: Path, disk: Disk) -> None:
+    make(tmp_path, *range(0, 100 * SIZE, SIZE))
+    before = open_descriptors()
+    queue = queue_in(tmp_path, disk)
+    queue.load()
+    assert str(tmp_path) not in Path("/proc/self/maps").read_text(encoding="utf-8")
+    assert all(file.read(0, 1) == b"x" for file in queue.files)
+    assert open_descriptors() == before
+    queue.close()
+
+
+def test_d19_a_file_of_another_size_is_refused(tmp_path: Path, disk: Disk) -> None:
+    make(tmp_path, 0, SIZE, 2 * SIZE)
+    os.truncate(tmp_path / "a" / f"{SIZE:020d}", SIZE - 1)
+    queue = queue_in(tmp_path, disk)
+    with pytest.raises(StoreUnavailable, match=f"{SIZE:020d} has {SIZE - 1} bytes, but mapped"):
+        queue.load()
+
+
+def test_an_empty_last_file_is_dropped_and_logged(
+    tmp_path: Path, disk: Disk, caplog: pytest.LogCaptureFixture
+) -> None:
+    make(tmp_path, 0)
+    (tmp_path / "a" / f"{SIZE:020d}").touch()
+    queue = queue_in(tmp_path, disk)
+    with caplog.at_level(logging.WARNING):
+        queue.load()
+    assert [file.start for file in queue.files] == [0]
+    assert names(tmp_path) == {"a": [0]}
+    assert f"{SIZE:020d} is empty and is deleted" in caplog.text
+
+
+def test_an_empty_file_before_the_last_is_refused(tmp_path: Path, disk: Disk) -> None:
+    make(tmp_path, SIZE)
+    (tmp_path / "a" / f"{0:020d}").touch()
+    with pytest.raises(StoreUnavailable, match="has 0 bytes"):
+        queue_in(tmp_path, disk).load()
+
+
+def test_other_names_are_left_alone_and_logged_once(
+    tmp_path: Path, disk: Disk, caplog: pytest.LogCaptureFixture
+) -> None:
+    make(tmp_path, 0)
+    (tmp_path / "a" / "notes.txt").write_bytes(b"mine")
+    (tmp_path / "a" / f"{SIZE:020d}").mkdir()
+    queue = queue_in(tmp_path, disk)
+    with caplog.at_level(logging.WARNING):
+        queue.load()
+    assert len(queue.files) == 1
+    assert len(caplog.records) == 1
+    assert f"['{SIZE:020d}', 'notes.txt']" in caplog.text
+
+
+def test_a_folder_that_is_none_is_refused(tmp_path: Path, disk: Disk) -> None:
+    (tmp_path / "a").touch()
+    with pytest.raises(StoreUnavailable, match=f"^{tmp_path}/a cannot be read: Not a directory"):
+        queue_in(tmp_path, disk).load()
+
+
+def test_folders_are_merged_by_offset(tmp_path: Path, disk: Disk) -> None:
+    make(tmp_path, 0, 2 * SIZE, folder="b")
+    make(tmp_path, SIZE, folder="a")
+    make(tmp_path, 3 * SIZE, folder="c")
+    queue = queue_in(tmp_path, disk, "ba", read_only_folders=[str(tmp_path / "c")])
+    queue.load()
+    assert [Path(file.path).parent.name for file in queue.files] == ["b", "a", "b", "c"]
+
+
+@pytest.mark.parametrize("start", [SIZE, SIZE + 1, 2 * SIZE - 1])
+def test_two_files_for_one_offset_are_refused(tmp_path: Path, disk: Disk, start: int) -> None:
+    make(tmp_path, 0, SIZE, folder="a")
+    make(tmp_path, start, folder="b")
+    with pytest.raises(StoreUnavailable, match=f"both hold physical offset {start}"):
+        queue_in(tmp_path, disk, "ab").load()
+
+
+def test_gaps_are_reported_and_not_fatal(tmp_path: Path, disk: Disk) -> None:
+    make(tmp_path, SIZE, 2 * SIZE, 5 * SIZE)
+    queue = queue_in(tmp_path, disk)
+    queue.load()
+    assert queue.gaps() == [(3 * SIZE, 5 * SIZE)]
+
+
+@pytest.mark.parametrize("starts", [(SIZE, 2 * SIZE, 3 * SIZE), (SIZE, 5 * SIZE, 6 * SIZE), (7,)])
+def test_file_at_is_the_file_whose_range_holds_the_offset(
+    tmp_path: Path, disk: Disk, starts: tuple[int, ...]
+) -> None:
+    make(tmp_path, *starts)
+    queue = queue_in(tmp_path, disk)
+    queue.load()
+    for wanted in range(0, 8 * SIZE, SIZE // 4):
+        expected = [start for start in starts if start <= wanted < start + SIZE]
+        file = queue.file_at(wanted)
+        assert ([file.start] if file else []) == expected
+
+
+# --- growing --------------------------------------------------------------
+
+
+def test_roll_makes_the_folder_and_names_files_by_their_offset(tmp_path: Path, disk: Disk) -> None:
+    queue = queue_in(tmp_path / "store", disk)
+    queue.load()
+    grow(queue, 2)
+    assert names(tmp_path / "store") == {"a": [0, SIZE]}
+    assert queue.max_offset == 2 * SIZE
+    assert queue.roll().reserved == SIZE, "room for the first step"
+    queue.close()
+
+
+def test_an_empty_run_may_begin_anywhere(tmp_path: Path, disk: Disk) -> None:
+    queue = queue_in(tmp_path, disk)
+    assert queue.roll(start=5 * SIZE).start == 5 * SIZE
+    queue.close()
+
+
+def test_flush_does_not_pass_a_file_that_is_not_full(tmp_path: Path, disk: Disk) -> None:
+    queue = queue_in(tmp_path, disk)
+    first = queue.roll()
+    first.append(b"hello")
+    queue.roll().append(b"world")
+    assert (queue.flush(), queue.max_offset) == (5, 5)
+    first.append(b"." * (SIZE - 5))
+    assert (queue.flush(), queue.max_offset) == (SIZE + 5, SIZE + 5)
+    queue.close()
+
+
+def test_the_prepared_file_is_taken(tmp_path: Path, disk: Folders) -> None:
+    queue = queue_in(tmp_path, disk)
+    queue.prepare_next()
+    assert disk.done == [], "there is nothing to be next to"
+    grow(queue, 1)
+    assert not queue.has_prepared
+    queue.prepare_next()
+    queue.prepare_next()
+    assert queue.has_prepared
+    assert names(tmp_path) == {"a": [0, SIZE]}
+    assert queue.max_offset == SIZE
+    del disk.done[:]
+    assert queue.roll().start == SIZE
+    assert disk.done == []
+    assert not queue.has_prepared
+    queue.close()
+
+
+def test_a_clean_stop_leaves_no_prepared_file(tmp_path: Path, disk: Disk) -> None:
+    queue = queue_in(tmp_path, disk)
+    grow(queue, 1)
+    queue.prepare_next()
+    queue.drop_prepared()
+    queue.drop_prepared()
+    assert names(tmp_path) == {"a": [0]}
+    assert queue.roll().start == SIZE
+    queue.close()
+
+
+def test_preparing_in_a_thread_while_files_roll(tmp_path: Path) -> None:
+    queue = queue_in(tmp_path, Disk())
+    grow(queue, 1)
+    stop = threading.Event()
+
+    def prepare() -> None:
+        while not stop.is_set():
+            queue.prepare_next()
+
+    thread = threading.Thread(target=prepare)
+    thread.start()
+    grow(queue, 30)
+    stop.set()
+    thread.join()
+    assert [file.start for file in queue.files] == list(range(0, 31 * SIZE, SIZE))
+    queue.drop_prepared()
+    assert names(tmp_path) == {"a": list(range(0, 31 * SIZE, SIZE))}
+    queue.close()
+
+
+def test_a_warmed_run_has_warm_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    locked = []
+    monkeypatch.setattr("reput.store.memory.lock", lambda at, size: locked.append(size))
+    queue = queue_in(tmp_path, Disk(), is_warmed=True)
+    assert queue.roll().reserved == SIZE
+    assert locked == [SIZE]
+    queue.close()
+
+
+def test_new_files_take_buffers_until_there_is_none(tmp_path: Path, disk: Disk) -> None:
+    pool = TransientPool(1, SIZE, is_locked=False)
+    queue = queue_in(tmp_path, disk, pool=pool)
+    first = queue.roll()
+    first.append(b"x" * SIZE)
+    assert (queue.max_offset, pool.available) == (0, 0)
+    second = queue.roll()
+    assert second.write_address == second.address, "no buffer was left"
+    second.append(b"y")
+    assert (queue.max_offset, queue.flush()) == (0, 0), "the first file is not committed"
+    assert queue.commit() == SIZE + 1
+    assert pool.available == 1
+    assert queue.flush() == SIZE + 1
+    queue.close()
+
+
+def test_a_file_that_could_not_be_made_gives_its_buffer_back(tmp_path: Path, disk: Folders) -> None:
+    pool = TransientPool(1, SIZE, is_locked=False)
+    queue = queue_in(tmp_path, disk, pool=pool)
+    disk.read_only = {"a"}
+    with pytest.raises(WriteFailed):
+        queue.roll()
+    disk.read_only, disk.full = set(), {"a"}
+    with pytest.raises(DiskFull):
+        queue.roll()
+    assert pool.available == 1
+    assert names(tmp_path) == {"a": []}
+
+
+# --- several folders ------------------------------------------------------
+
+
+def test_files_take_turns_over_sorted_folders(tmp_path: Path, disk: Disk) -> None:
+    queue = queue_in(tmp_path, disk, "cab")
+    grow(queue, 7)
+    assert names(tmp_path) == {
+        "a": [0, 3 * SIZE, 6 * SIZE],
+        "b": [SIZE, 4 * SIZE],
+        "c": [2 * SIZE, 5 * SIZE],
+    }
+    queue.close()
+
+
+def test_folders_said_to_be_full_or_read_only_are_passed_over(tmp_path: Path, disk: Disk) -> None:
+    # As Java's MultiPathMappedFileQueue: the turn is taken over the folders that are left.
+    queue = queue_in(tmp_path, disk, "abcd", read_only_folders=[str(tmp_path / "a")])
+    queue.full_folders = {str(tmp_path / "c")}
+    grow(queue, 4)
+    assert names(tmp_path) == {"b": [0, 2 * SIZE], "d": [SIZE, 3 * SIZE]}
+    queue.close()
+
+
+def test_when_all_are_said_to_be_full_they_are_used(tmp_path: Path, disk: Disk) -> None:
+    queue = queue_in(tmp_path, disk, "ab")
+    queue.full_folders = {str(tmp_path / "a"), str(tmp_path / "b")}
+    grow(queue, 2)
+    assert names(tmp_path) == {"a": [0], "b": [SIZE]}
+    queue.close()
+
+
+def test_a_folder_found_full_or_read_only_is_passed_over(
+    tmp_path: Path, disk: Folders, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = queue_in(tmp_path, disk, "abc")
+    disk.full, disk.read_only = {"a"}, {"b"}
+    with caplog.at_level(logging.WARNING):
+        grow(queue, 2)
+    assert names(tmp_path) == {"a": [], "b": [], "c": [0, SIZE]}
+    assert f"no new file in {tmp_path}/a: " in caplog.text
+    queue.close()
+
+
+@pytest.mark.parametrize(("full", "read_only"), [("a", "b"), ("b", "a"), ("ab", "")])
+def test_no_room_anywhere_is_disk_full_and_leaves_nothing(
+    tmp_path: Path, disk: Folders, full: str, read_only: str
+) -> None:
+    queue = queue_in(tmp_path, disk, "ab")
+    disk.full, disk.read_only = set(full), set(read_only)
+    with pytest.raises(DiskFull):
+        queue.roll()
+    assert names(tmp_path) == {"a": [], "b": []}
+    assert queue.files == ()
+
+
+def test_only_read_only_folders_are_told(tmp_path: Path, disk: Disk) -> None:
+    queue = queue_in(tmp_path, disk, "a", read_only_folders=[str(tmp_path / "a")])
+    with pytest.raises(WriteFailed, match=f"^{tmp_path}/a: no new file: every folder is read-only"):
+        queue.roll()
+
+
+# --- durability -----------------------------------------------------------
+
+
+def test_flush_goes_over_file_ends_in_order(tmp_path: Path, disk: Folders) -> None:
+    queue = queue_in(tmp_path, disk)
+    grow(queue, 2)
+    queue.roll().append(b"tail")
+    del disk.done[:]
+    assert queue.flush() == 2 * SIZE + 4
+    assert disk.done == ["sync 00000", f"sync 0{SIZE}", f"sync {2 * SIZE}"]
+    del disk.done[:]
+    assert queue.flush() == 2 * SIZE + 4
+    assert disk.done == []
+    queue.close()
+
+
+def test_what_is_flushed_has_no_hole(tmp_path: Path) -> None:
+    class Broken(Disk):
+        is_broken = False
+
+        def sync_file(self, descriptor: int, path: str) -> None:
+            if self.is_broken and path.endswith(str(SIZE)):
+                raise WriteFailed(path, "cannot sync: Input/output error")
+
+    disk = Broken()
+    queue = queue_in(tmp_path, disk)
+    grow(queue, 3)
+    disk.is_broken = True
+    for _ in range(2):
+        with pytest.raises(WriteFailed):
+            queue.flush()
+    assert [file.flushed for file in queue.files] == [SIZE, 0, 0]
+    queue.close()
+
+
+# --- shrinking ------------------------------------------------------------
+
+
+def test_d6_truncate_deletes_newest_first_then_zeros_the_tail(
+    tmp_path: Path, disk: Folders
+) -> None:
+    make(tmp_path, 0, SIZE, 2 * SIZE, 3 * SIZE)
+    queue = queue_in(tmp_path, disk)
+    queue.load()
+    queue.truncate(SIZE + 5, NOW_MS)
+    assert disk.done == [
+        f"unlink {3 * SIZE}",
+        f"unlink {2 * SIZE}",
+        "sync folder",
+        f"sync 0{SIZE}",
+    ]
+    assert names(tmp_path) == {"a": [0, SIZE]}
+    assert (tmp_path / "a" / f"{SIZE:020d}").read_bytes() == b"x" * 5 + bytes(SIZE - 5)
+    assert queue.max_offset == queue.flush() == SIZE + 5
+    last = queue.last
+    assert last is not None
+    assert last.append(b"y") == 5
+    queue.close()
+
+
+@pytest.mark.parametrize(
+    ("physical_offset", "left", "end"),
+    [
+        (5 * SIZE, [SIZE, 2 * SIZE], 3 * SIZE),
+        (3 * SIZE, [SIZE, 2 * SIZE], 3 * SIZE),
+        (3 * SIZE - 1, [SIZE, 2 * SIZE], 3 * SIZE - 1),
+        (2 * SIZE, [SIZE, 2 * SIZE], 2 * SIZE),
+        (2 * SIZE - 1, [SIZE], 2 * SIZE - 1),
+        (SIZE, [SIZE], SIZE),
+        (SIZE - 1, [], 0),
+    ],
+)
+def test_truncate_anywhere(
+    tmp_path: Path, disk: Disk, physical_offset: int, left: list[int], end: int
+) -> None:
+    make(tmp_path, SIZE, 2 * SIZE)
+    queue = queue_in(tmp_path, disk)
+    queue.load()
+    queue.truncate(physical_offset, NOW_MS)
+    assert names(tmp_path) == {"a": left}
+    assert queue.max_offset == end
+    queue.close()
+
+
+def test_after_truncate_at_a_file_end_the_next_file_follows(tmp_path: Path, disk: Disk) -> None:
+    make(tmp_path, 0)
+    queue = queue_in(tmp_path, disk)
+    queue.load()
+    queue.truncate(SIZE, NOW_MS)
+    assert queue.roll().start == SIZE
+    queue.close()
+
+
+def test_the_oldest_file_goes_first_and_the_last_one_never(tmp_path: Path, disk: Disk) -> None:
+    queue = queue_in(tmp_path, disk)
+    grow(queue, 3)
+    assert queue.delete_first(NOW_MS).start == 0
+    assert queue.delete_first(NOW_MS).start == SIZE
+    assert (queue.min_offset, queue.max_offset) == (2 * SIZE, 3 * SIZE)
+    with pytest.raises(AssertionError, match="never deleted"):
+        queue.delete_first(NOW_MS)
+    assert names(tmp_path) == {"a": [2 * SIZE]}
+    queue.close()
+
+
+def test_a_file_that_cannot_be_deleted_stays_in_the_run(tmp_path: Path, disk: Folders) -> None:
+    queue = queue_in(tmp_path, disk)
+    grow(queue, 2)
+    first = queue.files[0]
+    Path(first.path).unlink()
+    Path(first.path).mkdir()  # cannot be unlinked
+    with pytest.raises(WriteFailed, match="cannot delete"):
+        queue.delete_first(NOW_MS)
+    assert queue.first is first
+    assert first.read(0, 1) == b"x"
+    queue.close()
+
+
+def test_d36_hanging_files_are_tried_again(tmp_path: Path, disk: Disk) -> None:
+    queue = queue_in(tmp_path, disk)
+    grow(queue, 3)
+    one, two = queue.files[:2]
+    one.hold()
+    two.hold()
+    queue.delete_first(NOW_MS)
+    queue.delete_first(NOW_MS + 1000)
+    assert names(tmp_path) == {"a": [2 * SIZE]}
+    assert not queue.step(NOW_MS + 119_999)
+    assert queue.step(NOW_MS + 120_000), "the first was held for too long"
+    assert not one.release()
+    assert two.release()
+    assert queue.step(NOW_MS + 120_000)
+    assert not queue.step(NOW_MS + 900_000)
+    queue.close()
+
+
+def test_a_closed_run_still_serves_who_holds_a_file(tmp_path: Path, disk: Disk) -> None:
+    queue = queue_in(tmp_path, disk)
+    grow(queue, 2)
+    file = queue.files[0]
+    file.hold()
+    queue.close()
+    assert queue.files == ()
+    assert file.address
+    assert file.release()
+    assert file.address == 0

@@ -1,0 +1,384 @@
+"""Tables on disk: a whole one at any moment, and nothing of Java's lost on the way."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import golden
+from reput.errors import CorruptRecord, WriteFailed
+from reput.store import config_tables, paths, table_files
+from reput.store.config_tables import ConsumerOffset, TopicConfig
+from reput.store.disk import Disk
+from reput.store.files import open_folder
+from reput.store.table_files import (
+    ConsumerFilter,
+    ConsumerFilterTable,
+    ConsumerOffsetTable,
+    DataVersion,
+    DelayOffsetTable,
+    SubscriptionGroup,
+    SubscriptionGroupTable,
+    TopicTable,
+)
+
+STORE = pytest.mark.parametrize(("version", "name"), golden.STORES)
+TABLES = (
+    TopicTable,
+    SubscriptionGroupTable,
+    ConsumerOffsetTable,
+    DelayOffsetTable,
+    ConsumerFilterTable,
+)
+
+OLD = {"offsetTable": {"1": 1}}
+NEW = {"offsetTable": {"1": 2}}
+PATH = paths.DELAY_OFFSETS
+
+FILTER = ConsumerFilter(
+    topic="T",
+    group="g",
+    expression="a > 5",
+    expression_type="SQL92",
+    client_version=3,
+    born_ms=2,
+    bloom_bits=112,
+    bloom_positions=(36, 98, 22),
+)
+
+
+class Crash(BaseException):
+    """The process is gone."""
+
+
+class CrashingDisk(Disk):
+    """A disk whose machine stops at the n-th operation, before or after it is done."""
+
+    def __init__(self, last: int, *, is_done: bool) -> None:
+        self.left = last
+        self._is_done = is_done
+
+    def _count(self, action: Callable[[], None]) -> None:
+        self.left -= 1
+        if self.left > 0 or self._is_done:
+            action()
+        if self.left <= 0:
+            raise Crash
+
+    def write(self, descriptor: int, path: str, position: int, data: bytes | memoryview) -> None:
+        if self.left == 1 and not self._is_done:  # half of it
+            super().write(descriptor, path, position, memoryview(data)[: len(data) // 2])
+        self._count(lambda: super(CrashingDisk, self).write(descriptor, path, position, data))
+
+    def sync_file(self, descriptor: int, path: str) -> None:
+        self._count(lambda: super(CrashingDisk, self).sync_file(descriptor, path))
+
+    def sync_folder(self, path: str) -> None:
+        self._count(lambda: super(CrashingDisk, self).sync_folder(path))
+
+    def rename(self, source: str, target: str) -> None:
+        self._count(lambda: super(CrashingDisk, self).rename(source, target))
+
+    def unlink(self, path: str) -> None:
+        self._count(lambda: super(CrashingDisk, self).unlink(path))
+
+
+def file(store: Path, suffix: str = "") -> Path:
+    return store / (PATH + suffix)
+
+
+def read(store: Path) -> Any:
+    return config_tables.load(open_folder(str(store)), PATH)
+
+
+def save(store: Path, table: dict[str, Any], disk: Disk | None = None) -> None:
+    table_files.save(str(store), PATH, table, disk or Disk())
+
+
+# --- D26: whole at any moment ------------------------------------------------
+
+
+def test_d26_config_files_are_written_atomically(tmp_path: Path) -> None:
+    """Stopped at any operation: the old table or the new one, and never a worse backup."""
+    stops = 0
+    for is_done in (False, True):
+        for last in range(1, 30):
+            store = tmp_path / f"{last}-{is_done}"
+            store.mkdir()
+            save(store, {"offsetTable": {"1": 0}})
+            save(store, OLD)
+            disk = CrashingDisk(last, is_done=is_done)
+            try:
+                save(store, NEW, disk)
+            except Crash:
+                stops += 1
+            assert read(store) in (OLD, NEW)
+            for suffix in ("", ".bak"):
+                assert isinstance(json.loads(file(store, suffix).read_text()), dict)
+            save(store, NEW)  # what the crash left is in nobody's way
+            assert read(store) == NEW
+            assert {one.name for one in file(store).parent.iterdir()} == {
+                "delayOffset.json",
+                "delayOffset.json.bak",
+            }
+            if disk.left > 0:
+                break
+        else:
+            raise AssertionError("more operations than were tried")
+    assert stops >= 10
+
+
+def test_d26_is_synced_before_it_is_renamed(tmp_path: Path) -> None:
+    calls: list[str] = []
+
+    class Recorder(Disk):
+        def sync_file(self, descriptor: int, path: str) -> None:
+            calls.append(f"sync {Path(path).name}")
+
+        def sync_folder(self, path: str) -> None:
+            calls.append(f"sync {Path(path).name}/")
+
+        def rename(self, source: str, target: str) -> None:
+            calls.append(f"rename {Path(source).name}")
+            super().rename(source, target)
+
+    save(tmp_path, OLD)
+    save(tmp_path, NEW, Recorder())
+    assert calls == [
+        "sync delayOffset.json.tmp",
+        "rename delayOffset.json.bak.tmp",
+        "rename delayOffset.json.tmp",
+        "sync config/",
+    ]
+
+
+def test_d26_the_old_table_is_the_backup(tmp_path: Path) -> None:
+    save(tmp_path, OLD)
+    assert not file(tmp_path, ".bak").exists()
+    save(tmp_path, NEW)
+    assert json.loads(file(tmp_path, ".bak").read_text()) == OLD
+
+
+@pytest.mark.parametrize("bad", [b"", b"{", b"\xff", b"[]", b"null"])
+def test_d26_a_bad_file_never_becomes_the_backup(tmp_path: Path, bad: bytes) -> None:
+    save(tmp_path, OLD)
+    save(tmp_path, OLD)
+    file(tmp_path).write_bytes(bad)
+    save(tmp_path, NEW)
+    assert read(tmp_path) == NEW
+    assert json.loads(file(tmp_path, ".bak").read_text()) == OLD
+
+
+def test_the_backup_is_copied_where_there_are_no_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_links(source: str, target: str) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr("os.link", no_links)
+    save(tmp_path, OLD)
+    save(tmp_path, NEW)
+    assert (read(tmp_path), json.loads(file(tmp_path, ".bak").read_text())) == (NEW, OLD)
+
+
+def test_a_failed_save_leaves_the_table_and_stays_dirty(tmp_path: Path) -> None:
+    class Full(Disk):
+        def write(
+            self, descriptor: int, path: str, position: int, data: bytes | memoryview
+        ) -> None:
+            raise WriteFailed(path, "no room")
+
+    save(tmp_path, OLD)
+    table = DelayOffsetTable.load(str(tmp_path), Full())
+    table.put(1, 2)
+    with pytest.raises(WriteFailed):
+        table.step(1_000)
+    assert table.is_dirty
+    assert read(tmp_path) == OLD
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    file(tmp_path, ".tmp").mkdir(parents=True)
+    with pytest.raises(WriteFailed, match=r"delayOffset\.json\.tmp"):
+        save(tmp_path, NEW)
+
+
+# --- the text ----------------------------------------------------------------
+
+
+def test_the_text_is_plain_json_in_ascii(tmp_path: Path) -> None:
+    table = ConsumerOffsetTable.load(str(tmp_path), Disk())
+    table.put("日本", "g", 10, 1)
+    table.put("日本", "g", 2, 7)
+    table.save(0)
+    text = (tmp_path / paths.CONSUMER_OFFSETS).read_text("ascii")
+    assert text == (
+        '{\n\t"offsetTable":{\n\t\t"\\u65e5\\u672c@g":{\n\t\t\t"10":1,\n\t\t\t"2":7\n\t\t}\n\t}\n}'
+    )
+
+
+# --- Java's tables, loaded and saved -----------------------------------------
+
+
+@STORE
+@pytest.mark.parametrize("kind", TABLES)
+def test_saving_a_brokers_table_keeps_everything(
+    kind: type[TopicTable], version: str, name: str, tmp_path: Path
+) -> None:
+    store = golden.copy_store(version, name, tmp_path)
+    before = config_tables.load(open_folder(str(store)), kind.path)
+    table = kind.load(str(store), Disk())
+    table.save(1)
+    after = config_tables.load(open_folder(str(store)), kind.path)
+    assert after == (before or after)
+    assert kind.load(str(store), Disk()).version == table.version
+
+
+@STORE
+def test_the_tables_say_what_java_says(version: str, name: str) -> None:
+    root, manifest = str(golden.unpack(version, name)), golden.manifest(version, name)
+    topics = TopicTable.load(root, Disk())
+    assert {one.name: one.perm for one in topics.all().values()} == {
+        topic: value["perm"] for topic, value in manifest["topics"].items()
+    }
+    groups = SubscriptionGroupTable.load(root, Disk())
+    assert {one.name: one.retry_max for one in groups.all().values()} == {
+        group: value["retryMaxTimes"] for group, value in manifest["subscriptionGroups"].items()
+    }
+    offsets = ConsumerOffsetTable.load(root, Disk())
+    for key, queues in (manifest["consumerOffsets"] or {}).items():
+        topic, group = key.split("@", 1)
+        assert offsets.of(topic, group) == {int(one): value for one, value in queues.items()}
+    delays = DelayOffsetTable.load(root, Disk())
+    expected = {int(level): value for level, value in (manifest["delayOffsets"] or {}).items()}
+    assert delays.all() == expected
+
+
+def test_filters_of_a_broker() -> None:
+    table = ConsumerFilterTable.load(str(golden.unpack("4.9.7", "ext")), Disk())
+    found = table.get("GoldenFour-ext", "CG_Sql0")
+    assert found is not None
+    assert (found.expression, found.expression_type) == ("n > 20", "SQL92")
+    assert (found.bloom_bits, found.bloom_positions) == (112, (4, 110, 30))
+    assert found.is_dead
+    assert sorted(table.of("GoldenFour-ext")) == ["CG_Sql0", "CG_Sql2"]
+    assert len(list(table.all())) == 6
+
+
+def test_members_that_are_not_known_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    stored = {
+        "dataVersion": {"counter": 7, "stateVersion": 3, "timestamp": 5},
+        "later": {"x": [1]},
+        "topicConfigTable": {"T": {"topicName": "T", "perm": 6, "mood": "good"}},
+    }
+    (tmp_path / paths.TOPICS).write_text(json.dumps(stored))
+    table = TopicTable.load(str(tmp_path), Disk())
+    table.put(TopicConfig("T", 4, 4, 2), now_ms=900)
+    table.save(1_000)
+    found = json.loads((tmp_path / paths.TOPICS).read_text())
+    assert found["dataVersion"] == {"counter": 8, "stateVersion": 3, "timestamp": 900}
+    assert found["later"] == {"x": [1]}
+    assert found["topicConfigTable"]["T"]["mood"] == "good"
+    assert found["topicConfigTable"]["T"]["perm"] == 2
+    assert "attributes" not in found["topicConfigTable"]["T"]
+
+
+@pytest.mark.parametrize("kind", TABLES)
+@pytest.mark.parametrize("text", ["[]", '{"%s":[1]}', '{"%s":{"x":7}}', '{"dataVersion":1}'])
+def test_a_table_of_another_kind_is_an_error(
+    kind: type[TopicTable], text: str, tmp_path: Path
+) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / kind.path).write_text(text.replace("%s", kind.entries_member))
+    with pytest.raises(CorruptRecord):
+        kind.load(str(tmp_path), Disk())
+
+
+# --- the verbs ---------------------------------------------------------------
+
+
+def test_topics(tmp_path: Path) -> None:
+    table = TopicTable.load(str(tmp_path), Disk())
+    topic = TopicConfig("T", 8, 4, 6, attributes=(("message.type", "FIFO"),))
+    table.put(topic, 100)
+    assert table.version == DataVersion(1, 100)
+    table.put(topic, 200)
+    assert table.version == DataVersion(1, 100), "nothing has changed"
+    assert table.get("T") == topic
+    table.save(300)
+    again = TopicTable.load(str(tmp_path), Disk())
+    assert again.all() == {"T": topic}
+    assert again.version == DataVersion(1, 100)
+    assert again.delete("T", 400)
+    assert not again.delete("T", 500)
+    assert again.get("T") is None
+    assert again.version == DataVersion(2, 400)
+
+
+def test_groups(tmp_path: Path) -> None:
+    table = SubscriptionGroupTable.load(str(tmp_path), Disk())
+    group = SubscriptionGroup(name="g", retry_max=3, consume_enable=False)
+    table.put(group, 100)
+    table.save(100)
+    again = SubscriptionGroupTable.load(str(tmp_path), Disk())
+    assert again.get("g") == group
+    assert again.delete("g", 200)
+    assert not again.delete("g", 200)
+    assert again.all() == {}
+
+
+def test_consumer_offsets(tmp_path: Path) -> None:
+    table = ConsumerOffsetTable.load(str(tmp_path), Disk())
+    assert table.get("T", "g", 0) is None
+    table.put("T", "g", 0, 5)
+    table.put("T", "g", 0, 3)
+    table.put("T", "h", 1, 9)
+    table.put("U", "g", 0, 1)
+    table.save(0)
+    again = ConsumerOffsetTable.load(str(tmp_path), Disk())
+    assert again.get("T", "g", 0) == 3
+    assert again.of("T", "h") == {1: 9}
+    assert ConsumerOffset("U", "g", 0, 1) in list(again.all())
+    assert again.delete(topic="T", group="g")
+    assert again.delete(group="g")
+    assert not again.delete(topic="U")
+    assert [one.group for one in again.all()] == ["h"]
+
+
+def test_offsets_get_a_version_only_where_they_have_one(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / PATH).write_text('{"dataVersion":{"counter":1,"timestamp":2},"offsetTable":{1:2}}')
+    table = DelayOffsetTable.load(str(tmp_path), Disk())
+    table.save(50)
+    assert table.version == DataVersion(1, 2), "nothing has changed"
+    table.put(1, 3)
+    table.save(60)
+    assert DelayOffsetTable.load(str(tmp_path), Disk()).version == DataVersion(2, 60)
+
+
+def test_filters(tmp_path: Path) -> None:
+    table = ConsumerFilterTable.load(str(tmp_path), Disk())
+    table.put(FILTER)
+    assert not FILTER.is_dead
+    table.save(0)
+    again = ConsumerFilterTable.load(str(tmp_path), Disk())
+    assert again.get("T", "g") == FILTER
+    assert again.delete("T", "g")
+    assert not again.delete("T", "g")
+    assert list(again.all()) == []
+
+
+def test_step_saves_when_it_is_due(tmp_path: Path) -> None:
+    table = DelayOffsetTable.load(str(tmp_path), Disk(), interval_ms=1_000)
+    assert not table.step(10_000), "nothing to save"
+    table.put(1, 1)
+    assert table.step(10_000)
+    table.put(1, 2)
+    assert not table.step(10_999)
+    assert table.step(11_000)
+    assert read(tmp_path) == {"offsetTable": {"1": 2}}
+    table.put(1, 3)
+    assert table.step(5_000), "the clock was set back"

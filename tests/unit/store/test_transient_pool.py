@@ -1,0 +1,56 @@
+"""The transient store pool."""
+
+import errno
+import logging
+import os
+
+import pytest
+
+from reput.store import memory
+from reput.store.transient_pool import TransientPool
+
+
+def test_as_many_buffers_as_configured_then_none() -> None:
+    pool = TransientPool(2, 4096, is_locked=False)
+    first, second = pool.borrow(), pool.borrow()
+    assert first is not None
+    assert second is not None
+    assert first.address != second.address
+    assert pool.available == 0
+    assert pool.borrow() is None
+    first.give_back()
+    assert pool.available == 1
+    assert pool.borrow() is first
+
+
+def test_a_buffer_is_given_back_once() -> None:
+    pool = TransientPool(1, 4096, is_locked=False)
+    buffer = pool.borrow()
+    assert buffer is not None
+    buffer.give_back()
+    with pytest.raises(AssertionError, match="twice"):
+        buffer.give_back()
+
+
+def test_buffers_are_locked_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    locked = []
+    monkeypatch.setattr(memory, "lock", lambda address, size: locked.append((address, size)))
+    pool = TransientPool(2, 4096)
+    buffers = [pool.borrow(), pool.borrow()]
+    assert sorted(locked) == sorted((one.address, 4096) for one in buffers if one)
+
+
+def test_where_locking_is_not_allowed_one_warning_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(address: int, size: int) -> None:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    monkeypatch.setattr(memory, "lock", refuse)
+    with caplog.at_level(logging.WARNING):
+        pool = TransientPool(3, 4096)
+    assert pool.available == 3
+    assert [record.message for record in caplog.records] == [
+        "a pool buffer of 4096 bytes is not locked in memory and may be swapped out: "
+        "Cannot allocate memory; raise the memlock limit (ulimit -l)"
+    ]

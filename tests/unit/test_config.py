@@ -1,0 +1,219 @@
+"""Settings: the file's syntax, names, types, precedence; and nothing skipped silently."""
+
+import enum
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import pytest
+
+from reput import config
+from reput.config import Keys, Range, Settings, load, parse_properties
+from reput.errors import InvalidOption
+
+
+class Colour(enum.StrEnum):
+    RED = "RED"
+    DARK_BLUE = "DARK_BLUE"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    keys: ClassVar[Keys] = Keys(
+        renamed={"some.old.ratio": "diskRatio"},
+        without_effect={"useLock": "there is no lock"},
+        only={"storeType": ("default", "files only")},
+    )
+
+    queue_count: Annotated[int, Range(1, 100)] = 4
+    disk_ratio: int = 75
+    is_fast: bool = False
+    rate: float = 0.5
+    root_dir: str = "/store"
+    log_dir: str | None = None
+    colour: Colour = Colour.RED
+
+    def __post_init__(self) -> None:
+        config.check_ranges(self)
+
+
+@dataclass(frozen=True)
+class OtherPart:
+    listen_port: int = 10911
+
+
+# --- the syntax; tests/interop/test_store_config.py asks java.util.Properties itself ---
+
+
+@pytest.mark.parametrize(
+    ("text", "pairs"),
+    [
+        ("a=1", {"a": "1"}),
+        ("a = 1", {"a": "1"}),
+        ("a:1\nb : 2", {"a": "1", "b": "2"}),
+        ("a 1\nb\t2", {"a": "1", "b": "2"}),
+        ("a = = 1", {"a": "= 1"}),
+        ("a", {"a": ""}),
+        ("a=", {"a": ""}),
+        ("=1", {"": "1"}),
+        ("# no\n ! no\n\n \t\na=#1", {"a": "#1"}),
+        ("a=1\r\nb=2\rc=3", {"a": "1", "b": "2", "c": "3"}),
+        ("a=1,\\\n   2,\\\r\n\t3", {"a": "1,2,3"}),
+        ("a=1\\\\\nb=2", {"a": "1\\", "b": "2"}),
+        ("# no \\\na=1", {"a": "1"}),
+        ("a=1\\\n# yes", {"a": "1# yes"}),
+        ("a=1\\", {"a": "1"}),
+        (r"a\:b\ c\==\t1\z", {"a:b c=": "\t1z"}),
+        (r"a=\u65e5\u672C", {"a": "日本"}),
+        (r"a=\ud83d\ude00", {"a": "😀"}),
+        ("a=1 ", {"a": "1 "}),
+        ("a=1\na=2", {"a": "2"}),
+        ("", {}),
+    ],
+)
+def test_properties(text: str, pairs: dict[str, str]) -> None:
+    assert parse_properties(text) == pairs
+
+
+@pytest.mark.parametrize("text", [r"a=\u12", r"a=\u", r"\uXYZW=1", r"a=1\u00g0"])
+def test_an_escape_without_its_digits_is_refused(text: str) -> None:
+    with pytest.raises(InvalidOption, match="four hexadecimal digits"):
+        parse_properties(text)
+
+
+def test_a_file_is_read_as_latin_1_as_java_does(tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_bytes("rootDir=/d\u00e4ta\r\nqueueCount = 8 \r\n".encode("latin-1"))
+    found = load(Part, file)
+    assert found.value == Part(root_dir="/däta", queue_count=8)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(InvalidOption, match=r"gone\.conf"):
+        load(Part, tmp_path / "gone.conf")
+
+
+# --- names -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("flush_disk_type", "flushDiskType"),
+        ("check_crc_on_recover", "checkCRCOnRecover"),
+        ("enabled_append_prop_crc", "enabledAppendPropCRC"),
+        ("enable_d_leger_commit_log", "enableDLegerCommitLog"),
+        (
+            "schedule_async_deliver_max_resend_num2_blocked",
+            "scheduleAsyncDeliverMaxResendNum2Blocked",
+        ),
+        ("keys", "keys"),
+    ],
+)
+def test_names_and_keys(name: str, key: str) -> None:
+    assert config.key_of(name) == key
+    assert config.name_of(key) == name
+
+
+# --- values ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "expected"),
+    [
+        ("queueCount", "8", Part(queue_count=8)),
+        ("queueCount", " +8 ", Part(queue_count=8)),
+        ("isFast", "true", Part(is_fast=True)),
+        ("isFast", "TRUE", Part(is_fast=True)),
+        ("rate", "2", Part(rate=2.0)),
+        ("rate", "0.25", Part(rate=0.25)),
+        ("rootDir", " /x y ", Part(root_dir="/x y")),
+        ("logDir", "/log", Part(log_dir="/log")),
+        ("colour", "DARK_BLUE", Part(colour=Colour.DARK_BLUE)),
+        ("some.old.ratio", "0.85", Part(disk_ratio=85)),
+        ("some.old.ratio", "80", Part(disk_ratio=80)),
+    ],
+)
+def test_values(key: str, text: str, expected: Part) -> None:
+    assert load(Part, {key: text}).value == expected
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "allowed"),
+    [
+        ("queueCount", "many", "a whole number"),
+        ("queueCount", "1.5", "a whole number"),
+        ("queueCount", "", "a whole number"),
+        ("queueCount", "0", "from 1 to 100"),
+        ("queueCount", "101", "from 1 to 100"),
+        ("diskRatio", "0.85", "a whole number"),
+        ("isFast", "yes", "true or false"),
+        ("rate", "nan", "a number"),
+        ("colour", "red", "RED, DARK_BLUE"),
+        ("storeType", "defaultRocksDB", "default: files only"),
+    ],
+)
+def test_a_wrong_value_names_key_value_and_what_is_allowed(
+    key: str, text: str, allowed: str
+) -> None:
+    with pytest.raises(InvalidOption) as refused:
+        load(Part, {key: text})
+    assert refused.value.name == key
+    assert str(refused.value.value) == text
+    assert allowed in refused.value.allowed
+
+
+def test_typed_values_pass_and_are_checked() -> None:
+    given = {"queue_count": 7, "is_fast": True, "colour": Colour.DARK_BLUE, "rate": 1.5}
+    expected = Part(queue_count=7, is_fast=True, colour=Colour.DARK_BLUE, rate=1.5)
+    assert load(Part, explicit=given).value == expected
+    with pytest.raises(InvalidOption, match="queue_count"):
+        load(Part, explicit={"queue_count": True})
+    with pytest.raises(InvalidOption, match="queueCount"):
+        Part(queue_count=0)
+
+
+# --- who wins ----------------------------------------------------------------
+
+
+def test_precedence(tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text("queueCount=1\ndiskRatio=1\nrootDir=/file\n")
+    environment = {"REPUT_DISK_RATIO": "2", "REPUT_ROOT_DIR": "/environment", "ROOT_DIR": "/no"}
+    found = load(Part, file, environment=environment, explicit={"root_dir": "/explicit"})
+    assert found.value == Part(queue_count=1, disk_ratio=2, root_dir="/explicit")
+    assert found.unknown == ()
+
+
+def test_one_setting_under_two_names_is_refused_in_one_place() -> None:
+    with pytest.raises(InvalidOption, match=r"one of diskRatio and some\.old\.ratio"):
+        load(Part, {"diskRatio": "80", "some.old.ratio": "0.8"})
+    found = load(Part, {"some.old.ratio": "0.8"}, explicit={"disk_ratio": 70})
+    assert found.value.disk_ratio == 70
+
+
+# --- what is not known -------------------------------------------------------
+
+
+def test_unknown_keys_are_returned_with_what_was_likely_meant() -> None:
+    found = load(Part, {"queuecount": "8", "zebra": "1"}, environment={"REPUT_IS_FATS": "true"})
+    assert found.value == Part()
+    assert [str(one) for one in found.unknown] == [
+        "settings: unknown key 'queuecount'; did you mean 'queueCount'?",
+        "settings: unknown key 'zebra'",
+        "environment: unknown key 'REPUT_IS_FATS'; did you mean 'isFast'?",
+    ]
+
+
+def test_keys_without_effect_are_returned_with_the_reason() -> None:
+    found = load(Part, {"useLock": "whatever"})
+    assert found.value == Part()
+    assert found.unknown == ()
+    assert found.without_effect == {"useLock": "there is no lock"}
+
+
+def test_one_file_for_several_parts() -> None:
+    settings = Settings({"queueCount": "8", "listenPort": "1", "listenport": "2"})
+    assert settings.make(Part) == Part(queue_count=8)
+    assert settings.make(OtherPart) == OtherPart(listen_port=1)
+    assert [one.key for one in settings.unknown()] == ["listenport"]
