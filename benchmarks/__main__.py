@@ -14,7 +14,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-WORKLOADS = ("kernels", "log_write", "spark_scan", "spark_memory", "store_info", "start")
+WORKLOADS = (
+    *("kernels", "log_write", "store_put", "store_get", "store_open", "many_queues"),
+    *("spark_scan", "spark_memory", "store_info", "start"),
+)
 
 
 def machine() -> dict[str, object]:

@@ -1,9 +1,9 @@
-"""What all tests share: the golden stores, and how long Hypothesis looks."""
+"""What all tests share: golden stores, stores of their own, and how long Hypothesis looks."""
 
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import hypothesis
 import pytest
 
 import golden
+import store_fixture
 
 # Examples follow from the test alone, so that a run that passed passes again.
 hypothesis.settings.register_profile(
@@ -59,3 +60,11 @@ def torn_variants() -> Callable[[str], dict[str, dict[str, Any]]]:
 def golden_copy(tmp_path: Path) -> Callable[[str, str], Path]:
     """``golden_copy(version, name)``: a store of the test's own, to damage as it likes."""
     return lambda version, name: golden.copy_store(version, name, tmp_path)
+
+
+@pytest.fixture
+def stores(tmp_path: Path) -> Iterator[store_fixture.Stores]:
+    """Opens stores; at the end of the test they are closed and verified. See ``store_fixture``."""
+    opened = store_fixture.Stores(tmp_path)
+    yield opened
+    opened.check()

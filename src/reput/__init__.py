@@ -7,7 +7,7 @@ Where to look:
     config.py      settings, from broker.conf into frozen dataclasses
     format/        bytes: pure codecs, one layout per module, no I/O
       kernels/     the same layouts as compiled batch loops
-    store/         a store folder on disk, read only
+    store/         a store folder on disk, read and written
       verify/      everything in a store against everything else
     spark/         the DataFrame source
     cli/           the reput command

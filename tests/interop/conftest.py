@@ -7,6 +7,9 @@ import pytest
 
 from interop import java_oracle
 from interop.java_oracle import JavaUnavailable, Oracle
+from interop.java_store import JavaStore
+
+pytest.register_assert_rewrite("interop.same_puts")
 
 BROKER_JARS = tuple(f"rocketmq-{name}" for name in ("broker", "filter", "acl", "auth", "srvutil"))
 """What the classes of a broker's settings and tables touch, beyond the jars of every oracle."""
@@ -41,6 +44,17 @@ def table_oracle(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Oracle]:
     yield from _running(TableOracle, request.param, tmp_path_factory)
+
+
+@pytest.fixture(scope="session", params=VERSIONS)
+def java_store(request: pytest.FixtureRequest) -> JavaStore:
+    """The message store of a version; each use starts a process."""
+    try:
+        return JavaStore(request.param)
+    except JavaUnavailable as reason:
+        if java_oracle.wants_all_versions():
+            raise
+        pytest.skip(str(reason))
 
 
 def _running(

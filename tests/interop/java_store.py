@@ -321,10 +321,17 @@ class JavaStore:
             # 5.x unpacks a library into the former, and logs into the latter.
             arguments += [f"-Djava.io.tmpdir={work}", f"-Duser.home={work}"]
             arguments += ["-cp", self._class_path, "StoreOracle", command, str(folder.absolute())]
+            # Names of folders are topics, and those may be of any script.
+            environment = os.environ | {"LC_ALL": "C.UTF-8"}
             with questions.open("rb") as stdin, log.open("wb") as stderr:
                 start = time.perf_counter()
                 with subprocess.Popen(
-                    arguments, stdin=stdin, stdout=subprocess.PIPE, stderr=stderr, cwd=work
+                    arguments,
+                    stdin=stdin,
+                    stdout=subprocess.PIPE,
+                    stderr=stderr,
+                    cwd=work,
+                    env=environment,
                 ) as process:
                     assert process.stdout is not None
                     watchdog = threading.Timer(TIMEOUT_SECONDS, process.kill)
@@ -385,6 +392,7 @@ def _view(run: _Run, keys: Sequence[KeyQuery] = (), times: Sequence[TimeQuery] =
         topic, queue_id = line.pop("queue")
         place = line.pop("at")
         line["body"] = bytes.fromhex(line["body"])
+        line["properties"] = line["properties"] or {}  # null: it has none
         # The first message of a batch stands for it.
         queues[topic, queue_id].messages.setdefault(place, JavaMessage(**_snake(line)))
     for line in run.lines("hole"):

@@ -11,7 +11,7 @@ import pytest
 
 import golden
 from interop import java_oracle
-from interop.java_oracle import JavaError, JavaUnavailable
+from interop.java_oracle import JavaError
 from interop.java_store import JavaMessage, JavaStore, JavaTime, JavaView, Put
 
 pytestmark = pytest.mark.interop
@@ -23,23 +23,6 @@ SMALL = {
     "maxIndexNum": 100,
     "maxMessageSize": 32768,
 }
-
-
-@pytest.fixture(
-    scope="session",
-    # One worker a version, so that each class is compiled once.
-    params=[
-        pytest.param(version, marks=pytest.mark.xdist_group(f"rocketmq-{version}"))
-        for version in java_oracle.versions()
-    ],
-)
-def java_store(request: pytest.FixtureRequest) -> JavaStore:
-    try:
-        return JavaStore(request.param)
-    except JavaUnavailable as reason:
-        if java_oracle.wants_all_versions():
-            raise
-        pytest.skip(str(reason))
 
 
 # --- golden stores ----------------------------------------------------------

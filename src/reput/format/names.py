@@ -69,6 +69,14 @@ def is_dlq_topic(topic: str) -> bool:
     return topic.startswith(DLQ_PREFIX)
 
 
+def may_have_light_queues(topic: str) -> bool:
+    """Whether messages of a topic go to the light queues they name: not retried or delayed ones.
+
+    Those do when they are delivered; system topics of 5.x never do (``MultiDispatchUtils``).
+    """
+    return topic != SCHEDULE_TOPIC and not topic.startswith((RETRY_PREFIX, SYSTEM_TOPIC_PREFIX))
+
+
 def is_legal_topic(topic: str, length_max: int = TOPIC_LENGTH_MAX) -> bool:
     """Whether a client may create it: ``[%|a-zA-Z0-9_-]``, 1 to ``length_max`` characters."""
     return 0 < len(topic) <= length_max and _LEGAL.match(topic) is not None

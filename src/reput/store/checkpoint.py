@@ -99,6 +99,18 @@ class CheckpointFile:
                 queue_physical_offset=min(fields.queue_physical_offset, physical_offset),
             )
 
+    def distrust_queues(self, *, keeps_time: bool = False) -> None:
+        """Take back what is said of queues, as they may have less; ``flush`` before they do.
+
+        Args:
+            keeps_time: Only the offset is wrong.
+        """
+        with self._lock:
+            timestamp = self.fields.queue_timestamp if keeps_time else 0
+            self.fields = dataclasses.replace(
+                self.fields, queue_timestamp=timestamp, queue_physical_offset=0
+            )
+
     def flush(self) -> None:
         """Make the fields durable; nothing if they are.
 

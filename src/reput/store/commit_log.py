@@ -7,6 +7,7 @@ Not here: what may be put (``message_store``), when to flush (``flush``), damage
 """
 
 import logging
+import threading
 
 import numpy as np
 
@@ -51,6 +52,7 @@ class CommitLog:
             pool=self.pool,
             is_warmed=config.warm_maped_file_enable,
         )
+        self._rolling = threading.Lock()  # of the last file, and of the words that tell of it
         self._addresses = np.zeros(_FILES_AT_FIRST, np.int64)
         self._held: dict[int, MappedFile] = {}  # by start: those the kernels read
         self.flushed_offset = 0
@@ -116,9 +118,14 @@ class CommitLog:
         """
         last = self.files.last
         assert last is not None
-        position = self._block[state.LOG_POSITION]
-        last.reserve(min(position + max(size, _RESERVE_STEP_BYTES), last.size))
-        self._block[state.LOG_LIMIT] = last.reserved
+        block = self._block
+        start = block[state.LOG_LIMIT]
+        wanted = block[state.LOG_POSITION] + size
+        stop = min(max(wanted, start + _RESERVE_STEP_BYTES), last.size)
+        last.reserve(stop)
+        # All pages of a step at once cost a third of one by one, as they are first written.
+        last.touch(start, stop)
+        block[state.LOG_LIMIT] = stop
 
     def roll(self) -> None:
         """End the current file with a blank and go on in the next one.
@@ -131,11 +138,11 @@ class CommitLog:
         room = last.size - last.written if last is not None else 0
         if last is not None and room:
             last.reserve(last.size)
-            self._block[state.LOG_LIMIT] = last.reserved
         self.files.prepare_next()
-        if last is not None and room:
-            self._end(last, room)
-        self._write_to(self.files.roll(), 0)
+        with self._rolling:
+            if last is not None and room:
+                self._end(last, room)
+            self._write_to(self.files.roll(), 0)
         self._point_at_files()
 
     def _end(self, file: MappedFile, room: int) -> None:
@@ -144,13 +151,14 @@ class CommitLog:
         file.written = file.size
 
     def _note_written(self) -> MappedFile | None:
-        """Tell the current file how far the kernels have written it."""
-        last = self.files.last
-        if last is not None and self._block[state.LOG_ADDRESS]:
+        """Tell the current file how far the kernels have written it; return it, if there is one."""
+        with self._rolling:
+            last = self.files.last
+            if last is None or not self._block[state.LOG_ADDRESS]:
+                return None
             assert last.start == self._block[state.LOG_START]
             last.written = self._block[state.LOG_POSITION]
             return last
-        return None
 
     def step_ahead(self) -> bool:
         """Make room and pages ahead of the writer, and the next file in time; may run in a thread.
@@ -170,8 +178,9 @@ class CommitLog:
             start = last.reserved
             last.reserve(wanted)
             last.touch(start, last.reserved)
-            if last.start == self._block[state.LOG_START]:
-                self._block[state.LOG_LIMIT] = last.reserved
+            with self._rolling:
+                if last.start == self._block[state.LOG_START]:
+                    self._block[state.LOG_LIMIT] = last.reserved
             did = True
         if last.size - position < _RESERVE_AHEAD_BYTES and not self.files.has_prepared:
             self.files.prepare_next()

@@ -17,17 +17,18 @@ import contextlib
 import logging
 import os
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from reput.errors import StoreUnavailable
+from reput.errors import CorruptRecord, StoreUnavailable, WriteFailed
 from reput.format import cq_unit, java, names
 from reput.format.kernels import hot, state
 from reput.store import paths
+from reput.store.consume_queue_ext import ConsumeQueueExt
 from reput.store.consume_queue_view import UNIT_TYPE, UnitArray
 from reput.store.disk import Disk
 from reput.store.hot_state import HotState, Words
@@ -48,7 +49,10 @@ _log = logging.getLogger(__name__)
 class ConsumeQueue:
     """The units of one queue, from ``min_offset`` to ``max_offset``."""
 
-    __slots__ = ("_family", "_tail", "address", "files", "is_damaged", "queue_id", "row", "topic")
+    __slots__ = (
+        *("_family", "_tail", "address", "extension", "files"),
+        *("has_rest", "is_damaged", "queue_id", "row", "topic"),
+    )
 
     def __init__(
         self, family: "ConsumeQueues", topic: str, queue_id: int, address: int, row: Words
@@ -64,6 +68,10 @@ class ConsumeQueue:
         """Where each file starts, in bytes from unit 0; ascending."""
         self.is_damaged = False
         """Units are missing in the middle: it must be rebuilt from the log."""
+        self.has_rest = False
+        """Bytes that are no zeros stand behind its units."""
+        self.extension: ConsumeQueueExt | None = None
+        """Where its units' addresses lead, if they are or may be addresses."""
 
     @property
     def folder(self) -> str:
@@ -164,6 +172,8 @@ class ConsumeQueue:
         if self._tail is None:
             return
         family = self._family
+        if self.extension is not None:
+            family.note_written(self.extension.write_out())
         end = row[state.QUEUE_MAX_OFFSET]
         while (first := row[state.QUEUE_WRITTEN_OFFSET]) < end:
             file, position = divmod(first * cq_unit.SIZE, family.file_size)
@@ -185,34 +195,49 @@ class ConsumeQueue:
         family.write(self, file_start, position, data)
 
     def cut(self, physical_offset: int) -> None:
-        """Take out the units that point at ``physical_offset`` or behind it, and zero them."""
-        if self.end_physical_offset <= physical_offset:
+        """Take out the units that point at ``physical_offset`` or behind it.
+
+        What stood behind the others becomes zeros, whatever it was: a crash may have left any of
+        the pages that were not synced, and units of another life must not follow new ones.
+        """
+        if self.end_physical_offset <= physical_offset and not self.has_rest:
             return
         self.write_out()
         self.drop_tail()
-        row = self.row
-        low, high = self.first_offset, self.max_offset
-        while low < high:
-            middle = (low + high) // 2
-            unit = self._unit(middle)
-            if unit is not None and unit.is_written and unit.physical_offset >= physical_offset:
-                high = middle
-            else:
-                low = middle + 1
-        end = row[state.QUEUE_MAX_OFFSET]
-        self._set_end(low)
         family = self._family
-        while len(self.files) > 1 and self.files[-1] >= low * cq_unit.SIZE:
+        units = family.load_units(self, self.files[-1])
+        count = _count_units(units, physical_offset)
+        while not count and len(self.files) > 1:
             family.delete(self, self.files.pop())
-        for start in self.files:
-            position = max(low * cq_unit.SIZE - start, 0)
-            stop = min(end * cq_unit.SIZE - start, family.file_size)
-            if position < stop:
-                family.write(self, start, position, bytes(stop - position))
-        last = self._unit(low - 1)
+            units = family.load_units(self, self.files[-1])
+            count = _count_units(units, physical_offset)
+        self._set_end(self.files[-1] // cq_unit.SIZE + count)
+        rest = units[count:]
+        if _has_bytes(rest):
+            family.write(self, self.files[-1], count * cq_unit.SIZE, bytes(rest.nbytes))
+        self.has_rest = False
+        self._set_end_physical(cq_unit.unpack(units[count - 1].tobytes()) if count else None)
+        row = self.row
+        row[state.QUEUE_MIN_OFFSET] = min(row[state.QUEUE_MIN_OFFSET], self.max_offset)
+        self.cut_extension()
+
+    def _set_end_physical(self, last: cq_unit.Unit | None) -> None:
         is_real = last is not None and last.is_written
-        row[state.QUEUE_END_PHYSICAL] = last.physical_offset + last.size if last and is_real else 0
-        row[state.QUEUE_MIN_OFFSET] = min(row[state.QUEUE_MIN_OFFSET], low)
+        end = last.physical_offset + last.size if last is not None and is_real else 0
+        self.row[state.QUEUE_END_PHYSICAL] = end
+
+    def cut_extension(self) -> None:
+        """Let the extension go on behind the last unit that an address leads to."""
+        if self.extension is None:
+            return
+        end = 0
+        for queue_offset in range(self.max_offset - 1, self.first_offset - 1, -1):
+            unit = self._unit(queue_offset)
+            if unit is not None and unit.is_ext_address:
+                with contextlib.suppress(CorruptRecord):
+                    end = self.extension.end_of(unit.tags_code)
+                    break
+        self.extension.cut(end)
 
     def _set_end(self, queue_offset: int) -> None:
         row = self.row
@@ -228,27 +253,46 @@ class ConsumeQueue:
         for start in self.files:
             self._family.delete(self, start)
         self.files.clear()
+        if self.extension is not None:
+            self.extension.delete()
+        self.has_rest = False
         self._set_end(0)
         self.row[state.QUEUE_END_PHYSICAL] = self.row[state.QUEUE_MIN_OFFSET] = 0
 
     def delete_before(self, log_min: int) -> int:
         """Delete files all of whose messages are gone from the log, but the last; return how many.
 
-        The minimum offset follows at once (anchors D16).
+        Each is gone for good before the next one goes, so that a crash leaves no gap.
+
+        Raises:
+            WriteFailed: One cannot be deleted, or not for good; it can be tried again.
         """
-        deleted = 0
-        while len(self.files) > 1:
-            last = self._unit(self.files[1] // cq_unit.SIZE - 1)
-            if last is not None and last.is_written and last.physical_offset >= log_min:
-                break
-            self._family.delete(self, self.files.pop(0))
-            deleted += 1
         self.correct_min_offset(log_min)
+        deleted = 0
+        while self.has_expired_files:
+            self._family.delete(self, self.files[0])
+            self.files.pop(0)
+            self._family.sync_names(self)
+            deleted += 1
+        first = self._unit(self.min_offset)
+        if deleted and self.extension is not None and first is not None and first.is_ext_address:
+            self.extension.delete_before(first.tags_code)
         return deleted
 
+    @property
+    def has_expired_files(self) -> bool:
+        """Whether the first file, of several, has only units before the minimum offset."""
+        return len(self.files) > 1 and self.files[1] <= self.min_offset * cq_unit.SIZE
+
     def correct_min_offset(self, log_min: int) -> None:
-        """Set the minimum offset: the first unit whose record is in the log, else the maximum."""
-        low, high = self.first_offset, self.max_offset
+        """Set the minimum offset: the first unit whose record is in the log, else the maximum.
+
+        The log only loses messages, so it never goes back; mostly one look at one unit says so.
+        """
+        high = self.max_offset
+        low = min(max(self.first_offset, self.min_offset), high)
+        if self.end_physical_offset <= log_min:
+            low = high
         first = self._unit(low) if low < high else None
         if first is not None and first.is_written and first.physical_offset >= log_min:
             high = low
@@ -321,10 +365,20 @@ class ConsumeQueues:
         file_size: Bytes of a queue file, a multiple of the unit's.
         hot_state: Where the rows are.
         disk: What writes.
+        ext_file_size: Bytes of an extension file; 0 where queues have none.
     """
 
-    def __init__(self, root: str, file_size: int, hot_state: HotState, disk: Disk) -> None:
+    def __init__(
+        self,
+        root: str,
+        file_size: int,
+        hot_state: HotState,
+        disk: Disk,
+        *,
+        ext_file_size: int = 0,
+    ) -> None:
         assert file_size % cq_unit.SIZE == 0
+        self._ext_file_size = ext_file_size
         self.root = root
         self.file_size = file_size
         self.tail_bytes = 0
@@ -371,9 +425,23 @@ class ConsumeQueues:
         if found is None:
             address, row = self._hot.add_queue(java.encode_utf8(topic), queue_id)
             found = ConsumeQueue(self, topic, queue_id, address, row)
+            if self._ext_file_size:
+                found.extension = self._extension(found)
             self._queues.setdefault(topic, {})[queue_id] = found
             self._by_address[address] = found
         return found
+
+    def _extension(self, queue: ConsumeQueue) -> ConsumeQueueExt:
+        folder = paths.queue_folder(queue.topic, queue.queue_id, paths.CONSUME_QUEUE_EXT)
+        return ConsumeQueueExt(f"{self.root}/{folder}", self._ext_file_size, self._disk)
+
+    def _former_extension(self, queue: ConsumeQueue) -> ConsumeQueueExt | None:
+        """Return the extension of a queue that was written while the option was on."""
+        folder = paths.queue_folder(queue.topic, queue.queue_id, paths.CONSUME_QUEUE_EXT)
+        sizes = [one.stat().st_size for one in _scan(f"{self.root}/{folder}")]
+        if not any(sizes):
+            return None
+        return ConsumeQueueExt(f"{self.root}/{folder}", max(sizes), self._disk)
 
     def mark(self, queue: ConsumeQueue) -> None:
         """Put a queue on both lists, as the kernels do."""
@@ -411,9 +479,12 @@ class ConsumeQueues:
                         f"mappedFileSizeConsumeQueue is {self.file_size}"
                     )
                 if size < self.file_size:
-                    self._mend_size(queue, start, size)
+                    # It stays short until its queue is reset: a crash before that must find it so.
+                    self.broken.append(BrokenFile(self._path(queue, start), size))
+                    queue.is_damaged = True
                 queue.files.append(start)
             self._find_end(queue)
+            queue.cut_extension()
             queue.correct_min_offset(log_min)
 
     def _folders(self) -> Iterator[tuple[tuple[str, int], str, dict[int, int]]]:
@@ -432,19 +503,19 @@ class ConsumeQueues:
                 }
                 yield (topic.name, queue_id), entry.path, files
 
-    def _mend_size(self, queue: ConsumeQueue, start: int, size: int) -> None:
-        path = self._path(queue, start)
-        self.broken.append(BrokenFile(path, size))
-        queue.is_damaged = True
-        os.truncate(path, self.file_size)
-
     def _find_end(self, queue: ConsumeQueue) -> None:
         """Set the end: behind the last unit that units from the start of its file lead to."""
-        while len(queue.files) > 1 and not self._written_units(queue, queue.files[-1])[0]:
-            self.delete(queue, queue.files.pop())  # empty files are dropped (anchors D16)
         if not queue.files:
             return
-        count, last = self._written_units(queue, queue.files[-1])
+        units = self.load_units(queue, queue.files[-1])
+        count = _count_units(units)
+        while not count and len(queue.files) > 1:
+            queue.has_rest |= _has_bytes(units)
+            self.delete(queue, queue.files.pop())  # empty files are dropped (anchors D16)
+            units = self.load_units(queue, queue.files[-1])
+            count = _count_units(units)
+        queue.has_rest |= _has_bytes(units[count:])
+        last = cq_unit.unpack(units[count - 1].tobytes()) if count else None
         end = queue.files[-1] // cq_unit.SIZE + count
         row = queue.row
         row[state.QUEUE_MAX_OFFSET] = row[state.QUEUE_NEXT_OFFSET] = end
@@ -452,21 +523,18 @@ class ConsumeQueues:
         row[state.QUEUE_TOLD_OFFSET] = end
         if last is not None and last.is_written:
             row[state.QUEUE_END_PHYSICAL] = last.physical_offset + last.size
+            if last.is_ext_address and queue.extension is None:
+                queue.extension = self._former_extension(queue)
         gaps = (b - a != self.file_size for a, b in zip(queue.files, queue.files[1:], strict=False))
         if any(gaps):
             queue.is_damaged = True
 
-    def _written_units(self, queue: ConsumeQueue, start: int) -> tuple[int, cq_unit.Unit | None]:
-        """Count the units of a file up to the first that is none, and return the last of them."""
+    def load_units(self, queue: ConsumeQueue, start: int) -> UnitArray:
+        """Return what stands in a file, up to where it holds nothing but zeros, or further."""
         descriptor = self._open(queue, start)
-        size = _data_end(descriptor, self.file_size)
-        data = os.pread(descriptor, size, 0)
-        units = np.frombuffer(data, UNIT_TYPE, len(data) // cq_unit.SIZE)
-        bad = np.flatnonzero((units["size"] <= 0) | (units["physical_offset"] < 0))
-        count = int(bad[0]) if len(bad) else len(units)
-        if not count:
-            return 0, None
-        return count, cq_unit.unpack(data, (count - 1) * cq_unit.SIZE)
+        size = -(-_data_end(descriptor, self.file_size) // cq_unit.SIZE) * cq_unit.SIZE
+        data = os.pread(descriptor, min(size, self.file_size), 0)
+        return np.frombuffer(data, UNIT_TYPE, len(data) // cq_unit.SIZE)
 
     def _path(self, queue: ConsumeQueue, start: int) -> str:
         return f"{queue.folder}/{paths.offset_name(start)}"
@@ -475,7 +543,7 @@ class ConsumeQueues:
         path = self._path(queue, start)
         descriptor = self._descriptors.get(path)
         if descriptor is None:
-            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            descriptor = self._disk.open(path)
             self._keep(path, descriptor)
         else:
             self._descriptors.move_to_end(path)
@@ -488,7 +556,7 @@ class ConsumeQueues:
 
     def create(self, queue: ConsumeQueue, start: int) -> None:
         """Make a file of a queue, with its folders. Raises ``DiskFull``."""
-        Path(queue.folder).mkdir(parents=True, exist_ok=True)
+        self._disk.make_folder(queue.folder, is_durable=False)
         path = self._path(queue, start)
         self._keep(path, self._disk.create(path, self.file_size, is_durable=False))
         self._has_new_names = True
@@ -501,13 +569,19 @@ class ConsumeQueues:
         self._disk.write(self._open(queue, start), path, position, data)
         self._unsynced[path] = self._unsynced.get(path, 0) + len(data)
 
+    def note_written(self, file_paths: list[str]) -> None:
+        """Note that files of extensions must be synced with the others."""
+        for path in file_paths:
+            self._unsynced[path] = self._unsynced.get(path, 0) + cq_unit.SIZE
+            self._has_new_names = True
+
     def read(self, queue: ConsumeQueue, queue_offset: int, count: int) -> tuple[int, int]:
         """Read units of one file into memory; see ``ConsumeQueue.units_at``."""
         file, position = divmod(queue_offset * cq_unit.SIZE, self.file_size)
         size = min(count * cq_unit.SIZE, self.file_size - position)
         try:
             descriptor = self._open(queue, file * self.file_size)
-        except FileNotFoundError:
+        except WriteFailed:
             return 0, 0
         size = os.preadv(descriptor, [self._read_buffer.data[:size]], position)
         return hot.address_of(self._read_buffer), size // cq_unit.SIZE
@@ -519,26 +593,52 @@ class ConsumeQueues:
         if descriptor is not None:
             os.close(descriptor)
         self._unsynced.pop(path, None)
-        with contextlib.suppress(FileNotFoundError):
-            self._disk.unlink(path)
+        self._disk.unlink(path)
+        self._has_new_names = True  # one less: a deleted file that came back would count
 
-    def drop_topic(self, topic: str) -> int:
-        """Delete the queues of a topic with their files; return how many there were."""
-        self.write_out()
-        self._hot.forget_touched({one.address for one in self.of_topic(topic).values()})
-        queues = self._queues.pop(topic, {})
-        for queue in queues.values():
-            queue.drop_tail()
-            queue.row[state.QUEUE_MARKS] = 0
-            for start in queue.files:
-                self.delete(queue, start)
-            for folder in (Path(queue.folder), Path(queue.folder).parent):
-                with contextlib.suppress(OSError):  # not empty: somebody else's files
-                    folder.rmdir()
-            del self._by_address[queue.address]
-            self._hot.drop_queue(java.encode_utf8(topic), queue.queue_id, queue.address, queue.row)
-        self._hot.drop_topic(java.encode_utf8(topic))
-        return len(queues)
+    def sync_names(self, queue: ConsumeQueue) -> None:
+        """Make durable which files a queue has. Raises ``WriteFailed``."""
+        self._disk.sync_folder(queue.folder)
+
+    def drop(self, queues: Collection[ConsumeQueue]) -> None:
+        """Delete queues with their files, for good.
+
+        A queue of the same name may be made at once, and a crash brings back neither its
+        predecessor nor files of it.
+
+        Raises:
+            WriteFailed: The disk failed, and some files may be left. Call it again.
+        """
+        for queue in queues:
+            while queue.files:
+                self.delete(queue, queue.files[-1])
+                queue.files.pop()
+            if queue.extension is not None:
+                queue.extension.delete()
+        if len(queues) > _SYNC_ONE_BY_ONE_MAX:
+            self._disk.sync_filesystem(self.root)
+        else:
+            for queue in queues:
+                if Path(queue.folder).exists():
+                    self.sync_names(queue)
+        self._hot.take_off_lists({one.address for one in queues})
+        for queue in queues:
+            self._forget(queue)
+        for topic in {one.topic for one in queues}:
+            if not self._queues[topic]:
+                del self._queues[topic]
+                self._hot.drop_topic(java.encode_utf8(topic))
+
+    def _forget(self, queue: ConsumeQueue) -> None:
+        queue.drop_tail()
+        queue.row[state.QUEUE_MARKS] = 0
+        for folder in (Path(queue.folder), Path(queue.folder).parent):
+            with contextlib.suppress(OSError):  # not empty: other queues, or somebody else's files
+                folder.rmdir()
+        del self._by_address[queue.address]
+        del self._queues[queue.topic][queue.queue_id]
+        name = java.encode_utf8(queue.topic)
+        self._hot.drop_queue(name, queue.queue_id, queue.address, queue.row)
 
     # Durability -------------------------------------------------------------------------------
 
@@ -574,31 +674,50 @@ class ConsumeQueues:
             for path, size in list(self._unsynced.items())
             if size >= least_bytes
         }
-        has_new_names = self._has_new_names
-        if not due:
+        if not due and (least_bytes or not self._has_new_names):
             return
+        has_new_names, self._has_new_names = self._has_new_names, False
         try:
             if has_new_names or len(due) > _SYNC_ONE_BY_ONE_MAX:
-                self._has_new_names = False
                 self._disk.sync_filesystem(self.root)
                 return
             for path in due:
-                with contextlib.suppress(FileNotFoundError):
-                    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-                    try:
-                        self._disk.sync_file(descriptor, path)
-                    finally:
-                        os.close(descriptor)
+                self._sync_file(path)
         except BaseException:
             for path, size in due.items():
                 self._unsynced[path] = self._unsynced.get(path, 0) + size
             self._has_new_names |= has_new_names
             raise
 
+    def _sync_file(self, path: str) -> None:
+        try:
+            descriptor = self._disk.open(path)
+        except WriteFailed:
+            if os.path.exists(path):  # noqa: PTH110
+                raise
+            return  # deleted meanwhile
+        try:
+            self._disk.sync_file(descriptor, path)
+        finally:
+            os.close(descriptor)
+
     def close(self) -> None:
         """Close all descriptors; nothing is written."""
         while self._descriptors:
             os.close(self._descriptors.popitem()[1])
+
+
+def _count_units(units: UnitArray, physical_offset: int = 1 << 62) -> int:
+    """Count units up to the first that is none, goes back, or points behind an offset."""
+    offsets = units["physical_offset"]
+    is_bad = (units["size"] <= 0) | (offsets < 0) | (offsets >= physical_offset)
+    is_bad[1:] |= offsets[1:] < offsets[:-1]
+    bad = np.flatnonzero(is_bad)
+    return int(bad[0]) if len(bad) else len(units)
+
+
+def _has_bytes(units: UnitArray) -> bool:
+    return bool(units.view(np.uint8).any())
 
 
 def _scan(path: str) -> list["os.DirEntry[str]"]:

@@ -100,16 +100,20 @@ class Disk:
         except OSError as error:
             _fail(path, "open for writing", error)
 
-    def make_folder(self, path: str) -> None:
-        """Make a folder and those above it, with durable names; nothing if it is there."""
+    def make_folder(self, path: str, *, is_durable: bool = True) -> None:
+        """Make a folder and those above it; nothing if it is there.
+
+        Their names are durable, unless the caller will see to that.
+        """
         folder = Path(path)
         missing = [one for one in (folder, *folder.parents) if not one.exists()]
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             _fail(path, "create the folder", error)
-        for one in reversed(missing):
-            self.sync_folder(str(one.parent))
+        if is_durable:
+            for one in reversed(missing):
+                self.sync_folder(str(one.parent))
 
     def reserve(self, descriptor: int, path: str, start: int, length: int) -> None:
         """Get room on disk for a range of a file.

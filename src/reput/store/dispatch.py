@@ -11,11 +11,14 @@ counted, and no valid record is left out (anchors D4).
 """
 
 import logging
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from reput.format import (
     cq_unit,
+    java,
     message as record,
     names,
     properties as props,
@@ -24,11 +27,15 @@ from reput.format import (
 from reput.format.kernels import find_record, hot, state
 from reput.format.message import StoredMessage, Verdict
 from reput.store.commit_log import CommitLog
+from reput.store.commit_log_view import Damage
 from reput.store.config import StoreConfig
 from reput.store.consume_queue import ConsumeQueue, ConsumeQueues
 from reput.store.hot_state import HotState
 from reput.store.index_file import IndexFiles
 from reput.store.mapped_file import MappedFile
+
+if TYPE_CHECKING:
+    from reput.store.filter_bits import FilterBits
 
 STEP_BYTES = 16 * 1024 * 1024
 """One step reads at most about this much of the log."""
@@ -66,6 +73,8 @@ class Dispatcher:
         log: What is read.
         queues: What is fed.
         index: What is fed.
+        tombstones: Topic to the physical offset before which its messages get into no queue, as it
+            was deleted there (anchors D18). They stay in the index, as in Java.
     """
 
     def __init__(
@@ -75,17 +84,25 @@ class Dispatcher:
         log: CommitLog,
         queues: ConsumeQueues,
         index: IndexFiles,
+        tombstones: Mapping[str, int] | None = None,
     ) -> None:
         self._hot = hot_state
         self._block = hot_state.block
         self._commit_log = log
         self._queues = queues
         self._index = index
+        self._tombstones = {} if tombstones is None else tombstones
+        self._ahead: list[tuple[int, str]] = []  # tombstones that dispatch has not come to
         self._light_queues_max = config.max_lmq_consume_queue_num
         self._light_queues: set[str] = set()
         self._delays = hot_state.set_delays(config.delay_levels_ms)
         self._block[state.HAS_LIGHT_QUEUES] = config.enable_multi_dispatch
+        self._is_extending = config.enable_consume_queue_ext
+        self.filter_bits: FilterBits | None = None
+        """What computes the filter bits of extension units, if any are wanted."""
         self.listeners: list[Listener] = []
+        self._torn: deque[Damage] = deque()
+        self.listener_failures = 0
         self.holes: list[Hole] = []
         """What was stepped over since the store was opened."""
         self.refilled_units = 0
@@ -97,6 +114,31 @@ class Dispatcher:
     def dispatched_offset(self) -> int:
         """Physical offset behind the last dispatched record."""
         return self._block[state.DISPATCHED]
+
+    def go_to(self, physical_offset: int, torn: Sequence[Damage] = ()) -> None:
+        """Dispatch from here on, once the queues that there are have been found.
+
+        ``torn`` are records to be left out: kernels look at no checksum.
+
+        Kernels know no tombstones: until dispatch has come to that of a topic which was made anew,
+        the topic is Python's.
+        """
+        self._block[state.DISPATCHED] = physical_offset
+        self._torn = deque(torn)
+        self._ahead = sorted(
+            (tombstone, topic)
+            for topic, tombstone in self._tombstones.items()
+            if tombstone > physical_offset
+        )
+        for topic in self._tombstones:
+            self._hot.set_slow(java.encode_utf8(topic), is_slow=False)
+        for _, topic in self._ahead:
+            self._hot.set_slow(java.encode_utf8(topic), is_slow=True)
+
+    def _pass_tombstones(self) -> None:
+        while self._ahead and self._ahead[0][0] <= self.dispatched_offset:
+            _, topic = self._ahead.pop(0)
+            self._hot.set_slow(java.encode_utf8(topic), is_slow=False)
 
     # Steps ------------------------------------------------------------------------------------
 
@@ -113,14 +155,26 @@ class Dispatcher:
         start = self.dispatched_offset
         if start >= limit:
             return False
+        while self._torn and self._torn[0].end <= start:
+            self._torn.popleft()
+        if self._torn and self._torn[0].physical_offset <= start:
+            torn = self._torn[0]
+            self._report(Hole(torn.physical_offset, torn.length, torn.reason))
+            self._block[state.DISPATCHED] = torn.end
+            return True
         file = self._commit_log.files.file_at(start)
         if file is None or not file.hold():
             self._step_over_gap(start, limit)
+            self._pass_tombstones()
             return True
+        stop = min([limit, start + STEP_BYTES, *(tombstone for tombstone, _ in self._ahead[:1])])
+        if self._torn:
+            stop = min(stop, self._torn[0].physical_offset)
         try:
-            self._dispatch_file(file, min(limit, start + STEP_BYTES), limit, now_ms)
+            self._dispatch_file(file, stop, limit, now_ms)
         finally:
             file.release()
+        self._pass_tombstones()
         return True
 
     def _step_over_gap(self, start: int, limit: int) -> None:
@@ -153,7 +207,7 @@ class Dispatcher:
                 self.put_light_units(self._record_at(block[state.STOP_ROW]))
             else:
                 data = hot.bytes_of_record(file.address + at)
-                if not self.provide(reason, data, now_ms):
+                if self._is_buried_record(data) or not self.provide(reason, data, now_ms):
                     self._dispatch_slowly(data, now_ms)
                     block[state.INPUT_POSITION] = at + len(data)
         block[state.DISPATCHED] = file.start + block[state.INPUT_POSITION]
@@ -187,11 +241,25 @@ class Dispatcher:
             row = queue.row
             row[state.QUEUE_MARKS] &= ~state.MARK_TOUCHED
             told, row[state.QUEUE_TOLD_OFFSET] = row[state.QUEUE_TOLD_OFFSET], queue.max_offset
+            if told == queue.max_offset:
+                continue  # what recovery dispatched is old
             for listener in self.listeners:
-                listener(queue.topic, queue.queue_id, told, queue.max_offset)
+                try:
+                    listener(queue.topic, queue.queue_id, told, queue.max_offset)
+                except Exception:  # noqa: BLE001 - whatever it is, it is the listener's
+                    # Others are told nevertheless, and dispatch goes on (anchors D28).
+                    self.listener_failures += 1
+                    _log.exception("a listener failed on %s/%d", queue.topic, queue.queue_id)
 
-    def forget(self, topic: str, physical_offset: int) -> None:
-        """Dispatch no message of a deleted topic that stands before ``physical_offset``."""
+    def _is_buried(self, topic: str, one: StoredMessage) -> bool:
+        """Whether a topic was deleted after it had got a message."""
+        return one.physical_offset < self._tombstones.get(topic, 0)
+
+    def _is_buried_record(self, data: bytes) -> bool:
+        if not self._tombstones:
+            return False
+        one = record.decode(data, check_crc=False)
+        return self._is_buried(one.topic, one)
 
     # What kernels stop for --------------------------------------------------------------------
 
@@ -231,6 +299,11 @@ class Dispatcher:
             return
         if self.is_strict:
             raise QueueGap(queue, one.queue_offset)
+        if queue.end_physical_offset <= self._commit_log.min_offset:
+            # Nothing is left of the messages before the gap, nor of those in it.
+            queue.reset()
+            queue.start_at(one.queue_offset)
+            return
         # Java reads every unit as a message. One that repeats the next is read twice, by a consumer
         # that must bear that anyway; any other filler would end, or break, a pull.
         missing = one.queue_offset - queue.max_offset
@@ -248,9 +321,10 @@ class Dispatcher:
 
     def _dispatch_slowly(self, data: bytes, now_ms: int) -> None:
         one = record.decode(data, check_crc=False)
-        queue = self._queues.make(one.topic, one.queue_id)
-        if flags.is_queued(one.sys_flag) and one.queue_offset > queue.max_offset:
-            self._fill_gap(one)
+        if flags.is_queued(one.sys_flag) and not self._is_buried(one.topic, one):
+            queue = self._queues.make(one.topic, one.queue_id)
+            if one.queue_offset > queue.max_offset:
+                self._fill_gap(one)
         self.put_slowly(one, now_ms)
 
     def put_slowly(self, one: StoredMessage, now_ms: int) -> None:
@@ -263,15 +337,21 @@ class Dispatcher:
         if self._block[state.INDEX_IS_ON] and not is_rolled_back:
             self._put_keys(one, now_ms)
         if flags.is_queued(one.sys_flag):
-            queue = self._queues.make(one.topic, one.queue_id)
-            if queue.max_offset == one.queue_offset:
-                unit = cq_unit.Unit(one.physical_offset, one.store_size, self._tags_code(one))
-                queue.append(unit)
+            self._put_unit(one)
             if self._block[state.HAS_LIGHT_QUEUES]:
                 self.put_light_units(one)
         self._block[state.LAST_PHYSICAL_OFFSET] = one.physical_offset
         self._block[state.LAST_STORE_TIMESTAMP] = one.store_timestamp
         self._block[state.DISPATCHED] = one.physical_offset + one.store_size
+
+    def _put_unit(self, one: StoredMessage) -> None:
+        if self._is_buried(one.topic, one):
+            return
+        queue = self._queues.make(one.topic, one.queue_id)
+        if queue.max_offset == one.queue_offset:
+            queue.make_room()
+            code = self._extended(queue, one, self._tags_code(one))
+            queue.append(cq_unit.Unit(one.physical_offset, one.store_size, code))
 
     def _put_keys(self, one: StoredMessage, now_ms: int) -> None:
         keys = self._keys(one)
@@ -282,6 +362,27 @@ class Dispatcher:
             # A crash or a full disk came among its entries.
             keys = keys[self._index.entries_of_last_record() :]
         self._index.put(keys, one.physical_offset, one.store_timestamp, now_ms)
+
+    def finish_keys(self, now_ms: int) -> None:
+        """Put what the index lacks of its last record: a crash may have come among its entries.
+
+        Raises:
+            DiskFull: There is no room.
+        """
+        last = self._index.end_physical_offset
+        data = self._commit_log.record(last) if last >= 0 else None
+        if data is not None and self._block[state.INDEX_IS_ON]:
+            self._put_keys(record.decode(data, check_crc=False), now_ms)
+
+    def _extended(self, queue: ConsumeQueue, one: StoredMessage, tags_code: int) -> int:
+        """Put the extension unit of a record; return what its unit holds in place of the code."""
+        if queue.extension is None or not self._is_extending:
+            return tags_code
+        bits = b""
+        if self.filter_bits is not None:
+            bits = self.filter_bits.of(one.topic, one.properties)
+        size = cq_unit.EXT_HEAD.size + len(bits)
+        return queue.extension.put(cq_unit.ExtUnit(size, tags_code, one.store_timestamp, bits))
 
     def _tags_code(self, one: StoredMessage) -> int:
         delay = one.properties.get(props.DELAY, "")
@@ -299,6 +400,8 @@ class Dispatcher:
             return
         code = self._tags_code(one)
         for topic, queue_id, queue_offset in light_queues_of(one):
+            if self._is_buried(topic, one):
+                continue
             queue = self._queues.make(topic, queue_id)
             if queue.is_fresh and queue_offset:
                 queue.start_at(queue_offset)

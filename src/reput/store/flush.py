@@ -13,12 +13,13 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from reput.errors import WriteFailed
 from reput.format.kernels import state
 from reput.store.checkpoint import CheckpointFile
 from reput.store.commit_log import CommitLog
-from reput.store.config import FlushDiskType, StoreConfig
+from reput.store.config import BrokerRole, FlushDiskType, StoreConfig
 from reput.store.consume_queue import ConsumeQueues
 from reput.store.hot_state import HotState
 from reput.store.incoming import PutResult, PutStatus
@@ -26,27 +27,56 @@ from reput.store.index_file import IndexFiles
 
 PAGE_BYTES = 4096
 _NEVER_MS = -(1 << 62)
+_CHECKPOINT_INTERVAL_MS = 1000
 
+_T = TypeVar("_T")
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _WrittenOut:
+    """Queues that were written out and wait for their sync."""
+
+    least_bytes: int
+    physical_offset: int
+    """Of the last record that was dispatched before."""
+    timestamp: int
+    """Store time of that record, ms."""
 
 
 @dataclass(slots=True)
 class PendingPut:
-    """A put that is in the log and waits for the disk."""
+    """A put that is in the log and waits for the disk, or for a slave."""
 
     stored: PutResult
     end_offset: int
     deadline_ms: int
-    """Monotonic."""
+    """When it waits no longer for the disk. Monotonic."""
+    slave_deadline_ms: int
+    """When it waits no longer for a slave. Monotonic."""
     result: PutResult | None = None
     """What the producer is told, once it is known."""
 
 
 class GroupCommit:
-    """The puts that wait for a sync, in the order of the log."""
+    """The puts that wait, in the order of the log.
 
-    def __init__(self, timeout_ms: int) -> None:
-        self._timeout_ms = timeout_ms
+    Under SYNC_FLUSH for the disk: all that wait at the moment of a sync share it. On a SYNC_MASTER
+    for a slave.
+
+    Args:
+        config: Who waits, and how long.
+    """
+
+    def __init__(self, config: StoreConfig) -> None:
+        self._config = config
+        self._needs_disk = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self._needs_slave = config.broker_role is BrokerRole.SYNC_MASTER
+        self.is_needed = self._needs_disk or self._needs_slave
+        """Whether puts wait at all."""
+        self.slave_offset: int | None = None
+        """Physical offset up to which a slave has the log, as replication reports it; None while no
+        slave is connected."""
         self._waiting: deque[PendingPut] = deque()
 
     def __len__(self) -> int:
@@ -54,25 +84,55 @@ class GroupCommit:
 
     def add(self, stored: PutResult, monotonic_ms: int) -> PendingPut:
         """Let a put wait."""
-        pending = PendingPut(stored, stored.end_offset, monotonic_ms + self._timeout_ms)
+        pending = PendingPut(
+            stored,
+            stored.end_offset,
+            monotonic_ms + self._config.sync_flush_timeout,
+            monotonic_ms + self._config.slave_timeout,
+        )
         self._waiting.append(pending)
         return pending
 
     def settle(
         self, flushed_offset: int, monotonic_ms: int, *, has_failed: bool = False
     ) -> list[PendingPut]:
-        """End the waiting of those that are durable, and of those that waited too long."""
+        """End the waiting of those that are where they should be, and of those that are late."""
         settled = []
         while self._waiting:
             first = self._waiting[0]
-            if first.end_offset <= flushed_offset:
-                first.result = first.stored
-            elif has_failed or first.deadline_ms <= monotonic_ms:
-                first.result = first.stored._replace(status=PutStatus.FLUSH_DISK_TIMEOUT)
-            else:
+            first.result = self.judge(
+                first.stored,
+                flushed_offset,
+                is_late=has_failed or first.deadline_ms <= monotonic_ms,
+                is_late_for_slave=has_failed or first.slave_deadline_ms <= monotonic_ms,
+            )
+            if first.result is None:
                 break
             settled.append(self._waiting.popleft())
         return settled
+
+    def judge(
+        self, stored: PutResult, flushed_offset: int, *, is_late: bool, is_late_for_slave: bool
+    ) -> PutResult | None:
+        """Return what the producer of a stored message is told; None while it must wait.
+
+        A slave's part comes last, as in Java: it overrides the disk's.
+        """
+        end = stored.end_offset
+        status = PutStatus.PUT_OK
+        if self._needs_disk and end > flushed_offset:
+            if not is_late:
+                return None
+            status = PutStatus.FLUSH_DISK_TIMEOUT
+        if self._needs_slave:
+            slave_offset = self.slave_offset
+            if slave_offset is None or end - slave_offset > self._config.ha_slave_fallbehind_max:
+                status = PutStatus.SLAVE_NOT_AVAILABLE
+            elif end > slave_offset:
+                if not is_late_for_slave:
+                    return None
+                status = PutStatus.FLUSH_SLAVE_TIMEOUT
+        return stored if status is PutStatus.PUT_OK else stored._replace(status=status)
 
 
 class Flusher:
@@ -105,6 +165,8 @@ class Flusher:
         self.is_sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self.failure: WriteFailed | None = None
         """The sync or commit that failed, after which nothing is known to be durable."""
+        self._written_out: _WrittenOut | None = None
+        self._committed_timestamp = 0
         self._committed_ms = self._flushed_ms = _NEVER_MS
         self._checked_ms = self._queues_ms = self._queues_full_ms = _NEVER_MS
         self._checkpoint_ms = _NEVER_MS
@@ -119,17 +181,18 @@ class Flusher:
         Raises:
             WriteFailed: The disk failed, now or before.
         """
-        timestamp = self._block[state.LOG_TIMESTAMP]
+        is_direct = self._commit_log.pool is None
+        timestamp = self._block[state.LOG_TIMESTAMP] if is_direct else self._committed_timestamp
         self._guard(self._commit_log.flush)
         if timestamp:
             self._checkpoint.advance(physical_timestamp=timestamp)
         return self._commit_log.flushed_offset
 
-    def _guard(self, action: Callable[[], object]) -> None:
+    def _guard(self, action: Callable[[], _T]) -> _T:
         if self.failure is not None:
             raise self.failure
         try:
-            action()
+            return action()
         except WriteFailed as error:
             self.failure = error
             _log.critical("the store takes no more puts: %s", error)
@@ -141,47 +204,98 @@ class Flusher:
         Raises:
             WriteFailed: The disk failed; unlike a sync it can be tried again.
         """
-        return self._commit_log.commit()
+        timestamp = self._block[state.LOG_TIMESTAMP]
+        committed = self._commit_log.commit()
+        self._committed_timestamp = timestamp
+        return committed
 
     # Queues and index -------------------------------------------------------------------------
 
-    def flush_queues(self, least_bytes: int = 0) -> None:
-        """Write out queues and sync those files that have ``least_bytes`` or more to be synced.
+    def write_out_queues(self, least_bytes: int = 0) -> None:
+        """Write out queues; the next ``sync_queues`` makes them durable. For the writer's thread.
 
-        With 0 everything, the index too, and the checkpoint is told.
+        Args:
+            least_bytes: Sync only files with as much to be synced. With 0 all of them, and the
+                index, and then the checkpoint says so.
 
         Raises:
-            WriteFailed: The disk failed; it can be tried again, as all of it follows from the log.
+            WriteFailed: The disk failed; also ``DiskFull``. It can be tried again.
         """
-        physical_offset = self._block[state.LAST_PHYSICAL_OFFSET]
-        timestamp = self._block[state.LAST_STORE_TIMESTAMP]
+        written = _WrittenOut(
+            least_bytes,
+            self._block[state.LAST_PHYSICAL_OFFSET],
+            self._block[state.LAST_STORE_TIMESTAMP],
+        )
         self._queues.write_out()
-        self._queues.sync(least_bytes)
-        if least_bytes:
-            return
-        index_timestamp = self._index.sync()
-        if timestamp:
+        self._sync_later(written)
+
+    def sync_queues(self) -> bool:
+        """Make durable what was written out; return whether there was anything.
+
+        Raises:
+            WriteFailed: The disk failed, now or before. What it lost follows from the log, but only
+                recovery can tell.
+        """
+        written, self._written_out = self._written_out, None
+        if written is None:
+            return False
+        if not written.least_bytes:
+            # Recovery takes what is before the queues' offset for synced, in the log too.
+            self.flush_log()
+        self._guard(lambda: self._queues.sync(written.least_bytes))
+        index_timestamp = 0 if written.least_bytes else self._guard(self._index.sync)
+        if not written.least_bytes and written.timestamp:
             self._checkpoint.advance(
-                queue_timestamp=timestamp, queue_physical_offset=physical_offset
+                queue_timestamp=written.timestamp, queue_physical_offset=written.physical_offset
             )
         if index_timestamp:
             self._checkpoint.advance(index_timestamp=index_timestamp)
+        return True
+
+    def _sync_later(self, written: _WrittenOut) -> None:
+        if self._written_out is None or self._written_out.least_bytes >= written.least_bytes:
+            self._written_out = written
 
     # Steps ------------------------------------------------------------------------------------
 
-    def step(self, now_ms: int) -> bool:
-        """Do what is due; return whether anything was.
+    def step_memory(self, now_ms: int) -> bool:
+        """Do what is due and needs the writer's thread; return whether anything was.
 
         Args:
             now_ms: Monotonic time.
+
+        Raises:
+            WriteFailed: There was no room for queues; also ``DiskFull``.
+        """
+        config = self._config
+        if self._queues_full_ms == _NEVER_MS:
+            self._queues_full_ms = self._queues_ms = now_ms
+        if now_ms - self._queues_full_ms >= config.flush_consume_queue_thorough_interval:
+            self._queues_full_ms = self._queues_ms = now_ms
+            self.write_out_queues()
+            return True
+        if now_ms - self._queues_ms >= config.flush_interval_consume_queue:
+            self._queues_ms = now_ms
+            self.write_out_queues(config.flush_consume_queue_least_pages * PAGE_BYTES or 1)
+            return True
+        return False
+
+    def step_disk(self, now_ms: int) -> bool:
+        """Do what is due and waits for the disk; may run in a worker thread beside the writer.
+
+        Args:
+            now_ms: Monotonic time.
+
+        Returns:
+            Whether anything was due.
 
         Raises:
             WriteFailed: The disk failed.
         """
         did = self._step_commit(now_ms)
         did = self._step_log(now_ms) or did
-        did = self._step_queues(now_ms) or did
-        if now_ms - self._checkpoint_ms >= 1000:
+        did = self.sync_queues() or did
+        if now_ms - self._checkpoint_ms >= _CHECKPOINT_INTERVAL_MS:
             self._checkpoint_ms = now_ms
             self._checkpoint.flush()
         return did
@@ -205,8 +319,9 @@ class Flusher:
     def _step_log(self, now_ms: int) -> bool:
         config = self._config
         waiting = self._commit_log.readable_offset - self._commit_log.flushed_offset
-        if not waiting:
+        if not waiting or self._flushed_ms == _NEVER_MS:
             self._flushed_ms = now_ms  # nothing has waited: its age counts from now (anchors D29)
+        if not waiting:
             return False
         if self.is_sync:
             self.flush_log()
@@ -222,21 +337,6 @@ class Flusher:
         self._flushed_ms = now_ms
         return True
 
-    def _step_queues(self, now_ms: int) -> bool:
-        config = self._config
-        if now_ms - self._queues_full_ms >= config.flush_consume_queue_thorough_interval:
-            if self._queues_full_ms == _NEVER_MS:
-                self._queues_full_ms = self._queues_ms = now_ms
-                return False
-            self._queues_full_ms = self._queues_ms = now_ms
-            self.flush_queues()
-            return True
-        if now_ms - self._queues_ms >= config.flush_interval_consume_queue:
-            self._queues_ms = now_ms
-            self.flush_queues(config.flush_consume_queue_least_pages * PAGE_BYTES or 1)
-            return True
-        return False
-
     def flush_all(self) -> None:
         """Make everything durable, as before a clean end.
 
@@ -245,5 +345,6 @@ class Flusher:
         """
         self.commit()
         self.flush_log()
-        self.flush_queues()
+        self.write_out_queues()
+        self.sync_queues()
         self._checkpoint.flush()

@@ -47,5 +47,7 @@ class FolderLock:
             ) from error
 
     def release(self) -> None:
-        """Let others in."""
-        os.close(self._descriptor)
+        """Let others in; nothing if they are."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)

@@ -18,7 +18,6 @@ from reput.store.index_file import SLACK_MS, IndexFiles
 from reput.store.reader import END_OF_TIME_MS, Boundary
 
 _BUFFER_BYTES = 512 * 1024
-_SCANNED_UNITS_MIN = 16_000 // cq_unit.SIZE
 
 
 class GetStatus(enum.Enum):
@@ -119,7 +118,11 @@ class Getter:
         self._keeps_offsets = (
             config.broker_role is BrokerRole.SLAVE and not config.offset_check_in_slave
         )
-        self._buffer = np.empty(_BUFFER_BYTES, np.uint8)
+        self._make_buffer(_BUFFER_BYTES)
+
+    def _make_buffer(self, size: int) -> None:
+        self._buffer = np.empty(size, np.uint8)
+        self._buffer_address = hot.address_of(self._buffer)
 
     # By queue ---------------------------------------------------------------------------------
 
@@ -157,7 +160,7 @@ class Getter:
             return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, high, low, high)
         if queue_offset > high:
             return self._empty(GetStatus.OFFSET_OVERFLOW_BADLY, queue, queue_offset, high)
-        count = max(_SCANNED_UNITS_MIN, max_count)
+        count = max(self._config.max_filter_message_size // cq_unit.SIZE, max_count)
         address, found = queue.units_at(queue_offset, count)
         if not found:
             following = min(queue.following_file(queue_offset), high)
@@ -184,32 +187,32 @@ class Getter:
         tags_codes: Sequence[int],
     ) -> GetResult:
         block = self._block
-        codes = np.array(tags_codes, np.int64) if tags_codes else _NO_CODES
         block[state.RESULT_LAST_OFFSET] = 0
+        block[state.PULL_UNITS] = address
+        block[state.PULL_UNIT_COUNT] = found
+        block[state.PULL_QUEUE_OFFSET] = -1 if queue.is_light else queue_offset
+        block[state.PULL_BUFFER] = self._buffer_address
+        block[state.PULL_ROOM] = len(self._buffer)
+        block[state.PULL_COUNT_MAX] = max_count
+        block[state.PULL_CODE_COUNT] = len(tags_codes)
+        if tags_codes:
+            codes = np.array(tags_codes, np.int64)
+            block[state.PULL_CODES] = hot.address_of(codes)
         while True:
-            hot.pull(
-                self._hot.address,
-                address,
-                found,
-                -1 if queue.is_light else queue_offset,
-                hot.address_of(self._buffer),
-                len(self._buffer),
-                max_count,
-                hot.address_of(codes),
-                len(tags_codes),
-            )
+            hot.pull(self._hot.argument)
             stop = block[state.STOP]
             if stop == state.STOP_UNMAPPED:
                 self._commit_log.map_file(block[state.RESULT_LAST_OFFSET])
             elif stop == state.STOP_BUFFER and not block[state.RESULT_COUNT]:
-                needed = self._size_of_next(address)
-                self._buffer = np.empty(needed, np.uint8)
+                self._make_buffer(self._size_of_next(address))
+                block[state.PULL_BUFFER] = self._buffer_address
+                block[state.PULL_ROOM] = len(self._buffer)
             else:
                 break
         count = block[state.RESULT_COUNT]
-        data = hot.bytes_at(hot.address_of(self._buffer), block[state.RESULT_BYTES])
+        data = hot.bytes_at(self._buffer_address, block[state.RESULT_BYTES])
         if len(self._buffer) > _BUFFER_BYTES:
-            self._buffer = np.empty(_BUFFER_BYTES, np.uint8)
+            self._make_buffer(_BUFFER_BYTES)
         return self._result(
             queue,
             queue_offset,
@@ -401,7 +404,7 @@ class Getter:
             begin_ms: Store time from.
             end_ms: Store time to, inclusive.
         """
-        max_count = min(max_count, self._config.max_msgs_num_batch)
+        max_count = max(min(max_count, self._config.max_msgs_num_batch), 0)
         found: list[tuple[int, bytes]] = []
         index_key = index_entry.key_of(topic, key)
         for physical_offset in self._index.newest_first(index_key, begin_ms - SLACK_MS, end_ms):
@@ -421,6 +424,3 @@ class Getter:
 
 def _in_order(found: list[tuple[int, bytes]]) -> list[bytes]:
     return [data for _, data in sorted(found)]
-
-
-_NO_CODES = np.zeros(1, np.int64)

@@ -98,6 +98,8 @@ class HotState:
         self._is_slow = is_slow
         self._block = np.zeros(state.BLOCK_WORDS, np.int64)
         self.address = hot.address_of(self._block)
+        self.argument = hot.Address(self.address)
+        """The address as short kernels take it."""
         self.block: Words = self._block.data
         self._topic_rows = _Rows(state.TOPIC_WORDS)
         self._queue_rows = _Rows(state.QUEUE_WORDS)
@@ -134,15 +136,24 @@ class HotState:
         if found is None:
             address, words = self._topic_rows.take()
             found = self._topics[name] = TopicRow(address, words, name)
-            if self._is_slow:
-                words[state.TOPIC_KIND] = state.KIND_SLOW
-            elif name == names.SCHEDULE_TOPIC.encode():
-                words[state.TOPIC_KIND] = state.KIND_SCHEDULE
+            words[state.TOPIC_KIND] = self._kind(name)
             if 2 * len(self._topics) > len(self._slots):
                 self._rehash(4 * len(self._slots))
             else:
                 self._enter(found)
         return found
+
+    def _kind(self, name: bytes) -> int:
+        if self._is_slow:
+            return state.KIND_SLOW
+        is_schedule = name == names.SCHEDULE_TOPIC.encode()
+        return state.KIND_SCHEDULE if is_schedule else state.KIND_PLAIN
+
+    def set_slow(self, name: bytes, *, is_slow: bool) -> None:
+        """Let kernels leave a topic to Python for a while; nothing if it has no row."""
+        row = self._topics.get(name)
+        if row is not None:
+            row.words[state.TOPIC_KIND] = state.KIND_SLOW if is_slow else self._kind(name)
 
     def drop_topic(self, name: bytes) -> None:
         """Forget a topic whose queues are dropped."""
@@ -209,8 +220,9 @@ class HotState:
         self.block[state.TOUCHED_COUNT] = 0
         return rows
 
-    def forget_touched(self, addresses: set[int]) -> None:
-        """Take rows off that list, marks included, before they are dropped."""
+    def take_off_lists(self, addresses: set[int]) -> None:
+        """Take rows off both lists before they are dropped; the caller clears their marks."""
+        self.set_dirty_rows([one for one in self.dirty_rows() if one not in addresses])
         kept = [one for one in self.take_touched_rows() if one not in addresses]
         self._touched[: len(kept)] = kept
         self.block[state.TOUCHED_COUNT] = len(kept)

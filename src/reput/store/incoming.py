@@ -211,18 +211,31 @@ def with_properties(message: IncomingMessage, properties: dict[str, str]) -> Inc
     """Return a message with other properties.
 
     Raises:
-        Refused: They take more bytes than a record has for them.
+        Refused: They take more bytes than a record has for them, or hold a separator.
     """
     try:
         return dataclasses.replace(message, property_bytes=props.encode(properties))
     except ValueError as error:
-        raise Refused(PutStatus.PROPERTIES_SIZE_EXCEEDED, str(error)) from error
+        size = sum(len(java.encode_utf8(name + value)) + 2 for name, value in properties.items())
+        is_long = size > props.LENGTH_MAX
+        status = PutStatus.PROPERTIES_SIZE_EXCEEDED if is_long else PutStatus.MESSAGE_ILLEGAL
+        raise Refused(status, str(error)) from error
 
 
 def with_crc_room(message: IncomingMessage) -> IncomingMessage:
-    """Return a message whose properties end with a ``__CRC32#`` without its digits."""
+    """Return a message whose properties end with a ``__CRC32#`` without its digits.
+
+    Raises:
+        Refused: There is no room for it (anchors D22).
+    """
     room = record.CRC_PROPERTY_PREFIX + b"0" * 10 + props.PROPERTY_SEPARATOR.encode()
     property_bytes = props.append(message.property_bytes, room)
+    if len(property_bytes) > props.LENGTH_MAX:
+        raise Refused(
+            PutStatus.PROPERTIES_SIZE_EXCEEDED,
+            f"properties take {len(property_bytes)} bytes with {props.CRC32}; "
+            f"allowed: {props.LENGTH_MAX}",
+        )
     return dataclasses.replace(message, property_bytes=property_bytes)
 
 

@@ -10,20 +10,27 @@ an error and not a signal.
 """
 
 import datetime
+import itertools
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from reput.errors import CorruptRecord, StoreUnavailable
 from reput.format import index_entry
 from reput.format.kernels import hot, hot_twin, state
 from reput.store import paths
 from reput.store.config import StoreConfig
 from reput.store.disk import Disk
+from reput.store.files import LocalFolder
 from reput.store.hot_state import HotState
+from reput.store.index_view import IndexFileView
 from reput.store.mapped_file import MappedFile
 
 SLACK_MS = 1000
 """Entry times are whole seconds: a search begins this much earlier (anchors D8)."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -47,6 +54,7 @@ class IndexFiles:
     """
 
     def __init__(self, root: str, config: StoreConfig, hot_state: HotState, disk: Disk) -> None:
+        self._root = root
         self._folder = f"{root}/{paths.INDEX}"
         self._disk = disk
         self._block = hot_state.block
@@ -70,41 +78,112 @@ class IndexFiles:
     def load(self) -> None:
         """Find the files; the last one becomes current.
 
+        A file that is cut, or contradicts its own header, is deleted with those behind it: their
+        entries follow from the log.
+
         Raises:
             StoreUnavailable: A file has another size than configured.
         """
+        sizes = self._sizes()
+        self._refuse_other_sizes(sizes)
+        is_broken = False
+        for name, size in sizes.items():
+            path = f"{self._folder}/{name}"
+            one = self._open(name) if size == self._size and not is_broken else None
+            is_empty = size == 0 or (one is not None and one.header.next_entry <= 1)
+            if one is not None and not is_empty and self._is_whole(one):
+                self._files.append(one)
+                continue
+            if not is_empty:
+                _log.warning("%s is damaged, or behind one that is; it is made anew", path)
+                is_broken = True
+            if one is not None:
+                one.file.close()
+            self._disk.unlink(path)
+        if len(self._files) < len(sizes):
+            self._disk.sync_folder(self._folder)
+        if self._files:
+            self._enter_last()
+
+    def _sizes(self) -> dict[str, int]:
         try:
             found = {one.name: one.stat().st_size for one in Path(self._folder).iterdir()}
         except FileNotFoundError:
-            found = {}
-        for name in sorted(filter(paths.is_index_name, found)):
-            path = f"{self._folder}/{name}"
-            if found[name] == 0:
-                self._disk.unlink(path)  # a crash came between its making and its size
-                continue
-            file = MappedFile.open(
-                path, 0, self._size, self._disk, size_key="maxHashSlotNum and maxIndexNum"
-            )
-            header = index_entry.unpack_header(file.read(0, index_entry.HEADER.size))
-            self._files.append(_File(name, file, header))
-        if self._files:
-            self._resume(self._files[-1])
-            if len(self._files) > 1:
-                self.timestamp_of_full = self._files[-2].header.end_timestamp
+            return {}
+        return {name: found[name] for name in sorted(filter(paths.is_index_name, found))}
+
+    def _refuse_other_sizes(self, sizes: dict[str, int]) -> None:
+        """Refuse files of other sizes, unless they were cut."""
+        folder = LocalFolder(self._root, Path(self._root))
+        others = {name: size for name, size in sizes.items() if size not in (0, self._size)}
+        for name, size in others.items():
+            try:
+                is_cut = IndexFileView(folder, name, size, 0).slot_count == 0
+            except CorruptRecord:
+                is_cut = True
+            if size > self._size or not is_cut:
+                raise StoreUnavailable(
+                    f"{self._folder}/{name} has {size} bytes, but with maxHashSlotNum="
+                    f"{self._slot_count} and maxIndexNum={self._entry_max} it has {self._size}; "
+                    "set them to what the file was made with"
+                )
+
+    def _open(self, name: str) -> _File:
+        file = MappedFile.open(f"{self._folder}/{name}", 0, self._size, self._disk)
+        header = index_entry.unpack_header(file.read(0, index_entry.HEADER.size))
+        return _File(name, file, header)
+
+    def _is_whole(self, one: _File) -> bool:
+        """Whether the first and the last entry are where, and what, the header says."""
+        header = one.header
+        if not 1 < header.next_entry <= self._entry_max:
+            return False
+        first, last = (self._entry(one.file, number) for number in (1, header.next_entry - 1))
+        slot = index_entry.slot_position(last.key_hash % self._slot_count)
+        (newest,) = index_entry.SLOT.unpack(one.file.read(slot, index_entry.SLOT.size))
+        return (
+            first.physical_offset == header.begin_physical_offset
+            and last.physical_offset == header.end_physical_offset
+            and int(newest) >= header.next_entry - 1
+        )
+
+    def _entry(self, file: MappedFile, number: int) -> index_entry.Entry:
+        # Not by ``read``: the current file's map is ahead of what it knows to be written.
+        is_held = file.hold()
+        assert is_held, f"{file.path} is closed"
+        at = file.address + index_entry.entry_position(number, self._slot_count)
+        data = hot.bytes_at(at, index_entry.ENTRY.size)
+        file.release()
+        return index_entry.unpack_entry(data, 0)
+
+    def _is_full(self, one: _File) -> bool:
+        return one.header.next_entry >= self._entry_max
+
+    def _enter_last(self) -> None:
+        """Make the last file current. If it is full, the next entry makes a new one."""
+        full = [one.header.end_timestamp for one in self._files if self._is_full(one)]
+        self.timestamp_of_full = full[-1] if full else 0
+        last = self._files[-1]
+        if not self._is_full(last):
+            self._resume(last)
+            return
+        self._enter(last.file, last.header)
+        block = self._block
+        block[state.INDEX_NEXT] = last.header.next_entry
+        block[state.INDEX_SLOTS_USED] = last.header.slots_used
+        block[state.INDEX_LIMIT] = 0
 
     def _resume(self, last: _File) -> None:
         header = last.header
-        last.file.cut(index_entry.entry_position(max(header.next_entry, 1), self._slot_count))
+        last.file.cut(index_entry.entry_position(header.next_entry, self._slot_count))
         self._enter(last.file, header)
         block = self._block
-        block[state.INDEX_NEXT] = max(header.next_entry, 1)
+        block[state.INDEX_NEXT] = header.next_entry
         block[state.INDEX_SLOTS_USED] = header.slots_used
-        if header.next_entry <= 1:
-            block[state.INDEX_END_OFFSET] = max(header.end_physical_offset, 0) or -1
 
     def _enter(self, file: MappedFile, header: index_entry.Header) -> None:
         block = self._block
-        block[state.INDEX_ADDRESS] = file.address
+        block[state.INDEX_ADDRESS] = file.write_address  # 0 for a full file, which is only read
         block[state.INDEX_NEXT] = 1
         block[state.INDEX_SLOTS_USED] = 0
         block[state.INDEX_BEGIN_TIMESTAMP] = header.begin_timestamp
@@ -156,6 +235,7 @@ class IndexFiles:
             DiskFull: There is no room for a new file; the old one stays current.
         """
         old = self._files[-1]
+        hot_twin.write_index_header(self._block_address)  # it lacks those put since the last call
         header = self._header()
         seed = index_entry.Header(
             header.end_timestamp,
@@ -210,62 +290,51 @@ class IndexFiles:
         """Physical offset of the last record that is indexed; -1 if none is."""
         return self._block[state.INDEX_END_OFFSET]
 
-    @property
-    def has_files(self) -> bool:
-        """Whether there is any file."""
-        return bool(self._files)
-
-    def drop_unproven(self, timestamp_ms: int, log_end: int) -> int:
+    def drop_unproven(self, timestamp_ms: int | None, log_end: int) -> None:
         """Delete files that are not known to be on disk, or reach beyond the end of the log.
 
+        Entries must be put again from ``end_physical_offset`` on (anchors D7).
+
         Args:
-            timestamp_ms: What the checkpoint says of full files.
-            log_end: Physical offset where the log ends.
-
-        Returns:
-            Where the first of them began, from where their entries must be put again (anchors D7);
-            ``log_end`` if there was none.
+            timestamp_ms: What the checkpoint says of full files; None if all files are proven.
+            log_end: Physical offset where the log ends (anchors D35).
         """
-        start = log_end
-        while self._files and (
-            self._block[state.INDEX_END_TIMESTAMP] > timestamp_ms
-            or self._block[state.INDEX_END_OFFSET] >= log_end
-        ):
-            if self._block[state.INDEX_NEXT] > 1:
-                start = min(start, self._block[state.INDEX_BEGIN_OFFSET])
-            self._drop_last()
-        return start
-
-    def _drop_last(self) -> None:
-        last = self._files.pop()
-        last.file.destroy(now_ms=0)
+        kept = len(self._files) if timestamp_ms is None else self._count_proven(timestamp_ms)
+        while kept and self._files[kept - 1].header.end_physical_offset >= log_end:
+            kept -= 1
+        if kept == len(self._files):
+            return
+        while len(self._files) > kept:
+            self._files.pop().file.destroy(now_ms=0)
         self._disk.sync_folder(self._folder)
         block = self._block
         block[state.INDEX_ADDRESS] = 0
         block[state.INDEX_END_OFFSET] = -1
         block[state.INDEX_NEXT] = 0
+        self.timestamp_of_full = 0
         if self._files:
-            # A full file: nothing goes into it, and the next record makes a new one.
-            before = self._files[-1]
-            self._enter(before.file, before.header)
-            block[state.INDEX_NEXT] = before.header.next_entry
-            block[state.INDEX_SLOTS_USED] = before.header.slots_used
-            block[state.INDEX_LIMIT] = 0
-            if before.header.next_entry < self._entry_max:
-                self._resume(before)
+            self._enter_last()
+
+    def _count_proven(self, timestamp_ms: int) -> int:
+        """Count the files that were full and durable when the checkpoint got its index time.
+
+        It is the end time of the last of them. That others are not newer proves nothing: a clock
+        may have gone back, and many records have the same time.
+        """
+        full = itertools.takewhile(self._is_full, self._files)
+        ends = [one.header.end_timestamp for one in full]
+        if timestamp_ms in ends:
+            return ends.index(timestamp_ms) + 1
+        return sum(1 for _ in itertools.takewhile(lambda end: end < timestamp_ms, ends))
 
     def entries_of_last_record(self) -> int:
-        """Count the entries at the end of the current file that belong to its last record."""
-        block = self._block
+        """Count the entries of the record that was indexed last."""
         count = 0
-        number = block[state.INDEX_NEXT] - 1
-        while number >= 1:
-            at = block[state.INDEX_ADDRESS] + index_entry.entry_position(number, self._slot_count)
-            entry = index_entry.unpack_entry(hot.bytes_at(at, index_entry.ENTRY.size), 0)
-            if entry.physical_offset != block[state.INDEX_END_OFFSET]:
-                break
-            count += 1
-            number -= 1
+        for file, header in self._newest_first():
+            for number in range(header.next_entry - 1, 0, -1):
+                if self._entry(file, number).physical_offset != self.end_physical_offset:
+                    return count
+                count += 1
         return count
 
     # Lookups ----------------------------------------------------------------------------------
@@ -326,9 +395,9 @@ class IndexFiles:
         May run in a worker thread.
         """
         timestamp = self.timestamp_of_full
-        full, self._full_unsynced = self._full_unsynced, []
-        for file in full:
-            file.flush()
+        while self._full_unsynced:
+            self._full_unsynced[0].flush()
+            self._full_unsynced.pop(0)
         if self._files:
             last = self._files[-1].file
             # Entries land anywhere in the slots: that more was put says nothing of the old bytes.
@@ -339,11 +408,18 @@ class IndexFiles:
         return timestamp
 
     def delete_before(self, log_min: int) -> int:
-        """Delete files, but the last, whose records are all gone from the log; return how many."""
+        """Delete files, but the last, whose records are all gone from the log; return how many.
+
+        Raises:
+            WriteFailed: One cannot be deleted, or not for good; it can be tried again.
+        """
         deleted = 0
         while len(self._files) > 1 and self._files[0].header.end_physical_offset < log_min:
-            self._files.pop(0).file.destroy(now_ms=0)
+            self._files[0].file.destroy(now_ms=0)
+            self._files.pop(0)
             deleted += 1
+        if deleted:
+            self._disk.sync_folder(self._folder)
         return deleted
 
     def close(self) -> None:

@@ -247,6 +247,11 @@ class MappedFileQueue:
         self._destroy(file, now_ms, forced_after_ms)
         return file
 
+    @property
+    def has_hanging(self) -> bool:
+        """Whether a deleted file is still held, so that the disk has not got its room back."""
+        return any(file.address for file in self._hanging)
+
     def step(self, now_ms: int, forced_after_ms: int = FORCED_AFTER_MS) -> bool:
         """Try again to give back the room of deleted files; return whether one was.
 

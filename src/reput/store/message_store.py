@@ -12,14 +12,16 @@ This is the façade; what it does is told in ``putting``, ``dispatch``, ``flush`
 """
 
 import dataclasses
+import logging
 import os
-from collections.abc import Sequence
-from typing import Self
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Self
 
 from reput.clock import Clock, SystemClock
 from reput.errors import WriteFailed
+from reput.format import names
 from reput.format.kernels import state
-from reput.store import paths
+from reput.store import config_tables, paths
 from reput.store.checkpoint import CheckpointFile
 from reput.store.commit_log import CommitLog
 from reput.store.config import BrokerRole, StoreConfig
@@ -37,6 +39,12 @@ from reput.store.putting import Putter
 from reput.store.reader import END_OF_TIME_MS, Boundary, refuse_rocksdb
 from reput.store.recovery import Progress, QueueSummary, Recovery, RecoveryReport
 from reput.store.retention import Retention
+from reput.store.tombstones import Tombstones
+
+if TYPE_CHECKING:
+    from reput.store.filter_bits import Filters
+
+_log = logging.getLogger(__name__)
 
 
 class MessageStore:
@@ -56,18 +64,38 @@ class MessageStore:
         self._block = self._hot.block
         self.log = CommitLog(config, self._hot, disk)
         self.queues = ConsumeQueues(
-            self.root, config.mapped_file_size_consume_queue, self._hot, disk
+            self.root,
+            config.mapped_file_size_consume_queue,
+            self._hot,
+            disk,
+            ext_file_size=config.mapped_file_size_consume_queue_ext
+            if config.enable_consume_queue_ext
+            else 0,
         )
         self.index = IndexFiles(self.root, config, self._hot, disk)
         self.checkpoint = CheckpointFile(f"{self.root}/{paths.CHECKPOINT}", disk)
-        self.dispatcher = Dispatcher(config, self._hot, self.log, self.queues, self.index)
+        self._tombstones = Tombstones(self.root, disk)
+        self.dispatcher = Dispatcher(
+            config, self._hot, self.log, self.queues, self.index, self._tombstones.by_topic
+        )
         self.flusher = Flusher(
             config, self._hot, self.log, self.queues, self.index, self.checkpoint
         )
-        self.retention = Retention(config, disk, self.log, self.queues, self.index)
+        self.retention = Retention(
+            config,
+            disk,
+            self.log,
+            self.queues,
+            self.index,
+            dispatcher=self.dispatcher,
+            flusher=self.flusher,
+            checkpoint=self.checkpoint,
+            tombstones=self._tombstones,
+            consumer_offsets=lambda: config_tables.consumer_offsets(open_folder(self.root)),
+        )
         self._putter = Putter(config, clock, self._hot, self.log, self.queues, self.dispatcher)
         self._getter = Getter(config, self._hot, self.log, self.queues, self.index)
-        self._waiting = GroupCommit(config.sync_flush_timeout)
+        self._waiting = GroupCommit(config)
         self.recovery: RecoveryReport
         """What opening it found and did."""
         self._is_open = False
@@ -82,6 +110,7 @@ class MessageStore:
         *,
         clock: Clock | None = None,
         disk: Disk | None = None,
+        filters: "Filters | None" = None,
         progress: Progress = lambda what, done, total: None,
     ) -> Self:
         """Open a store folder, made if need be, and bring it into order.
@@ -91,6 +120,7 @@ class MessageStore:
             config: Sizes, paces, limits; RocketMQ's defaults.
             clock: What the time is.
             disk: What writes; tests replace it.
+            filters: The groups' SQL filters, for ``enableCalcFilterBitMap``.
             progress: Told how far recovery is.
 
         Raises:
@@ -107,6 +137,11 @@ class MessageStore:
             for folder in config.commit_log_folders:
                 disk.make_folder(folder)
             store = cls(config, clock or SystemClock(), disk, lock)
+            if filters is not None and config.enable_calc_filter_bit_map:
+                # Not at the top: compiling filters takes a library that takes long to import.
+                from reput.store.filter_bits import FilterBits
+
+                store.dispatcher.filter_bits = FilterBits(filters)
             store._start(progress)
         except BaseException:
             lock.release()
@@ -126,13 +161,15 @@ class MessageStore:
             index=self.index,
             checkpoint=self.checkpoint,
             dispatcher=self.dispatcher,
+            tombstones=self._tombstones,
         )
         try:
+            recovery.load()
+            self._write_abort()
             self.recovery = recovery.run(self._clock.now_ms(), progress)
             is_live = not self.flusher.is_sync and self.log.pool is None
             self._block[state.IS_LIVE] = is_live
             self._set_limits()
-            self._write_abort()
         except BaseException:
             self._let_go()
             raise
@@ -149,15 +186,19 @@ class MessageStore:
         block[state.COUNT_ON_DISK_MAX] = config.max_transfer_count_on_message_in_disk
 
     def _write_abort(self) -> None:
+        # Renamed into place: at no moment is a store that crashed without it.
         path = f"{self.root}/{paths.ABORT}"
+        draft = path + paths.DRAFT_SUFFIX
         text = str(os.getpid()).encode()
-        self._disk.unlink(path)
-        descriptor = self._disk.create(path, len(text))
+        self._disk.unlink(draft)
+        descriptor = self._disk.create(draft, len(text))
         try:
-            self._disk.write(descriptor, path, 0, text)
-            self._disk.sync_file(descriptor, path)
+            self._disk.write(descriptor, draft, 0, text)
+            self._disk.sync_file(descriptor, draft)
         finally:
             os.close(descriptor)
+        self._disk.rename(draft, path)
+        self._disk.sync_folder(self.root)
 
     def _refusal(self) -> str:
         if not self._is_open:
@@ -227,8 +268,8 @@ class MessageStore:
             now_ms: Its store time; the clock's.
         """
         result = self._putter.put(message, now_ms)
-        if self.flusher.is_sync and message.waits and result.status is PutStatus.PUT_OK:
-            return self._sync_puts([result])[0]
+        if self._waiting.is_needed and message.waits and result.status is PutStatus.PUT_OK:
+            return self._finish_puts([result])[0]
         return result
 
     def put_many(
@@ -239,8 +280,8 @@ class MessageStore:
         Each has its own result; under SYNC_FLUSH one sync serves all.
         """
         results = self._putter.put_many(messages, now_ms)
-        if self.flusher.is_sync and any(message.waits for message in messages):
-            return self._sync_puts(results)
+        if self._waiting.is_needed and any(message.waits for message in messages):
+            return self._finish_puts(results)
         return results
 
     def put_batch(self, message: IncomingMessage, now_ms: int | None = None) -> PutResult:
@@ -250,9 +291,27 @@ class MessageStore:
         do: there is a unique key among them, and all messages would get it.
         """
         result = self._putter.put_batch(message, now_ms)
-        if self.flusher.is_sync and message.waits and result.status is PutStatus.PUT_OK:
-            return self._sync_puts([result])[0]
+        if self._waiting.is_needed and message.waits and result.status is PutStatus.PUT_OK:
+            return self._finish_puts([result])[0]
         return result
+
+    def put_encoded(
+        self, data: bytes, count: int, now_ms: int | None = None
+    ) -> tuple[int, memoryview]:
+        """Append records as ``incoming.encode`` makes them, checked by the caller, in one pass.
+
+        The quickest way in, for those who have records and no messages. Does not wait for the disk.
+
+        Args:
+            data: The records, one behind the other, without their places.
+            count: How many there are.
+            now_ms: Their store time; the clock's.
+
+        Returns:
+            How many were stored, and (physical offset, queue offset) of each as int64, one behind
+            the other; valid until the next put.
+        """
+        return self._putter.put_encoded(data, count, now_ms)
 
     def begin_put(self, message: IncomingMessage, now_ms: int | None = None) -> PendingPut:
         """Store a message and do not wait for the disk: a later ``step`` sets ``result``.
@@ -261,24 +320,35 @@ class MessageStore:
         """
         result = self._putter.put(message, now_ms)
         monotonic_ms = self._clock.monotonic_ms()
-        if result.status is PutStatus.PUT_OK and self.flusher.is_sync and message.waits:
+        if result.status is PutStatus.PUT_OK and self._waiting.is_needed and message.waits:
             return self._waiting.add(result, monotonic_ms)
-        return PendingPut(result, result.end_offset, monotonic_ms, result)
+        return PendingPut(result, result.end_offset, monotonic_ms, monotonic_ms, result)
 
-    def _sync_puts(self, results: list[PutResult]) -> list[PutResult]:
-        pending = [
-            self._waiting.add(one, self._clock.monotonic_ms())
-            if one.status is PutStatus.PUT_OK
-            else PendingPut(one, 0, 0, one)
-            for one in results
-        ]
-        try:
-            self.flusher.flush_log()
-        except WriteFailed:
-            self._putter.refusal = self._refusal()
+    def _finish_puts(self, results: list[PutResult]) -> list[PutResult]:
+        """Make stored messages durable, and judge them as they are then: nobody waits here."""
+        if self.flusher.is_sync:
+            try:
+                self.flusher.flush_log()
+            except WriteFailed:
+                self._putter.refusal = self._refusal()
         self._settle()
         self._dispatch()
-        return [one.result or one.stored for one in pending]
+        flushed_offset = self.log.flushed_offset
+        return [
+            self._waiting.judge(one, flushed_offset, is_late=True, is_late_for_slave=True) or one
+            if one.status is PutStatus.PUT_OK
+            else one
+            for one in results
+        ]
+
+    @property
+    def slave_offset(self) -> int | None:
+        """Physical offset up to which a slave has the log; None while no slave is connected."""
+        return self._waiting.slave_offset
+
+    @slave_offset.setter
+    def slave_offset(self, physical_offset: int | None) -> None:
+        self._waiting.slave_offset = physical_offset
 
     def is_page_cache_busy(self) -> bool:
         """Whether a put has been at work for longer than ``osPageCacheBusyTimeOutMills``."""
@@ -311,15 +381,45 @@ class MessageStore:
             WriteFailed: The disk failed; also ``DiskFull``. What is stored stays.
         """
         now_ms = self._clock.now_ms() if now_ms is None else now_ms
+        did = True
+        try:
+            did = self.step_disk()
+        finally:
+            did = self.step_memory(now_ms) or did  # puts that waited for a disk that failed, too
+        return did
+
+    def step_disk(self) -> bool:
+        """Do the half of ``step`` that waits for the disk; may run in a worker thread.
+
+        Returns:
+            Whether there was anything to do.
+
+        Raises:
+            WriteFailed: As ``step``.
+        """
+        did = self.flusher.step_disk(self._clock.monotonic_ms())
+        return self.log.step_ahead() or did
+
+    def step_memory(self, now_ms: int | None = None) -> bool:
+        """Do the half of ``step`` that only the thread may do which puts.
+
+        Args:
+            now_ms: What the time is; the clock's.
+
+        Returns:
+            Whether there was anything to do.
+
+        Raises:
+            WriteFailed: As ``step``.
+        """
+        now_ms = self._clock.now_ms() if now_ms is None else now_ms
         monotonic_ms = self._clock.monotonic_ms()
         try:
-            did = self.flusher.step(monotonic_ms)
-            did = bool(self._settle()) or did
+            did = bool(self._settle())
             did = self._dispatch() or did
-            did = self.log.step_ahead() or did
+            did = self.flusher.step_memory(monotonic_ms) or did
             did = self.retention.step(now_ms, monotonic_ms) or did
         finally:
-            self._settle()
             self._putter.refusal = self._refusal()
         return did
 
@@ -422,10 +522,80 @@ class MessageStore:
     def delete_topic(self, topic: str) -> int:
         """Delete the queues of a topic; its messages stay in the log until they expire.
 
+        A tombstone keeps them out of the queues, after a crash and when the topic is made anew,
+        with queue offsets from 0 (anchors D18). Queries by key still find them, as in Java.
+
         Returns:
             How many queues there were.
+
+        Raises:
+            WriteFailed: The disk failed. Call it again, or open the store again, to finish.
         """
-        count = self.queues.drop_topic(topic)
-        if count:
-            self.dispatcher.forget(topic, self.log.written_offset)
-        return count
+        return self._delete_topics([topic])
+
+    def clean_topics(self, known: Collection[str]) -> int:
+        """Delete the queues of topics that are not known, but for RocketMQ's own and light queues.
+
+        Args:
+            known: The topics to keep: those of the topic table.
+
+        Returns:
+            How many queues there were.
+
+        Raises:
+            WriteFailed: As ``delete_topic``.
+        """
+        return self._delete_topics(
+            topic
+            for topic in self.queues.topics()
+            if topic not in known
+            and not names.is_system_topic(topic)
+            and not topic.startswith(names.LMQ_PREFIX)
+        )
+
+    def clean_unused_queues(self) -> int:
+        """Delete queues whose last message has left the log, but for those of delayed messages.
+
+        As in Java, a queue that is used again begins at queue offset 0.
+
+        Returns:
+            How many queues there were.
+
+        Raises:
+            WriteFailed: The disk failed; call it again.
+        """
+        self._catch_up()
+        unused = [
+            queue
+            for queue in self.queues
+            if queue.topic != names.SCHEDULE_TOPIC
+            and 0 < queue.end_physical_offset <= self.log.min_offset
+        ]
+        self.queues.drop(unused)
+        for queue in unused:
+            _log.info(
+                "deleted queue %s/%d: the log has lost its last message",
+                queue.topic,
+                queue.queue_id,
+            )
+        return len(unused)
+
+    def _delete_topics(self, topics: Iterable[str]) -> int:
+        doomed = [topic for topic in topics if self.queues.of_topic(topic)]
+        if not doomed:
+            return 0
+        # Behind the tombstone stand only records that were put later.
+        self._catch_up()
+        self._tombstones.put(doomed, self.log.written_offset)
+        queues = [queue for topic in doomed for queue in self.queues.of_topic(topic).values()]
+        self.queues.drop(queues)
+        _log.info("deleted topics %s: %d queues", ", ".join(doomed), len(queues))
+        return len(queues)
+
+    def _catch_up(self) -> None:
+        """Flush and dispatch all that was put."""
+        self.flusher.commit()
+        self.flusher.flush_log()
+        self._settle()
+        while self._dispatch():
+            pass

@@ -14,6 +14,8 @@ LOCK = "lock"
 CONFIG = "config"
 QUEUE_SUMMARY = "queues.summary"
 """Ours alone: where queues ended at a clean stop. Brokers of RocketMQ do not look at it."""
+TOMBSTONES = "topics.deleted"
+"""Ours alone: before which physical offset messages of deleted topics are no longer theirs."""
 
 TOPICS = f"{CONFIG}/topics.json"
 CONSUMER_OFFSETS = f"{CONFIG}/consumerOffset.json"

@@ -19,18 +19,20 @@ from reput.format import (
     properties as props,
 )
 from reput.format.kernels import hot, state
+from reput.format.message import Host
 from reput.store import incoming
 from reput.store.commit_log import CommitLog
 from reput.store.config import StoreConfig
-from reput.store.consume_queue import ConsumeQueues
+from reput.store.consume_queue import ConsumeQueue, ConsumeQueues
 from reput.store.dispatch import Dispatcher
 from reput.store.hot_state import HotState
 from reput.store.incoming import IncomingMessage, PutResult, PutStatus, Refused
 
-_PLACED_AT_FIRST = 256
+_PLACES_AT_FIRST = 256
 _TOPICS_REMEMBERED_MAX = 100_000
 _BACKWARD_MS_MAX = 10_000
 """A clock that goes back less than this is waited for: store times only grow."""
+_PUT_OK = PutStatus.PUT_OK
 _LIGHT = props.INNER_MULTI_DISPATCH.encode()
 _DELAY = props.DELAY.encode()
 
@@ -62,17 +64,24 @@ class Putter:
         self._clock = clock
         self._hot = hot_state
         self._block = hot_state.block
+        self._argument = hot_state.argument
         self._commit_log = log
         self._queues = queues
         self._dispatcher = dispatcher
         self._block[state.HAS_RECORD_CRC] = config.enabled_append_prop_crc
-        self._placed = np.zeros(2 * _PLACED_AT_FIRST, np.int64)
-        self._placed_words = self._placed.data
-        self._placed_address = hot.address_of(self._placed)
+        self._has_light_queues = config.enable_multi_dispatch
+        self._body_bytes_max = config.max_message_size
+        self._record_bytes_max = config.record_bytes_max
+        self._make_places(_PLACES_AT_FIRST)
         self._topics: dict[str, bytes] = {}
         self._busy_since_ms: int | None = None
         self.refusal = "the store is not open"
         """Why nothing can be put; empty if it can."""
+
+    def _make_places(self, count: int) -> None:
+        self._places = np.zeros(2 * count, np.int64)
+        self._place_words = self._places.data
+        self._places_address = hot.address_of(self._places)
 
     # One, many, a batch -----------------------------------------------------------------------
 
@@ -80,6 +89,8 @@ class Putter:
         """Append a message; see ``MessageStore.put``."""
         try:
             self._refuse_if_closed()
+            if self._has_light_queues and _LIGHT in message.property_bytes:
+                return self._put_light(message, self._store_time(now_ms))
             data = self._record_of(message)
         except Refused as refused:
             return PutResult(refused.status, reason=refused.reason)
@@ -87,9 +98,15 @@ class Putter:
         stored, status, reason = self._append(data, 1, now_ms)
         if not stored:
             return PutResult(status, reason=reason)
-        placed = self._placed_words
-        return PutResult(
-            PutStatus.PUT_OK, placed[0], len(data), placed[1], now_ms, 1, message.store_host
+        return self._stored(0, len(data), now_ms, message.store_host)
+
+    def _stored(self, i: int, size: int, now_ms: int, store_host: Host) -> PutResult:
+        """Return the result for the i-th record that was appended."""
+        words = self._place_words
+        place, queue_offset = words[2 * i], words[2 * i + 1]
+        # What the class would do, without looking at nine names.
+        return tuple.__new__(
+            PutResult, (_PUT_OK, place, size, queue_offset, now_ms, 1, store_host, (), "")
         )
 
     def put_many(self, messages: Sequence[IncomingMessage], now_ms: int | None) -> list[PutResult]:
@@ -100,7 +117,12 @@ class Putter:
         for message in messages:
             try:
                 self._refuse_if_closed()
-                run.append((message, self._record_of(message)))
+                if self._has_light_queues and _LIGHT in message.property_bytes:
+                    results += self._put_run(run, now_ms)
+                    run = []
+                    results.append(self._put_light(message, now_ms))
+                else:
+                    run.append((message, self._record_of(message)))
             except Refused as refused:
                 results += self._put_run(run, now_ms)
                 run = []
@@ -110,22 +132,53 @@ class Putter:
     def _put_run(self, run: list[tuple[IncomingMessage, bytes]], now_ms: int) -> list[PutResult]:
         if not run:
             return []
-        data = b"".join(data for _, data in run)
+        data = b"".join([data for _, data in run])
         stored, status, reason = self._append(data, len(run), now_ms)
-        placed = self._placed_words
         results = [
-            PutResult(
-                PutStatus.PUT_OK,
-                placed[2 * i],
-                len(data),
-                placed[2 * i + 1],
-                now_ms,
-                1,
-                message.store_host,
-            )
+            self._stored(i, len(data), now_ms, message.store_host)
             for i, (message, data) in enumerate(run[:stored])
         ]
         return results + [PutResult(status, reason=reason)] * (len(run) - stored)
+
+    def _put_light(self, message: IncomingMessage, now_ms: int) -> PutResult:
+        """Append a message that names light queues; it carries its offsets in all of them."""
+        queues = self._light_queues_of(message)
+        offsets = [queue.next_offset for queue in queues]
+        if queues:
+            properties = message.properties
+            numbers = props.LMQ_SEPARATOR.join(map(str, offsets))
+            properties[props.INNER_MULTI_QUEUE_OFFSET] = numbers
+            message = incoming.with_properties(message, properties)
+        data = self._record_of(message)
+        stored, status, reason = self._append(data, 1, now_ms)
+        if not stored:
+            return PutResult(status, reason=reason)
+        for queue, queue_offset in zip(queues, offsets, strict=True):
+            # Dispatch may come later: the next message must not get the same.
+            row = queue.row
+            row[state.QUEUE_NEXT_OFFSET] = max(row[state.QUEUE_NEXT_OFFSET], queue_offset + 1)
+        return self._stored(0, len(data), now_ms, message.store_host)
+
+    def _light_queues_of(self, message: IncomingMessage) -> list[ConsumeQueue]:
+        named = message.properties.get(props.INNER_MULTI_DISPATCH, "")
+        stored = incoming.delayed(message, self._block[state.DELAY_COUNT])
+        if not named or not names.may_have_light_queues(stored.topic):
+            return []
+        queues = []
+        for topic in named.split(props.LMQ_SEPARATOR):
+            is_light = topic.startswith(names.LMQ_PREFIX)
+            queue_id = 0 if is_light else message.queue_id
+            if is_light and self._queues.find(topic, 0) is None:
+                self._refuse_more_light_queues()
+            queues.append(self._queues.make(topic, queue_id))
+        return queues
+
+    def put_encoded(self, data: bytes, count: int, now_ms: int | None) -> tuple[int, memoryview]:
+        """Append records that lack their place; see ``MessageStore.put_encoded``."""
+        if self.refusal or self.is_page_cache_busy():
+            return 0, self._place_words[:0]
+        stored, _, _ = self._append(data, count, self._store_time(now_ms))
+        return stored, self._place_words[: 2 * stored]
 
     def put_batch(self, message: IncomingMessage, now_ms: int | None) -> PutResult:
         """Append the messages of a batch; see ``MessageStore.put_batch``."""
@@ -145,7 +198,7 @@ class Putter:
         stored, status, reason = self._append(data, len(records), now_ms, is_together=True)
         if stored < len(records):
             return PutResult(status, reason=reason)
-        places = self._placed_words[: 2 * len(records)].tolist()
+        places = self._place_words[: 2 * len(records)].tolist()
         return PutResult(
             PutStatus.PUT_OK,
             places[0],
@@ -197,7 +250,7 @@ class Putter:
         if since is None:
             return False
         limit = self._config.os_page_cache_busy_time_out_mills
-        return self._clock.monotonic_ms() - since > limit
+        return self._clock.now_ms() - since > limit
 
     def _record_of(self, message: IncomingMessage) -> bytes:
         config = self._config
@@ -213,48 +266,26 @@ class Putter:
             if message.topic.startswith(names.RETRY_PREFIX):
                 longest = max(longest, names.LONG_TOPIC_LENGTH_MAX)
             incoming.refuse_lengths(message, topic, longest)
-        if len(message.body) > config.max_message_size:
+        if len(message.body) > self._body_bytes_max:
             raise Refused(
                 PutStatus.MESSAGE_ILLEGAL,
                 f"body has {len(message.body)} bytes; "
-                f"allowed: {config.max_message_size} (maxMessageSize)",
+                f"allowed: {self._body_bytes_max} (maxMessageSize)",
             )
         if message.queue_id < 0:
             raise Refused(PutStatus.MESSAGE_ILLEGAL, f"queue id {message.queue_id}; allowed: 0 on")
-        if properties:
-            if _DELAY in properties:
-                message = incoming.delayed(message, self._block[state.DELAY_COUNT])
-                topic = java.encode_utf8(message.topic)
-            if config.enable_multi_dispatch and _LIGHT in properties:
-                message = self._with_light_offsets(message)
+        if properties and _DELAY in properties:
+            message = incoming.delayed(message, self._block[state.DELAY_COUNT])
+            topic = java.encode_utf8(message.topic)
         if config.enabled_append_prop_crc:
             message = incoming.with_crc_room(message)
-        if len(message.property_bytes) > props.LENGTH_MAX:
-            incoming.refuse_lengths(message, topic, len(topic))
         data = incoming.encode(message, topic)
-        if len(data) > config.record_bytes_max:
+        if len(data) > self._record_bytes_max:
             raise Refused(
                 PutStatus.MESSAGE_ILLEGAL,
-                f"record has {len(data)} bytes; allowed: {config.record_bytes_max}",
+                f"record has {len(data)} bytes; allowed: {self._record_bytes_max}",
             )
         return data
-
-    def _with_light_offsets(self, message: IncomingMessage) -> IncomingMessage:
-        """Note in a message the queue offsets it gets in the light queues that it names."""
-        properties = message.properties
-        named = properties.get(props.INNER_MULTI_DISPATCH, "")
-        if not named or message.topic.startswith(names.RETRY_PREFIX):
-            return message
-        offsets = []
-        for topic in named.split(props.LMQ_SEPARATOR):
-            is_light = topic.startswith(names.LMQ_PREFIX)
-            queue_id = 0 if is_light else message.queue_id
-            if is_light and self._queues.find(topic, 0) is None:
-                self._refuse_more_light_queues()
-            queue = self._queues.make(topic, queue_id)
-            offsets.append(str(queue.next_offset))
-        properties[props.INNER_MULTI_QUEUE_OFFSET] = props.LMQ_SEPARATOR.join(offsets)
-        return incoming.with_properties(message, properties)
 
     def _refuse_more_light_queues(self) -> None:
         limit = self._config.max_lmq_consume_queue_num
@@ -288,26 +319,28 @@ class Putter:
     ) -> tuple[int, PutStatus, str]:
         """Append records; return how many are in the log, and what stopped the next one.
 
-        Their places are in ``_placed``. With ``is_together`` none is, unless all are: they go into
+        Their places are in ``_places``. With ``is_together`` none is, unless all are: they go into
         one file, for which there is room.
         """
-        if 2 * count > len(self._placed):
-            self._placed = np.zeros(4 * count, np.int64)
-            self._placed_words = self._placed.data
-            self._placed_address = hot.address_of(self._placed)
+        if 2 * count > len(self._place_words):
+            self._make_places(2 * count)
         block = self._block
         stored = 0
-        self._busy_since_ms = self._clock.monotonic_ms()
+        self._busy_since_ms = now_ms
         try:
             if is_together:
                 self._make_room_for_all(len(data))
             block[state.INPUT_POSITION] = 0
+            block[state.INPUT_SIZE] = len(data)
+            block[state.INPUT_TIME] = now_ms
+            block[state.PLACES] = self._places_address
             while True:
-                place = self._placed_address + state.PLACED_BYTES * stored
-                stored += hot.append(self._hot.address, data, len(data), now_ms, place)
+                stored += hot.append(self._argument, data)
                 if block[state.STOP] == state.STOP_DONE:
-                    return stored, PutStatus.PUT_OK, ""
+                    return stored, _PUT_OK, ""
+                block[state.PLACES] = self._places_address + state.PLACE_BYTES * stored
                 stored += self._provide(block[state.STOP], data, stored, now_ms)
+                block[state.PLACES] = self._places_address + state.PLACE_BYTES * stored
         except DiskFull as error:
             return stored, PutStatus.SERVICE_NOT_AVAILABLE, str(error)
         except WriteFailed as error:
@@ -340,19 +373,20 @@ class Putter:
             return 0
         if self._dispatcher.provide(reason, data[at : at + size], now_ms):
             return 0
-        return self._append_slowly(data[: at + size], stored, now_ms)
+        return self._append_slowly(data, at + size, stored, now_ms)
 
-    def _append_slowly(self, data: bytes, stored: int, now_ms: int) -> int:
+    def _append_slowly(self, data: bytes, behind: int, stored: int, now_ms: int) -> int:
         """Append one record whose dispatch is not the kernels'."""
         block = self._block
-        is_live, block[state.IS_LIVE] = block[state.IS_LIVE], 0
+        size = block[state.INPUT_SIZE]
+        is_live = block[state.IS_LIVE]
+        block[state.INPUT_SIZE], block[state.IS_LIVE] = behind, 0
         try:
-            place = self._placed_address + state.PLACED_BYTES * stored
-            if not hot.append(self._hot.address, data, len(data), now_ms, place):
+            if not hot.append(self._argument, data):
                 return 0  # what it stopped for comes first; then here again
         finally:
-            block[state.IS_LIVE] = is_live
-        address = block[state.LOG_ADDRESS] + self._placed_words[2 * stored] - block[state.LOG_START]
+            block[state.INPUT_SIZE], block[state.IS_LIVE] = size, is_live
+        address = block[state.LOG_ADDRESS] + self._place_words[2 * stored] - block[state.LOG_START]
         one = record.decode(hot.bytes_of_record(address), check_crc=False)
         self._dispatcher.put_slowly(one, now_ms)
         return 1

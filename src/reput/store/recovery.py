@@ -6,13 +6,16 @@ behind it stays where it is and is reported (anchors D5). Queues and index follo
 whatever is in doubt about them is taken out and dispatched again from a point that is proven:
 
     clean stop   where queues and index end
-    crash        the checkpoint's queue offset, or where it has none the last log file whose first
-                 record is older than its times; and where the first index file begins that was not
+    crash        queues: the checkpoint's queue offset, or where it has none the last log file whose
+                 first record is older than its times; index: where the last file ends that is
                  known to be on disk (anchors D1, D7)
 
 A queue that lacks units before that point (its files are short, or gone) is made anew from the
 oldest record on. Nothing is deleted because a check failed (anchors D34): only what will be derived
 again.
+
+Recovery may crash too. ``abort`` is there before anything is changed, and the checkpoint says less,
+durably, before queues have less.
 """
 
 import json
@@ -21,7 +24,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from reput.errors import CorruptRecord
+from reput.errors import CorruptRecord, StoreUnavailable
 from reput.format.checkpoint_page import Checkpoint
 from reput.format.kernels import state
 from reput.store import paths
@@ -34,7 +37,9 @@ from reput.store.dispatch import Dispatcher, Hole, QueueGap
 from reput.store.files import Folder
 from reput.store.hot_state import HotState
 from reput.store.index_file import IndexFiles
-from reput.store.reader import Condition, StoreReader
+from reput.store.reader import Condition, LogTail, StoreReader
+from reput.store.tombstones import Tombstones
+from reput.store.torn_records import find_torn_records
 
 _log = logging.getLogger(__name__)
 
@@ -79,6 +84,7 @@ class Recovery:
         index: IndexFiles,
         checkpoint: CheckpointFile,
         dispatcher: Dispatcher,
+        tombstones: Tombstones,
     ) -> None:
         self._root = root
         self._disk = disk
@@ -88,54 +94,90 @@ class Recovery:
         self._index = index
         self._checkpoint = checkpoint
         self._dispatcher = dispatcher
+        self._tombstones = tombstones
         self._reader = StoreReader(folder, holds_lock=True)
+        self._tail: LogTail
+        self._was_clean: bool
 
-    def run(self, now_ms: int, progress: Progress) -> RecoveryReport:
-        """Bring log, queues and index into agreement.
+    def load(self) -> None:
+        """Find the files and the end of the log; nothing is changed that matters.
 
         Raises:
             StoreUnavailable: Files have other sizes than configured, or cannot be read.
-            WriteFailed: The disk failed; also ``DiskFull``.
+            WriteFailed: The disk failed.
         """
         self._commit_log.load()
         # A queue of full files is loaded first: the end of the log is also where queues say it is.
         log_min = self._commit_log.min_offset
         self._queues.load(log_min)
         self._index.load()
-        saved = self._checkpoint.load()
-        tail = self._reader.tail
-        was_clean = self._reader.state.condition is Condition.CLEAN
+        self._checkpoint.load()
+        self._was_clean = self._reader.state.condition is Condition.CLEAN
+        try:
+            self._tail = self._reader.tail
+        except CorruptRecord as error:
+            raise StoreUnavailable(f"{self._root}: {error}") from error
+
+    def run(self, now_ms: int, progress: Progress) -> RecoveryReport:
+        """Bring log, queues and index into agreement, once they are loaded and ``abort`` is there.
+
+        Raises:
+            WriteFailed: The disk failed; also ``DiskFull``.
+        """
+        log_min = self._commit_log.min_offset
+        saved = self._checkpoint.fields
+        tail, was_clean = self._tail, self._was_clean
         end = max(tail.end_offset, log_min)
         report = RecoveryReport(was_clean, end, end, tail.torn, tail.stale)
         self._commit_log.start_at(end, now_ms)
+        if not was_clean:
+            self._sync_log()
         self._checkpoint.cut(end)
-        start = self._clean_start(end) if was_clean else self._crashed_start(saved, end)
-        self._cut_queues(end if was_clean else min(start, end), end, report)
-        summary = QueueSummary.load(self._root) if was_clean else None
-        if self._lacks_queues(summary, end):
+        self._tombstones.load()
+        self._tombstones.confine(end)
+        self._tombstones.drop_before(log_min)
+        deleted = self._finish_deletions(end)
+        index_start = self._index_start(saved, end)
+        queue_start = self._clean_start(end) if was_clean else self._crashed_start(saved, end)
+        start = max(min(queue_start, index_start, deleted, end), log_min)
+        if self._lacks_queues(end):
+            self._checkpoint.distrust_queues()
             start = log_min
-        self._dispatch(min(start, end), end, report, now_ms, progress)
+        if self._checkpoint.fields != saved:
+            self._checkpoint.flush()
+        self._cut_queues(end if was_clean else queue_start, end, report)
+        self._reset_damaged()
+        self._dispatch(start, min(queue_start, end), end, report, now_ms, progress)
         self._finish(end, report)
         return report
+
+    def _sync_log(self) -> None:
+        """Make the log durable that a crash left: what was not synced may be in memory only."""
+        self._disk.sync_filesystem(self._root)
+        for folder in {os.path.dirname(file.path) for file in self._commit_log.files.files}:  # noqa: PTH120
+            if os.stat(folder).st_dev != os.stat(self._root).st_dev:  # noqa: PTH116
+                self._disk.sync_filesystem(folder)
 
     # Where to begin ---------------------------------------------------------------------------
 
     def _clean_start(self, end: int) -> int:
-        """Return where queues and index end, whichever is first."""
-        queue_end = max((queue.end_physical_offset for queue in self._queues), default=0)
-        starts = [max(queue_end, self._commit_log.min_offset), end]
-        if self._block[state.INDEX_IS_ON]:
-            starts.append(max(self._index.end_physical_offset, self._commit_log.min_offset))
-        return min(starts)
+        """Return where the queue ends that reaches furthest."""
+        return min(max((queue.end_physical_offset for queue in self._queues), default=0), end)
 
     def _crashed_start(self, saved: Checkpoint, end: int) -> int:
+        """Return a point before which all units were durable.
+
+        The checkpoint's offset is one, also beyond an end that came back with the crash; but no
+        record stands there if the checkpoint is damaged.
+        """
         log_min = self._commit_log.min_offset
-        queue_start = log_min
-        if log_min < saved.queue_physical_offset <= end:
-            queue_start = saved.queue_physical_offset
-        else:
-            queue_start = self._first_before(saved, end)
-        return max(min(queue_start, self._index_start(saved, end)), log_min)
+        start = min(saved.queue_physical_offset, end)
+        if start > log_min and (start == end or self._commit_log.record(start) is not None):
+            return start
+        if start > log_min:
+            _log.warning("the checkpoint says %d, where no record stands", start)
+            self._checkpoint.distrust_queues(keeps_time=True)
+        return self._first_before(saved, end)
 
     def _first_before(self, saved: Checkpoint, end: int) -> int:
         """Return the start of the newest log file whose first record was surely dispatched."""
@@ -148,34 +190,49 @@ class Recovery:
         return self._commit_log.min_offset
 
     def _index_start(self, saved: Checkpoint, end: int) -> int:
-        """Drop the index files that may lack entries; return where the first of them began."""
-        start = end
+        """Drop the index files that may lack entries; return where the others end."""
         if not self._block[state.INDEX_IS_ON]:
-            return start
-        if not self._index.has_files:
-            return self._commit_log.min_offset
-        start = min(start, self._index.drop_unproven(saved.index_timestamp, end))
-        if self._index.end_physical_offset < 0:
-            return self._commit_log.min_offset
-        # A file that ends in the middle of a record's entries goes on with that record.
-        return min(start, self._index.end_physical_offset)
+            return end
+        self._index.drop_unproven(None if self._was_clean else saved.index_timestamp, end)
+        if self._index.timestamp_of_full < saved.index_timestamp:
+            self._checkpoint.advance(index_timestamp=self._index.timestamp_of_full)
+        return self._index.end_physical_offset
 
     # Queues -----------------------------------------------------------------------------------
+
+    def _finish_deletions(self, end: int) -> int:
+        """Delete queues that a crash left of deleted topics; return from where to make them anew.
+
+        They are those that begin before the tombstone, or not at all (anchors D18).
+        """
+        start = end
+        for topic, tombstone in self._tombstones.by_topic.items():
+            queues = list(self._queues.of_topic(topic).values())
+            for queue in queues:
+                first = queue.unit(queue.first_offset)
+                if first is not None and not first.is_written:
+                    first = queue.unit(queue.min_offset)
+                if first is None or first.physical_offset < tombstone:
+                    _log.warning("topic %s was deleted, and its queues go now", topic)
+                    self._queues.drop(queues)
+                    start = min(start, tombstone)
+                    break
+        return start
 
     def _cut_queues(self, proven: int, end: int, report: RecoveryReport) -> None:
         for queue in self._queues:
             before = queue.max_offset
-            if queue.end_physical_offset > end:
-                queue.cut(end)
-                report.cut_units += before - queue.max_offset
-            if queue.end_physical_offset > proven:
-                queue.cut(proven)
+            if queue.is_damaged:
+                continue
+            queue.cut(end)
+            report.cut_units += before - queue.max_offset
+            queue.cut(proven)
         if report.cut_units:
             _log.warning("%d units pointed behind the end of the log", report.cut_units)
 
-    def _lacks_queues(self, summary: "QueueSummary | None", end: int) -> bool:
-        """Whether queues are gone or short, by what the last clean stop noted."""
-        is_lacking = False
+    def _lacks_queues(self, end: int) -> bool:
+        """Mark queues that are gone or short, by what the last clean stop noted; are there any?"""
+        summary = QueueSummary.load(self._root) if self._was_clean else None
         for broken in self._queues.broken:
             _log.warning("%s had %d bytes; its queue is made anew", broken.path, broken.size)
         if summary is not None and summary.end_offset == end:
@@ -184,12 +241,16 @@ class Recovery:
                 if queue is None or queue.max_offset < max_offset:
                     self._queues.make(topic, queue_id).is_damaged = True
         for queue in self._queues:
+            # After a crash that is what was not synced; else units before it were lost.
+            queue.is_damaged |= queue.has_rest and self._was_clean
+        if not len(self._queues) and end > self._commit_log.min_offset:
+            return True
+        return any(queue.is_damaged for queue in self._queues) or bool(self._missing_topics())
+
+    def _reset_damaged(self) -> None:
+        for queue in self._queues:
             if queue.is_damaged:
                 queue.reset()
-                is_lacking = True
-        if not len(self._queues) and end > self._commit_log.min_offset:
-            is_lacking = True
-        return is_lacking or bool(self._missing_topics())
 
     def _missing_topics(self) -> list[str]:
         """Return topics that groups have read, and that have no queue at all."""
@@ -198,7 +259,7 @@ class Recovery:
         except CorruptRecord as error:
             _log.warning("consumer offsets cannot be read: %s", error)
             return []
-        known = set(self._queues.topics())
+        known = {*self._queues.topics(), *self._tombstones.by_topic}
         try:
             topics = set(self._reader.topics())
         except CorruptRecord:
@@ -214,13 +275,23 @@ class Recovery:
     # Dispatch ---------------------------------------------------------------------------------
 
     def _dispatch(
-        self, start: int, end: int, report: RecoveryReport, now_ms: int, progress: Progress
+        self,
+        start: int,
+        unsynced: int,
+        end: int,
+        report: RecoveryReport,
+        now_ms: int,
+        progress: Progress,
     ) -> None:
         log_min = self._commit_log.min_offset
         dispatcher = self._dispatcher
         damaged = {(one.topic, one.queue_id) for one in self._queues if one.is_damaged}
+        torn: list[Damage] = []
+        if not report.was_clean:
+            torn = find_torn_records(self._reader.log, unsynced, end)
+        dispatcher.finish_keys(now_ms)
         while True:
-            self._block[state.DISPATCHED] = start
+            dispatcher.go_to(start, torn)
             report.dispatched_from = start
             dispatcher.holes.clear()
             dispatcher.is_strict = start > log_min
@@ -231,6 +302,8 @@ class Recovery:
             except QueueGap as gap:
                 _log.warning("%s: it is made anew from the log", gap)
                 damaged.add((gap.queue.topic, gap.queue.queue_id))
+                self._checkpoint.distrust_queues()
+                self._checkpoint.flush()
                 gap.queue.reset()
                 start = log_min
         dispatcher.is_strict = False

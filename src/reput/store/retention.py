@@ -1,14 +1,86 @@
-"""Expiry: which log files may go, and deleting them."""
+"""Expiry: which log files may go, and what follows them.
 
+    a file is older than ``fileReservedTime``   it goes in the hours of ``deleteWhen``, at any hour
+                                                above ``diskMaxUsedSpaceRatio``, and on command
+    above ``diskSpaceCleanForciblyRatio``       the oldest file goes, whatever its age
+    above ``diskSpaceWarningLevelRatio``        nothing is put
+
+Oldest first, up to the first that stays, and never the last one, nor one that dispatch has not
+read. Then queues and index follow: minimum offsets at once (anchors D16), the files behind them at
+their pace. Each file is gone for good before anything follows from it, so that a crash leaves no
+gap and no queue that lacks what the log still has.
+
+Nothing goes silently: each file is logged with the reason, and with the messages that a group had
+not read; ``RetentionCounts`` adds them up.
+
+The disk is looked at by itself: a deletion that fails, or waits for its turn, does not keep puts
+from being refused or taken again (anchors D30).
+"""
+
+import logging
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+from reput.errors import CorruptRecord, DiskFull, StoreUnavailable, WriteFailed
+from reput.format import names
+from reput.store import paths
+from reput.store.checkpoint import CheckpointFile
 from reput.store.commit_log import CommitLog
 from reput.store.config import StoreConfig
-from reput.store.consume_queue import ConsumeQueues
+from reput.store.config_tables import ConsumerOffset
+from reput.store.consume_queue import ConsumeQueue, ConsumeQueues
 from reput.store.disk import Disk
+from reput.store.dispatch import Dispatcher
+from reput.store.flush import Flusher
 from reput.store.index_file import IndexFiles
+from reput.store.mapped_file import MappedFile
+from reput.store.tombstones import Tombstones
+
+FIRST_ROUND_MS = 60_000
+"""After opening, as in Java: whoever reads gets a chance to."""
+DISK_CHECK_INTERVAL_MS = 10_000
+MANUAL_ROUNDS = 20
+QUEUES_PER_STEP = 64
+"""Queues that one step looks at, 15 us each: a put must not wait longer for it."""
+_MS_PER_HOUR = 3_600_000
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class RetentionCounts:
+    """What was deleted since the store was opened."""
+
+    log_files: int = 0
+    log_bytes: int = 0
+    queue_files: int = 0
+    index_files: int = 0
+    failures: int = 0
+    """Deletions that failed; each is tried again."""
+    unread: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Messages that a group had not read: (topic, group) -> how many."""
+    never_read: Counter[str] = field(default_factory=Counter)
+    """Messages that no group is known to have read: topic -> how many. Not of system topics."""
 
 
 class Retention:
-    """Deletes what has expired."""
+    """Deletes what has expired.
+
+    Args:
+        config: What stays how long.
+        disk: What makes deletions durable, and says how full it is.
+        log: Whose files expire.
+        queues: What follows it.
+        index: What follows it.
+        dispatcher: What it has not read stays.
+        flusher: Makes units durable before their messages go.
+        checkpoint: Says which are.
+        tombstones: What follows the log, too.
+        consumer_offsets: What groups have read; without it nobody knows what was not.
+    """
 
     def __init__(
         self,
@@ -17,10 +89,366 @@ class Retention:
         log: CommitLog,
         queues: ConsumeQueues,
         index: IndexFiles,
+        *,
+        dispatcher: Dispatcher,
+        flusher: Flusher,
+        checkpoint: CheckpointFile,
+        tombstones: Tombstones,
+        consumer_offsets: Callable[[], Iterable[ConsumerOffset]] | None = None,
     ) -> None:
-        self.refusal = ""
+        self._config = config
+        self._commit_log = log
+        self._dispatcher = dispatcher
+        self._flusher = flusher
+        self._checkpoint = checkpoint
+        self._disk_space = _DiskSpace(config, disk, log)
+        self._followers = _Followers(config, log, queues, index, tombstones)
+        self.consumer_offsets = consumer_offsets
+        """A broker that keeps them in memory puts its own source here."""
+        self.counts = self._followers.counts
+        self._disk = disk
+        self._unsynced_folder = ""
+        self._manual_rounds = 0
+        self._left = 0  # files that may go in this round
+        self._flush_asked = 0  # physical offset before which units are to be made durable
+        self._is_first_step = True
+        self._disk_check_ms = self._round_ms = self._redelete_ms = 0
+        self._deletion_ms = self._retry_ms = 0
+
+    @property
+    def refusal(self) -> str:
         """Why nothing can be put: the disk is too full; empty if it is not."""
+        return self._disk_space.refusal
+
+    def expire_now(self, rounds: int = MANUAL_ROUNDS) -> None:
+        """Delete expired files at any hour, for as many rounds; the first begins with a step."""
+        self._manual_rounds = rounds
+        self._round_ms = 0
 
     def step(self, now_ms: int, monotonic_ms: int) -> bool:
-        """Do what is due; return whether anything was."""
+        """Do what is due, at most one deletion; return whether there was anything.
+
+        A disk that fails is logged and counted, and is tried again with the next round.
+
+        Args:
+            now_ms: Time of day: hours and ages.
+            monotonic_ms: For intervals.
+        """
+        if self._is_first_step:
+            self._is_first_step = False
+            self._disk_check_ms = self._redelete_ms = self._retry_ms = monotonic_ms
+            self._round_ms = monotonic_ms + (0 if self._manual_rounds else FIRST_ROUND_MS)
+        if monotonic_ms >= self._disk_check_ms:
+            self._disk_check_ms = monotonic_ms + DISK_CHECK_INTERVAL_MS
+            self._disk_space.look()
+        if self._followers.correct_some():
+            return True
+        if monotonic_ms < self._retry_ms:
+            return False
+        try:
+            return self._step_files(now_ms, monotonic_ms)
+        except WriteFailed as error:
+            self.counts.failures += 1
+            self._retry_ms = monotonic_ms + self._config.clean_resource_interval
+            _log.error("what has expired cannot be deleted now: %s", error)
+            return False
+
+    def _step_files(self, now_ms: int, monotonic_ms: int) -> bool:
+        config = self._config
+        self._sync_folder()
+        if monotonic_ms >= self._redelete_ms:
+            self._redelete_ms = monotonic_ms + config.redelete_hanged_file_interval
+            forced_after_ms = config.destroy_maped_file_interval_forcibly
+            self._commit_log.files.step(monotonic_ms, forced_after_ms)
+        if monotonic_ms >= self._round_ms:
+            self._round_ms = monotonic_ms + config.clean_resource_interval
+            self._begin_round(now_ms)
+        if self._left and monotonic_ms >= self._deletion_ms:
+            file = self._commit_log.files.first
+            reason = self._reason(file, now_ms) if file is not None else ""
+            if file is None or not reason:
+                self._left = 0
+            elif self._has_durable_units(file):
+                self._left -= 1
+                self._delete(file, reason, monotonic_ms)
+                return True
+            elif self._flush_asked < file.end:
+                self._flush_asked = file.end
+                return True
+        return self._followers.step(monotonic_ms)
+
+    def _begin_round(self, now_ms: int) -> None:
+        self._disk_space.look()
+        hour = datetime.fromtimestamp(now_ms / 1000).hour  # noqa: DTZ006 - deleteWhen is local
+        is_due = (
+            hour in self._config.delete_hours
+            or self._disk_space.is_short
+            or self._manual_rounds > 0
+        )
+        self._manual_rounds = max(self._manual_rounds - 1, 0)
+        self._left = self._config.delete_file_batch_max if is_due else 0
+        self._flush_asked = 0
+
+    def _has_durable_units(self, file: MappedFile) -> bool:
+        """Whether no crash takes the units of a file's messages; if not, they are written out.
+
+        A queue with all its messages gone has nothing else that says where it ends; it would give
+        queue offsets again that consumers have passed.
+        """
+        if file.end <= self._checkpoint.fields.queue_physical_offset:
+            return True
+        if self._flush_asked < file.end:
+            try:
+                self._flusher.write_out_queues()
+            except DiskFull as error:
+                _log.warning("room for the log comes first: %s", error)
+                return True
         return False
+
+    def _delete(self, file: MappedFile, reason: str, monotonic_ms: int) -> None:
+        config = self._config
+        offsets = self._offsets()
+        self._commit_log.delete_first(monotonic_ms, config.destroy_maped_file_interval_forcibly)
+        self._deletion_ms = monotonic_ms + config.delete_commit_log_files_interval
+        self._unsynced_folder = str(Path(file.path).parent)
+        self.counts.log_files += 1
+        self.counts.log_bytes += file.size
+        _log.info(
+            "deleted %s, physical offsets %d to %d: %s", file.path, file.start, file.end, reason
+        )
+        # Minimum offsets first: they are right even where the disk fails.
+        self._followers.follow(file.path, offsets)
+        self._followers.correct_some()
+        self._sync_folder()
+
+    def _sync_folder(self) -> None:
+        """Make the last deletion durable; nothing is deleted that follows from it before."""
+        if self._unsynced_folder:
+            self._disk.sync_folder(self._unsynced_folder)
+            self._unsynced_folder = ""
+
+    def _reason(self, file: MappedFile, now_ms: int) -> str:
+        """Return why a file may go; empty if it may not."""
+        files = self._commit_log.files
+        if len(files.files) < 2 or file.end > self._dispatcher.dispatched_offset:
+            return ""
+        try:
+            modified_ms = Path(file.path).stat().st_mtime_ns // 1_000_000
+        except OSError as error:
+            raise WriteFailed(
+                file.path, f"cannot be asked for its age: {error.strerror}"
+            ) from error
+        hours = self._config.file_reserved_time
+        if now_ms >= modified_ms + hours * _MS_PER_HOUR:
+            age = (now_ms - modified_ms) / _MS_PER_HOUR
+            return f"last written {age:.1f} hours ago, fileReservedTime is {hours}"
+        if not self._config.clean_file_forcibly_enable or files.has_hanging:
+            return ""  # of a file that hangs the disk has not got the room back yet
+        self._disk_space.look()  # the deletion before may have been enough
+        return self._disk_space.emergency
+
+    def _offsets(self) -> list[ConsumerOffset] | None:
+        if self.consumer_offsets is None:
+            return None
+        try:
+            return list(self.consumer_offsets())
+        except (CorruptRecord, StoreUnavailable) as error:
+            _log.warning("nobody knows what was read of the messages that expire: %s", error)
+            return None
+
+
+# --- the disk ---------------------------------------------------------------------------------
+
+
+class _DiskSpace:
+    """How full the disks are, by the fullest that must take something.
+
+    Of several folders of the log one with room is enough; queues have one only.
+    """
+
+    def __init__(self, config: StoreConfig, disk: Disk, log: CommitLog) -> None:
+        self._config = config
+        self._disk = disk
+        self._commit_log = log
+        self.refusal = ""
+        self.is_short = False
+        """Above diskMaxUsedSpaceRatio: expired files go at any hour."""
+        self.emergency = ""
+        """Above diskSpaceCleanForciblyRatio: why files go that have not expired; empty if none."""
+
+    def look(self) -> None:
+        """Ask the disks. One that does not answer is passed over, and that is logged."""
+        files = self._commit_log.files
+        used = {folder: self._percent(folder) for folder in files.folders}
+        limit = self._config.disk_space_clean_forcibly_ratio
+        files.full_folders = {
+            folder for folder, percent in used.items() if percent is not None and percent > limit
+        }
+        writable = [folder for folder in files.folders if folder not in files.read_only_folders]
+        known = [
+            (percent, folder)
+            for folder in writable or files.folders
+            if (percent := used[folder]) is not None
+        ]
+        places = [min(known)] if known else []
+        root = self._config.store_path_root_dir
+        queues = f"{root}/{paths.CONSUME_QUEUE}"
+        place = queues if Path(queues).is_dir() else root
+        percent = self._percent(place)
+        if percent is not None:
+            places.append((percent, place))
+        if places:
+            self._judge(*max(places))
+
+    def _percent(self, folder: str) -> int | None:
+        try:
+            return round(100 * self._disk.usage(folder))
+        except StoreUnavailable as error:
+            _log.warning("how full the disk is nobody knows: %s", error)
+            return None
+
+    def _judge(self, percent: int, place: str) -> None:
+        config = self._config
+        self.is_short = percent > config.disk_max_used_space_ratio
+        limit = config.disk_space_clean_forcibly_ratio
+        is_emergency = percent > limit
+        text = f"the disk of {place} is used to {percent} %, diskSpaceCleanForciblyRatio is {limit}"
+        self.emergency = text if is_emergency else ""
+        was_refused, limit = self.refusal, config.disk_space_warning_level_ratio
+        text = f"the disk of {place} is used to {percent} %, diskSpaceWarningLevelRatio is {limit}"
+        self.refusal = text if percent > limit else ""
+        if self.refusal and not was_refused:
+            _log.error("no more puts are taken: %s", self.refusal)
+        elif was_refused and not self.refusal:
+            _log.warning("puts are taken again: the disk of %s is used to %d %%", place, percent)
+
+
+# --- what follows the log ---------------------------------------------------------------------
+
+
+class _Followers:
+    """Queues, index and tombstones, after the minimum of the log has grown.
+
+    First all minimum offsets, then index and tombstones, then the files of queues one by one.
+    """
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        log: CommitLog,
+        queues: ConsumeQueues,
+        index: IndexFiles,
+        tombstones: Tombstones,
+    ) -> None:
+        self._config = config
+        self._commit_log = log
+        self._queues = queues
+        self._index = index
+        self._tombstones = tombstones
+        self.counts = RetentionCounts()
+        self._log_min = 0
+        """What queues have followed, or are following."""
+        self._to_correct: deque[ConsumeQueue] = deque()
+        self._to_shorten: dict[ConsumeQueue, None] = {}
+        self._is_index_behind = False
+        self._deletion_ms = 0
+        self._report: _Report | None = None
+
+    def follow(self, path: str, offsets: list[ConsumerOffset] | None) -> None:
+        """Note that the log has lost a file; what had not been read of it is reported.
+
+        Args:
+            path: Of the file.
+            offsets: What groups have read; None if nobody knows.
+        """
+        assert not self._to_correct, "the file before has not been reported"
+        self._report = _Report(path, offsets) if offsets is not None else None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._log_min = self._commit_log.min_offset
+        self._to_correct = deque(self._queues)
+        self._is_index_behind = True
+
+    def correct_some(self) -> bool:
+        """Correct minimum offsets of some queues; return whether any were left to correct."""
+        if not self._to_correct and self._commit_log.min_offset > self._log_min:
+            self._begin()  # just opened: a crash may have come in between
+        if not self._to_correct:
+            return False
+        for _ in range(min(QUEUES_PER_STEP, len(self._to_correct))):
+            queue = self._to_correct.popleft()
+            if self._is_there(queue):
+                before = queue.min_offset
+                queue.correct_min_offset(self._log_min)
+                if self._report is not None and queue.min_offset > before:
+                    self._report.add(queue, before)
+                if queue.has_expired_files:
+                    self._to_shorten[queue] = None
+        if not self._to_correct and self._report is not None:
+            self._report.tell(self.counts)
+            self._report = None
+        return True
+
+    def step(self, monotonic_ms: int) -> bool:
+        """Delete something; return whether there was anything due. Raises ``WriteFailed``."""
+        if self._is_index_behind:
+            self.counts.index_files += self._index.delete_before(self._log_min)
+            self._tombstones.drop_before(self._log_min)
+            self._is_index_behind = False
+            return True
+        if not self._to_shorten or monotonic_ms < self._deletion_ms:
+            return False
+        queue = next(iter(self._to_shorten))
+        if self._is_there(queue):
+            self.counts.queue_files += queue.delete_before(self._log_min)
+            self._deletion_ms = monotonic_ms + self._config.delete_consume_queue_files_interval
+        del self._to_shorten[queue]
+        return True
+
+    def _is_there(self, queue: ConsumeQueue) -> bool:
+        return self._queues.find(queue.topic, queue.queue_id) is queue
+
+
+class _Report:
+    """What of a deleted log file had not been read."""
+
+    def __init__(self, path: str, offsets: list[ConsumerOffset]) -> None:
+        self._path = path
+        self._readers: defaultdict[tuple[str, int], list[ConsumerOffset]] = defaultdict(list)
+        for one in offsets:
+            self._readers[one.topic, one.queue_id].append(one)
+        self._unread: Counter[tuple[str, str]] = Counter()
+        self._never_read: Counter[str] = Counter()
+
+    def add(self, queue: ConsumeQueue, before: int) -> None:
+        """Add a queue whose minimum offset was another one before."""
+        readers = self._readers.get((queue.topic, queue.queue_id), ())
+        for one in readers:
+            unread = queue.min_offset - max(one.consumer_offset, before)
+            if unread > 0:
+                self._unread[one.topic, one.group] += unread
+        furthest = max((one.consumer_offset for one in readers), default=0)
+        never_read = queue.min_offset - max(furthest, before)
+        if never_read > 0 and not names.is_system_topic(queue.topic):
+            self._never_read[queue.topic] += never_read
+
+    def tell(self, counts: RetentionCounts) -> None:
+        """Log it and add it to the totals."""
+        for (topic, group), count in sorted(self._unread.items()):
+            _log.warning(
+                "%s went with %d messages of topic %s that group %s had not read",
+                self._path,
+                count,
+                topic,
+                group,
+            )
+        for topic, count in sorted(self._never_read.items()):
+            _log.warning(
+                "%s went with %d messages of topic %s that no group had read",
+                self._path,
+                count,
+                topic,
+            )
+        counts.unread.update(self._unread)
+        counts.never_read.update(self._never_read)

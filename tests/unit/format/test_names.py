@@ -97,3 +97,19 @@ def test_names_of_groups(group: str) -> None:
     assert names.is_retry_topic(names.retry_topic(group))
     assert names.is_dlq_topic(names.dlq_topic(group))
     assert not names.is_system_topic(names.retry_topic(group))
+
+
+@pytest.mark.parametrize(
+    ("topic", "may"),
+    [
+        ("TopicA", True),
+        ("%LMQ%x", True),
+        ("%DLQ%group", True),
+        ("%RETRY%group", False),
+        ("SCHEDULE_TOPIC_XXXX", False),
+        ("rmq_sys_wheel_timer", False),
+        ("RMQ_SYS_TRANS_HALF_TOPIC", True),
+    ],
+)
+def test_who_may_have_light_queues(topic: str, may: bool) -> None:
+    assert names.may_have_light_queues(topic) is may

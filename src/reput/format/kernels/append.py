@@ -93,7 +93,7 @@ LIGHT_SIZE = len(props.INNER_MULTI_DISPATCH)
 LIGHT = int.from_bytes(props.INNER_MULTI_DISPATCH[:8].encode(), "little", signed=True)
 LIGHT_END = int.from_bytes(props.INNER_MULTI_DISPATCH[-8:].encode(), "little", signed=True)
 
-PLACED_BYTES = state.PLACED_BYTES
+PLACE_BYTES = state.PLACE_BYTES
 
 
 @njit(**COMPILE_OPTIONS)
@@ -328,9 +328,14 @@ def dispatch_record(
 ):
     """Give a record its unit and its index entries; stop in front of it if something is missing.
 
-    Entries of a record that the index has already are not put again: it was dispatched before.
+    Entries of a record that the index has already are not put again: it was dispatched before. Of
+    the last one it may lack some, which is for Python to find out.
     """
     kind = sys_flag & TRANSACTION
+    indexed_offset = word(block, state.INDEX_END_OFFSET)
+    may_be_indexed = word(block, state.INDEX_IS_ON) != 0 and kind != ROLLBACK
+    if may_be_indexed and offset == indexed_offset:
+        return state.STOP_SLOW
     is_queued = wants_unit and kind != PREPARED and kind != ROLLBACK
     if is_queued and not has_room_for_unit(row):
         set_word(block, state.STOP_ROW, row)
@@ -338,11 +343,7 @@ def dispatch_record(
     unique, unique_size, keys, keys_size, tags, tags_size, delay, delay_size, is_light = (
         find_properties(properties, end)
     )
-    is_indexed = (
-        word(block, state.INDEX_IS_ON) != 0
-        and kind != ROLLBACK
-        and offset > word(block, state.INDEX_END_OFFSET)
-    )
+    is_indexed = may_be_indexed and offset > indexed_offset
     if is_indexed:
         needed = count_words(keys, keys + keys_size)
         if unique_size > 0:
@@ -416,12 +417,15 @@ def count_message(topic_row, size):
 
 
 @njit(**COMPILE_OPTIONS)
-def append(block, buffer, size, now_ms, placed):
-    """Entry point: place the records of ``buffer[INPUT_POSITION:size]``, one behind the other.
+def append(block, buffer):
+    """Entry point: place the records of ``buffer[INPUT_POSITION:INPUT_SIZE]``, one after another.
 
-    They are whole and their lengths are right: the caller made them. ``placed`` takes
-    ``PLACED_BYTES`` for each. Returns how many were placed; STOP says why it ended.
+    They are whole and their lengths are right: the caller made them. PLACES takes ``PLACE_BYTES``
+    for each. Returns how many were placed; STOP says why it ended.
     """
+    size = word(block, state.INPUT_SIZE)
+    now_ms = word(block, state.INPUT_TIME)
+    places = word(block, state.PLACES)
     at = word(block, state.INPUT_POSITION)
     count = 0
     stop = state.STOP_DONE
@@ -494,8 +498,8 @@ def append(block, buffer, size, now_ms, placed):
             put_record_crc(block, target, record_size)
         set_word(block, state.LOG_POSITION, behind)
         set_word(block, state.LOG_TIMESTAMP, now_ms)
-        put_i64(placed + PLACED_BYTES * count, offset)
-        put_i64(placed + PLACED_BYTES * count + 8, queue_offset)
+        put_i64(places + PLACE_BYTES * count, offset)
+        put_i64(places + PLACE_BYTES * count + 8, queue_offset)
         count += 1
         at += record_size
         count_message(topic_row, record_size)
@@ -585,5 +589,5 @@ def dispatch(block, buffer, stop_position, end, file_end, base):
     return count
 
 
-ENTRY_POINTS = {"append": 5, "dispatch": 6}
+ENTRY_POINTS = {"append": 2, "dispatch": 6}
 """Name to number of arguments; all are int64, and so is the result."""

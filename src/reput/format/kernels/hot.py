@@ -14,27 +14,26 @@ import numpy.typing as npt
 
 from reput.format import message as record
 from reput.format.kernels import hot_twin, native
-from reput.format.kernels.state import PLACED_BYTES as PLACED_BYTES  # re-exported for callers
 
 Kernel = Callable[..., int]
 
 
-def _choose(name: str, twin: Kernel, arguments: list[Any], *, holds_gil: bool) -> Kernel:
+def _choose(name: str, twin: Kernel, arguments: list[Any], *, is_short: bool) -> Kernel:
     try:
-        return native.plain_function(name, arguments, holds_gil=holds_gil)
+        return native.plain_function(name, arguments, is_short=is_short)
     except native.KernelsUnavailable:
         return twin
 
 
 _INTEGER = ctypes.c_int64
+Address = ctypes.c_int64
+"""What the short kernels take the block's address as."""
 
-append = _choose(
-    "append", hot_twin.append, [_INTEGER, ctypes.c_char_p, *[_INTEGER] * 3], holds_gil=True
-)
-"""``append(block, records: bytes, size, now_ms, placed) -> count``; see ``append.append``."""
-pull = _choose("pull", hot_twin.pull, [_INTEGER] * 9, holds_gil=True)
-"""``pull(block, units, unit_count, queue_offset, buffer, room, max_count, codes, code_count)``."""
-dispatch = _choose("dispatch", hot_twin.dispatch, [_INTEGER] * 6, holds_gil=False)
+append = _choose("append", hot_twin.append, [_INTEGER, ctypes.c_char_p], is_short=True)
+"""``append(block: c_int64, records: bytes) -> count``; see ``append.append``."""
+pull = _choose("pull", hot_twin.pull, [_INTEGER], is_short=True)
+"""``pull(block: c_int64) -> count``; see ``pull.pull``."""
+dispatch = _choose("dispatch", hot_twin.dispatch, [_INTEGER] * 6, is_short=False)
 """``dispatch(block, buffer, stop_position, end, file_end, base) -> count``."""
 
 

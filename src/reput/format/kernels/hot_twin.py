@@ -182,6 +182,10 @@ def _dispatch_record(
     wants_unit: bool,
 ) -> int:
     message = parsed.message
+    is_rolled_back = flags.transaction_type(message.sys_flag) == flags.TRANSACTION_ROLLBACK
+    may_be_indexed = block[state.INDEX_IS_ON] and not is_rolled_back
+    if may_be_indexed and physical_offset == block[state.INDEX_END_OFFSET]:
+        return state.STOP_SLOW
     is_queued = wants_unit and flags.is_queued(message.sys_flag)
     if is_queued:
         used = row[state.QUEUE_MAX_OFFSET] - row[state.QUEUE_TAIL_OFFSET]
@@ -189,9 +193,7 @@ def _dispatch_record(
             block[state.STOP_ROW] = row.address
             return state.STOP_UNITS
     keys: list[str] = []
-    is_rolled_back = flags.transaction_type(message.sys_flag) == flags.TRANSACTION_ROLLBACK
-    is_new = physical_offset > block[state.INDEX_END_OFFSET]
-    if block[state.INDEX_IS_ON] and not is_rolled_back and is_new:
+    if may_be_indexed and physical_offset > block[state.INDEX_END_OFFSET]:
         keys = record.index_keys(message, has_tags=bool(block[state.INDEX_HAS_TAGS]))
         limit = min(block[state.INDEX_ENTRIES_MAX], block[state.INDEX_LIMIT])
         has_room = block[state.INDEX_ADDRESS] and block[state.INDEX_NEXT] + len(keys) <= limit
@@ -231,9 +233,10 @@ def _is_slow(topic: _Row, parsed: _Parsed) -> bool:
 # --- entry points ---------------------------------------------------------------------------
 
 
-def append(block_address: int, buffer: bytes, size: int, now_ms: int, placed: int) -> int:
+def append(block_address: ctypes.c_int64, buffer: bytes) -> int:
     """Place records; as the kernel ``append.append``."""
-    block = _Row(block_address)
+    block = _Row(block_address.value)
+    size, now_ms = block[state.INPUT_SIZE], block[state.INPUT_TIME]
     count = 0
     stop = state.STOP_DONE
     is_live = bool(block[state.IS_LIVE])
@@ -277,7 +280,8 @@ def append(block_address: int, buffer: bytes, size: int, now_ms: int, placed: in
         block[state.LOG_POSITION] = behind
         block[state.LOG_TIMESTAMP] = now_ms
         _write(
-            placed + state.PLACED_BYTES * count, struct.pack("=qq", physical_offset, queue_offset)
+            block[state.PLACES] + state.PLACE_BYTES * count,
+            struct.pack("=qq", physical_offset, queue_offset),
         )
         count += 1
         block[state.INPUT_POSITION] += record_size
@@ -286,7 +290,7 @@ def append(block_address: int, buffer: bytes, size: int, now_ms: int, placed: in
         if stop == state.STOP_LIGHT:
             break
     if is_live and count:
-        write_index_header(block_address)
+        write_index_header(block.address)
     block[state.STOP] = stop
     return count
 
@@ -368,12 +372,12 @@ def dispatch(
     return count
 
 
-def _is_full(block: _Row, count: int, total: int, size: int, max_count: int, on_disk: bool) -> bool:
+def _is_full(block: _Row, count: int, total: int, size: int, on_disk: bool) -> bool:
     if count == 0:
         return False
     most = block[state.COUNT_ON_DISK_MAX if on_disk else state.COUNT_IN_MEMORY_MAX]
     most_bytes = block[state.BYTES_ON_DISK_MAX if on_disk else state.BYTES_IN_MEMORY_MAX]
-    return count >= min(max_count, most) or total + size > most_bytes
+    return count >= min(block[state.PULL_COUNT_MAX], most) or total + size > most_bytes
 
 
 def _address_in_log(block: _Row, physical_offset: int) -> tuple[int, int]:
@@ -385,27 +389,20 @@ def _address_in_log(block: _Row, physical_offset: int) -> tuple[int, int]:
     return _word_at(block[state.FILES] + 8 * number), start
 
 
-def pull(
-    block_address: int,
-    units: int,
-    unit_count: int,
-    queue_offset: int,
-    buffer: int,
-    room: int,
-    max_count: int,
-    codes: int,
-    code_count: int,
-) -> int:
+def pull(block_address: ctypes.c_int64) -> int:
     """Copy the records that units point at; as the kernel ``pull.pull``."""
-    block = _Row(block_address)
-    wanted = {_word_at(codes + 8 * i) for i in range(code_count)}
+    block = _Row(block_address.value)
+    codes = block[state.PULL_CODES]
+    wanted = {_word_at(codes + 8 * i) for i in range(block[state.PULL_CODE_COUNT])}
+    queue_offset = block[state.PULL_QUEUE_OFFSET]
     count = total = gone = damaged = scanned = skip_to = 0
     stop = state.STOP_DONE
     last = block[state.RESULT_LAST_OFFSET]
     file_size = block[state.FILE_SIZE]
     readable = block[state.READABLE]
-    while scanned < unit_count:
-        unit = cq_unit.unpack(_read(units + cq_unit.SIZE * scanned, cq_unit.SIZE))
+    while scanned < block[state.PULL_UNIT_COUNT]:
+        at = block[state.PULL_UNITS] + cq_unit.SIZE * scanned
+        unit = cq_unit.unpack(_read(at, cq_unit.SIZE))
         if not unit.is_written:
             scanned += 1
             continue
@@ -415,7 +412,7 @@ def pull(
             scanned += 1
             continue
         on_disk = readable - unit.physical_offset > block[state.MEMORY_BYTES]
-        if _is_full(block, count, total, unit.size, max_count, on_disk):
+        if _is_full(block, count, total, unit.size, on_disk):
             break
         if wanted and unit.tags_code not in wanted:
             scanned += 1
@@ -438,10 +435,10 @@ def pull(
             damaged += 1
             scanned += 1
             continue
-        if total + unit.size > room:
+        if total + unit.size > block[state.PULL_ROOM]:
             stop = state.STOP_BUFFER
             break
-        _write(buffer + total, _read(at, unit.size))
+        _write(block[state.PULL_BUFFER] + total, _read(at, unit.size))
         total += unit.size
         count += 1
         scanned += 1

@@ -57,11 +57,11 @@ class _SharedObject:
         self._holding = ctypes.PyDLL(str(path))
 
     def function(
-        self, name: str, arguments: Sequence[Any] | None = None, *, holds_gil: bool = False
+        self, name: str, arguments: Sequence[Any] | None = None, *, is_short: bool = False
     ) -> Callable[..., int]:
-        function = (self._holding if holds_gil else self._library)[f"reput_{name}"]
+        function = (self._holding if is_short else self._library)[f"reput_{name}"]
         function.restype = ctypes.c_int64
-        if arguments is not None:
+        if arguments is not None and not is_short:
             function.argtypes = arguments
         return function
 
@@ -86,11 +86,11 @@ class _CompiledHere:
         self._entry_points = build.entry_points()
 
     def function(
-        self, name: str, arguments: Sequence[Any] | None = None, *, holds_gil: bool = False
+        self, name: str, arguments: Sequence[Any] | None = None, *, is_short: bool = False
     ) -> Callable[..., int]:
         if arguments is None:
             arguments = [ctypes.c_int64] * self._entry_points[name][1]
-        maker = ctypes.PYFUNCTYPE if holds_gil else ctypes.CFUNCTYPE
+        maker = ctypes.PYFUNCTYPE if is_short else ctypes.CFUNCTYPE
         kind = maker(ctypes.c_int64, *arguments)
         return kind(self._engine.get_function_address(f"reput_{name}"))
 
@@ -147,18 +147,19 @@ def _function(name: str) -> Callable[..., int]:
     return _library().function(name)
 
 
-def plain_function(name: str, arguments: Sequence[Any], *, holds_gil: bool) -> Callable[..., int]:
+def plain_function(name: str, arguments: Sequence[Any], *, is_short: bool) -> Callable[..., int]:
     """Return an entry point for calls where microseconds count.
 
     Args:
         name: The entry point.
-        arguments: The ctypes of its arguments: an integer, or ``c_char_p`` for bytes.
-        holds_gil: Keep the GIL, for calls that are shorter than handing it over.
+        arguments: The ctypes of its arguments: ``c_int64``, or ``c_char_p`` for bytes.
+        is_short: The call keeps the GIL, as handing it over takes longer, and does not convert its
+            arguments, which costs half a microsecond: they must be a ``c_int64``, or bytes.
 
     Raises:
         KernelsUnavailable: There is no compiled kernel.
     """
-    return _library().function(name, arguments, holds_gil=holds_gil)
+    return _library().function(name, arguments, is_short=is_short)
 
 
 def _call(name: str, *arguments: int) -> int:

@@ -64,13 +64,20 @@ def following_file(block, physical_offset):
 
 
 @njit(**COMPILE_OPTIONS)
-def pull(block, units, unit_count, queue_offset, buffer, room, max_count, codes, code_count):
-    """Entry point: copy the records that units point at, side by side, into ``buffer``.
+def pull(block):
+    """Entry point: copy the records that PULL_UNITS point at, side by side, into PULL_BUFFER.
 
-    ``queue_offset`` is the first unit's, or -1 where records do not say it (light queues).
-    ``codes`` are tags codes, a word each. RESULT_SCANNED is how many units were done with,
-    RESULT_GONE how many of them lead nowhere. Returns how many records were copied.
+    RESULT_SCANNED is how many units were done with, RESULT_GONE how many of them lead nowhere.
+    Returns how many records were copied.
     """
+    units = word(block, state.PULL_UNITS)
+    unit_count = word(block, state.PULL_UNIT_COUNT)
+    queue_offset = word(block, state.PULL_QUEUE_OFFSET)
+    buffer = word(block, state.PULL_BUFFER)
+    room = word(block, state.PULL_ROOM)
+    max_count = word(block, state.PULL_COUNT_MAX)
+    codes = word(block, state.PULL_CODES)
+    code_count = word(block, state.PULL_CODE_COUNT)
     count = 0
     total = 0
     gone = 0
@@ -138,5 +145,5 @@ def pull(block, units, unit_count, queue_offset, buffer, room, max_count, codes,
     return count
 
 
-ENTRY_POINTS = {"pull": 9}
+ENTRY_POINTS = {"pull": 1}
 """Name to number of arguments; all are int64, and so is the result."""

@@ -91,7 +91,27 @@ COUNT_ON_DISK_MAX = next(_words)
 """What one read may return, and one that reaches back to the disk."""
 
 # --- arguments and results of a call -------------------------------------------
+# Words, because a word costs a tenth of what an argument of a call costs.
 
+INPUT_SIZE = next(_words)
+"""Of ``append``: bytes of the records."""
+INPUT_TIME = next(_words)
+"""Of ``append``: their store time, ms."""
+PLACES = next(_words)
+"""Of ``append``: address of what it tells of each record, ``PLACE_BYTES``."""
+PULL_UNITS = next(_words)
+"""Of ``pull``: address of the units."""
+PULL_UNIT_COUNT = next(_words)
+PULL_QUEUE_OFFSET = next(_words)
+"""Of the first unit; -1 where records do not say it (light queues)."""
+PULL_BUFFER = next(_words)
+PULL_ROOM = next(_words)
+"""Bytes of the buffer."""
+PULL_COUNT_MAX = next(_words)
+PULL_CODES = next(_words)
+"""Address of the wanted tags codes, a word each."""
+PULL_CODE_COUNT = next(_words)
+"""0: all are wanted."""
 INPUT_POSITION = next(_words)
 """In: where to begin in the input. Out: where the call stopped."""
 STOP = next(_words)
@@ -187,7 +207,7 @@ STOP_BUFFER = 12
 STOP_PART = 13
 """The record goes on behind the end of what was given."""
 
-PLACED_BYTES = 16
+PLACE_BYTES = 16
 """What ``append`` tells of a record: physical offset and queue offset, a word each."""
 FILE_IS_GONE = -1
 """Instead of the address of a log file: it is not there."""

@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property
 
@@ -18,7 +19,7 @@ from reput.format import (
     sys_flag as flags,
 )
 from reput.format.message import StoredMessage
-from reput.store import paths
+from reput.store import paths, tombstones
 from reput.store.commit_log_view import LogBatch
 from reput.store.consume_queue_view import QueueFile, list_queue_files
 from reput.store.reader import Condition, StoreReader
@@ -43,6 +44,8 @@ class Queues:
         self._pending_count = 0
         self._light = {topic for topic in reader.queue_ids if topic.startswith(names.LMQ_PREFIX)}
         self._redispatch_from = _redispatch_from(reader)
+        self._tombstones = tombstones.read(reader.folder)
+        self._buried: Counter[str] = Counter()
         self.queued_count = 0
         self.unit_count = 0
 
@@ -74,6 +77,7 @@ class Queues:
     def _rows(self, batch: LogBatch, columns: kernels.Columns) -> units.Rows:
         transaction = columns.numbers("sys_flag") & flags.TRANSACTION_MASK
         queued = (transaction == flags.TRANSACTION_NONE) | (transaction == flags.TRANSACTION_COMMIT)
+        queued &= ~self._are_buried(batch, columns)
         rows = np.empty(columns.count, units.ROW)
         rows["queue"] = self._queue_numbers(columns)
         rows["queue_offset"] = columns.numbers("queue_offset")
@@ -82,6 +86,16 @@ class Queues:
         rows["tags_code"] = columns.tags_codes()
         found: units.Rows = rows[queued]
         return found
+
+    def _are_buried(self, batch: LogBatch, columns: kernels.Columns) -> npt.NDArray[np.bool_]:
+        """Return which records are of a topic that was deleted behind them."""
+        topic_ids, topics = columns.topic_ids()
+        ends = np.array([self._tombstones.get(topic, 0) for topic in topics] or [0], np.int64)
+        buried: npt.NDArray[np.bool_] = batch.positions + batch.physical_offset < ends[topic_ids]
+        with self._lock:
+            for topic_id in topic_ids[buried].tolist():
+                self._buried[topics[topic_id]] += 1
+        return buried
 
     def _queue_numbers(self, columns: kernels.Columns) -> npt.NDArray[np.int32]:
         """Return the place in ``_queues`` of each record's queue."""
@@ -155,7 +169,8 @@ class Queues:
         numbers = one.properties.get(props.INNER_MULTI_QUEUE_OFFSET, "").split(props.LMQ_SEPARATOR)
         code = cq_unit.tags_code(one.tags)
         for topic, number in zip(topics, numbers, strict=False):
-            if topic in self._light and number.isdigit():
+            is_buried = one.physical_offset < self._tombstones.get(topic, 0)
+            if topic in self._light and number.isdigit() and not is_buried:
                 queue = self._number(paths.CONSUME_QUEUE, topic, 0)
                 yield queue, int(number), one.physical_offset, one.store_size, code
 
@@ -180,6 +195,11 @@ class Queues:
         for path, found in extensions.items():
             for file in found:
                 self._ledger.add_file(f"{path}/{file.name}", file.size)
+        for topic, count in sorted(self._buried.items()):
+            text = f"{count} messages in the log are of a topic that was deleted"
+            self._ledger.add(
+                Severity.NOTE, Kind.TOPIC, f"{paths.CONSUME_QUEUE}/{topic}", text, count=count
+            )
         for done, queue in enumerate(self._queues):
             counts = queue.check(self._ledger, log)
             self.unit_count += sum(counts.values())

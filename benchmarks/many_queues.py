@@ -1,0 +1,118 @@
+"""Many small queues: 2,000 topics with 8 queues each, 20 messages a queue, default sizes."""
+
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+NAME = "many_queues"
+QUESTION = "seconds until 16,000 queues can be read and are restarted, memory; bytes a queue"
+PER_QUEUE = 20
+
+
+def peak_mb() -> float:
+    """Return the most memory this process had, MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def fill(root: str, topics: int, queues: int, per_queue: int) -> None:
+    """Print what filling, reading and restarting a store takes; run in a process of its own."""
+    from reput.format import properties
+    from reput.store import incoming
+    from reput.store.config import StoreConfig
+    from reput.store.message_store import MessageStore
+
+    encoded = {
+        topic: b"".join(
+            incoming.encode(
+                incoming.IncomingMessage(
+                    topic, b"x" * 100, queue_id, properties.encode({"TAGS": "t"})
+                ),
+                topic.encode(),
+            )
+            for queue_id in range(queues)
+        )
+        for topic in (f"topic-{n:05d}" for n in range(topics))
+    }
+    before = peak_mb()
+    start = time.perf_counter()
+    store = MessageStore.open(root, StoreConfig())
+    for _ in range(per_queue):
+        for data in encoded.values():
+            stored, _ = store.put_encoded(data, queues)
+            assert stored == queues
+    put_s = time.perf_counter() - start
+    start = time.perf_counter()
+    count = sum(
+        store.get(topic, queue_id, 0, 32).message_count
+        for topic in encoded
+        for queue_id in range(queues)
+    )
+    read_s = time.perf_counter() - start
+    assert count == topics * queues * per_queue, count
+    descriptors = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    maps = len(Path("/proc/self/maps").read_text().splitlines())
+    start = time.perf_counter()
+    store.close()
+    print(put_s, read_s, time.perf_counter() - start, before, peak_mb(), descriptors, maps)
+
+
+def restart(root: str) -> None:
+    """Print what opening takes, until the first queue is read; run in a process of its own."""
+    from reput.store.config import StoreConfig
+    from reput.store.message_store import MessageStore
+
+    start = time.perf_counter()
+    store = MessageStore.open(root, StoreConfig())
+    assert store.get("topic-00000", 0, 0, 32).message_count
+    took = time.perf_counter() - start
+    print(took, peak_mb())
+    store.abandon()
+
+
+def _call(function: str, *arguments: object) -> list[float]:
+    code = f"from benchmarks import many_queues as m; m.{function}{arguments!r}"
+    if len(arguments) == 1:
+        code = f"from benchmarks import many_queues as m; m.{function}({arguments[0]!r})"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    return [float(word) for word in done.stdout.split()]
+
+
+def measure(folder: Path, topics: int, queues: int, per_queue: int) -> dict[str, float]:
+    """Return times and memory of one number of queues."""
+    root = str(folder / "many")
+    put_s, read_s, close_s, before, after, descriptors, maps = _call(
+        "fill", root, topics, queues, per_queue
+    )
+    start = time.perf_counter()
+    open_s, peak = _call("restart", root)
+    whole_s = time.perf_counter() - start
+    crashed_s, _ = _call("restart", root)
+    shutil.rmtree(root)
+    return {
+        "queues": topics * queues,
+        "put_and_readable_s": round(put_s, 2),
+        "read_all_s": round(read_s, 2),
+        "clean_stop_s": round(close_s, 2),
+        "open_s": round(open_s, 2),
+        "process_until_readable_s": round(whole_s, 2),
+        "open_after_crash_s": round(crashed_s, 2),
+        "peak_mb": round(after),
+        "restart_peak_mb": round(peak),
+        "bytes_a_queue": round((after - before) * 1024 * 1024 / (topics * queues)),
+        "descriptors": int(descriptors),
+        "maps": int(maps),
+    }
+
+
+def run(folder: Path, quick: bool) -> dict[str, object]:
+    """Measure 16,000 queues, and 80,000."""
+    if quick:
+        return {"2000_queues": measure(folder, 250, 8, PER_QUEUE)}
+    return {
+        "16000_queues": measure(folder, 2_000, 8, PER_QUEUE),
+        "80000_queues": measure(folder, 10_000, 8, 1),
+    }

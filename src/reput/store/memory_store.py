@@ -1,0 +1,460 @@
+"""A store without files, kernels or background work: for tests of what stands on a store.
+
+    records    physical offset -> record, in the order of the log
+    queues     (topic, queue id) -> units
+    keys       (topic, key) -> physical offsets
+
+Gives the results and statuses of ``MessageStore``, and is short enough to be believed: where both
+differ, this one is read first. What it does not have is what files bring: a log that rolls, flushes
+that others wait for, recovery. ``expire`` stands for expiry.
+"""
+
+import bisect
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Self
+
+from reput.clock import Clock, SystemClock
+from reput.errors import CorruptRecord
+from reput.format import (
+    batch as batches,
+    body as bodies,
+    cq_unit,
+    java,
+    message as record,
+    names,
+    properties as props,
+    sys_flag as flags,
+)
+from reput.format.message import StoredMessage
+from reput.store import incoming
+from reput.store.config import BrokerRole, StoreConfig
+from reput.store.dispatch import Listener
+from reput.store.flush import PendingPut
+from reput.store.getting import GetResult, GetStatus, MessageFilter, QueryResult
+from reput.store.incoming import IncomingMessage, PutResult, PutStatus, Refused
+from reput.store.reader import END_OF_TIME_MS, Boundary
+
+_BACKWARD_MS_MAX = 10_000
+
+
+class _Unit(NamedTuple):
+    """Where a message of a queue is, and its tags code."""
+
+    physical_offset: int
+    tags_code: int
+
+
+@dataclass(slots=True)
+class _Queue:
+    """All units that a queue ever had; those before ``min_offset`` have expired."""
+
+    units: list[_Unit] = field(default_factory=list)
+    min_offset: int = 0
+    told_offset: int = 0
+
+    @property
+    def max_offset(self) -> int:
+        return len(self.units)
+
+
+class MemoryStore:
+    """Keeps messages as long as it lives.
+
+    Args:
+        config: Limits; sizes of files, paces and paths mean nothing here.
+        clock: What the time is.
+    """
+
+    def __init__(self, config: StoreConfig | None = None, *, clock: Clock | None = None) -> None:
+        self.config = config or StoreConfig()
+        self._clock = clock or SystemClock()
+        self._memory_bytes = 1 << 62
+        if self.config.access_message_in_memory_max_ratio == 0:
+            self._memory_bytes = 0
+        self._records: dict[int, bytes] = {}
+        self._queues: dict[tuple[str, int], _Queue] = {}
+        self._keys: dict[tuple[str, str], list[int]] = {}
+        self._listeners: list[Listener] = []
+        self._min_physical_offset = self._end = self._last_ms = 0
+        self._is_open = True
+
+    def close(self) -> None:
+        """Take no more puts; what was put can be read."""
+        self._is_open = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Putting ----------------------------------------------------------------------------------
+
+    @property
+    def refusal(self) -> str:
+        """Why nothing can be put; empty if it can."""
+        if not self._is_open:
+            return "the store is closed"
+        if self.config.broker_role is BrokerRole.SLAVE:
+            return "brokerRole is SLAVE: only its master writes here"
+        return ""
+
+    def put(self, message: IncomingMessage, now_ms: int | None = None) -> PutResult:
+        """Store a message."""
+        return self._put([message], message, now_ms)
+
+    def put_many(
+        self, messages: Sequence[IncomingMessage], now_ms: int | None = None
+    ) -> list[PutResult]:
+        """Store messages that have nothing to do with each other."""
+        now_ms = self._clock.now_ms() if now_ms is None else now_ms
+        return [self._put([message], message, now_ms) for message in messages]
+
+    def put_batch(self, message: IncomingMessage, now_ms: int | None = None) -> PutResult:
+        """Store the messages in a client's batch: all, or none."""
+        if not self.refusal and len(message.body) > self.config.max_message_size:
+            return PutResult(PutStatus.MESSAGE_ILLEGAL, reason="the batch is too long")
+        try:
+            parts = batches.decode(message.body)
+        except CorruptRecord as error:
+            return PutResult(PutStatus.MESSAGE_ILLEGAL, reason=str(error))
+        if not parts:
+            return PutResult(PutStatus.MESSAGE_ILLEGAL, reason="the batch holds no message")
+        messages = [
+            dataclasses.replace(
+                message, body=part.body, property_bytes=part.property_bytes, flag=part.flag
+            )
+            for part in parts
+        ]
+        result = self._put(messages, message, now_ms)
+        if not result.status.is_stored:
+            return result
+        places = [one for one in self._records if one >= result.physical_offset]
+        return result._replace(message_count=len(places), physical_offsets=tuple(places))
+
+    def begin_put(self, message: IncomingMessage, now_ms: int | None = None) -> PendingPut:
+        """Store a message; there is nothing to wait for."""
+        result = self.put(message, now_ms)
+        now_ms = self._clock.monotonic_ms()
+        return PendingPut(result, result.end_offset, now_ms, now_ms, result)
+
+    def is_page_cache_busy(self) -> bool:
+        """No: there is none."""
+        return False
+
+    def _put(
+        self, messages: list[IncomingMessage], source: IncomingMessage, now_ms: int | None
+    ) -> PutResult:
+        """Store messages, all or none."""
+        try:
+            if self.refusal:
+                raise Refused(PutStatus.SERVICE_NOT_AVAILABLE, self.refusal)
+            ready = [self._checked(one, is_single=one is source) for one in messages]
+        except Refused as refused:
+            return PutResult(refused.status, reason=refused.reason)
+        start, self._last_ms = self._end, self._store_time(now_ms)
+        stored = [self._store(one) for one in ready]
+        return PutResult(
+            PutStatus.PUT_OK,
+            start,
+            self._end - start,
+            stored[0].queue_offset,
+            self._last_ms,
+            store_host=source.store_host,
+        )
+
+    def _checked(self, message: IncomingMessage, *, is_single: bool) -> IncomingMessage:
+        """Return what is stored in place of a message; checks are in the broker's order."""
+        config = self.config
+        topic = java.encode_utf8(message.topic)
+        longest = config.max_topic_length
+        if message.topic.startswith(names.RETRY_PREFIX):
+            longest = max(longest, names.LONG_TOPIC_LENGTH_MAX)
+        incoming.refuse_lengths(message, topic, longest)
+        if len(message.body) > config.max_message_size:
+            raise Refused(PutStatus.MESSAGE_ILLEGAL, f"body has {len(message.body)} bytes")
+        if message.queue_id < 0:
+            raise Refused(PutStatus.MESSAGE_ILLEGAL, f"queue id {message.queue_id}")
+        message = incoming.delayed(message, len(config.delay_levels_ms))
+        if is_single:  # batches go to no light queues
+            message = self._with_light_offsets(message)
+        if config.enabled_append_prop_crc:
+            incoming.with_crc_room(message)  # there must be some
+        size = len(incoming.encode(message, java.encode_utf8(message.topic)))
+        if size > config.record_bytes_max:
+            raise Refused(PutStatus.MESSAGE_ILLEGAL, f"record has {size} bytes")
+        return message
+
+    def _with_light_offsets(self, message: IncomingMessage) -> IncomingMessage:
+        properties = message.properties
+        if not self._is_light(message.topic, properties):
+            return message
+        offsets = []
+        for topic in properties[props.INNER_MULTI_DISPATCH].split(props.LMQ_SEPARATOR):
+            key = _further_queue(topic, message.queue_id)
+            if topic.startswith(names.LMQ_PREFIX) and key not in self._queues:
+                self._refuse_more_light_queues()
+            offsets.append(self._queues.setdefault(key, _Queue()).max_offset)
+        properties[props.INNER_MULTI_QUEUE_OFFSET] = props.LMQ_SEPARATOR.join(map(str, offsets))
+        return incoming.with_properties(message, properties)
+
+    def _is_light(self, topic: str, properties: Mapping[str, str]) -> bool:
+        is_on = self.config.enable_multi_dispatch and names.may_have_light_queues(topic)
+        return is_on and props.INNER_MULTI_DISPATCH in properties
+
+    def _refuse_more_light_queues(self) -> None:
+        count = sum(topic.startswith(names.LMQ_PREFIX) for topic, _ in self._queues)
+        if count >= self.config.max_lmq_consume_queue_num:
+            raise Refused(
+                PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED, f"there are {count} light queues"
+            )
+
+    def _store_time(self, now_ms: int | None) -> int:
+        now_ms = self._clock.now_ms() if now_ms is None else now_ms
+        is_little_back = 0 < self._last_ms - now_ms <= _BACKWARD_MS_MAX
+        return self._last_ms if is_little_back else now_ms
+
+    def _store(self, message: IncomingMessage) -> StoredMessage:
+        queue = self._queues.setdefault((message.topic, message.queue_id), _Queue())
+        sys_flag = message.sys_flag & ~(flags.BORN_HOST_V6 | flags.STORE_HOST_V6)
+        sys_flag |= flags.BORN_HOST_V6 if message.born_host.is_v6 else 0
+        sys_flag |= flags.STORE_HOST_V6 if message.store_host.is_v6 else 0
+        one = StoredMessage(
+            topic=message.topic,
+            body=message.body,
+            queue_id=message.queue_id,
+            queue_offset=queue.max_offset if flags.is_queued(sys_flag) else 0,
+            physical_offset=self._end,
+            born_timestamp=message.born_timestamp,
+            born_host=message.born_host,
+            store_timestamp=self._last_ms,
+            store_host=message.store_host,
+            flag=message.flag,
+            sys_flag=sys_flag,
+            reconsume_times=message.reconsume_times,
+            prepared_transaction_offset=message.prepared_transaction_offset,
+            body_crc=bodies.crc(message.body),
+            property_bytes=message.property_bytes,
+            properties=message.properties,
+        )
+        data = record.encode(one)
+        if self.config.enabled_append_prop_crc:
+            data = record.append_crc_property(_with_last_separator(one))
+        self._records[self._end] = data
+        self._end += len(data)
+        self._dispatch(one)
+        return one
+
+    def _dispatch(self, one: StoredMessage) -> None:
+        kind = flags.transaction_type(one.sys_flag)
+        if self.config.message_index_enable and kind != flags.TRANSACTION_ROLLBACK:
+            for key in {one.unique_key, *one.keys} - {None}:
+                self._keys.setdefault((one.topic, str(key)), []).append(one.physical_offset)
+        if not flags.is_queued(one.sys_flag):
+            return
+        unit = _Unit(one.physical_offset, self._tags_code(one))
+        self._queues[one.topic, one.queue_id].units.append(unit)
+        if self._is_light(one.topic, one.properties) and (
+            props.INNER_MULTI_QUEUE_OFFSET in one.properties
+        ):
+            for topic in one.properties[props.INNER_MULTI_DISPATCH].split(props.LMQ_SEPARATOR):
+                self._queues[_further_queue(topic, one.queue_id)].units.append(unit)
+
+    def _tags_code(self, one: StoredMessage) -> int:
+        level = one.properties.get(props.DELAY, "0")
+        if one.topic == names.SCHEDULE_TOPIC and level.isascii() and level.isdigit() and int(level):
+            levels = dict(enumerate(self.config.delay_levels_ms, 1))
+            return one.store_timestamp + levels.get(int(level), 1000)
+        return cq_unit.tags_code(one.tags)
+
+    # Steps ------------------------------------------------------------------------------------
+
+    def sync(self) -> None:
+        """Nothing: there is no disk."""
+
+    def step(self, now_ms: int | None = None) -> bool:
+        """Tell the listeners of new messages; return whether there were any."""
+        did = False
+        for (topic, queue_id), queue in self._queues.items():
+            told, queue.told_offset = queue.told_offset, queue.max_offset
+            if told < queue.max_offset:
+                did = True
+                for listener in self._listeners:
+                    listener(topic, queue_id, told, queue.max_offset)
+        return did
+
+    def add_listener(self, listener: Listener) -> None:
+        """Tell somebody of new messages."""
+        self._listeners.append(listener)
+
+    def expire(self, physical_offset: int) -> None:
+        """Forget the records before an offset, as expiry of log files does."""
+        self._records = {at: one for at, one in self._records.items() if at >= physical_offset}
+        self._min_physical_offset = min(self._records, default=self._end)
+        for queue in self._queues.values():
+            gone = (unit.physical_offset < physical_offset for unit in queue.units)
+            queue.min_offset = sum(gone)
+
+    # Getting ----------------------------------------------------------------------------------
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        max_count: int = 32,
+        *,
+        tags_codes: Sequence[int] = (),
+        message_filter: MessageFilter | None = None,
+    ) -> GetResult:
+        """Return messages of a queue from an offset on."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            return self._empty(GetStatus.NO_MATCHED_LOGIC_QUEUE, _Queue(), queue_offset, 0)
+        low, high = queue.min_offset, queue.max_offset
+        if high == 0:
+            return self._empty(GetStatus.NO_MESSAGE_IN_QUEUE, queue, queue_offset, 0)
+        if queue_offset < low:
+            return self._empty(GetStatus.OFFSET_TOO_SMALL, queue, queue_offset, low)
+        if queue_offset == high:
+            return self._empty(GetStatus.OFFSET_OVERFLOW_ONE, queue, queue_offset, high)
+        if queue_offset > high:
+            return self._empty(GetStatus.OFFSET_OVERFLOW_BADLY, queue, queue_offset, high)
+        taken: list[bytes] = []
+        next_offset = queue_offset
+        scanned = max(self.config.max_filter_message_size // cq_unit.SIZE, max_count)
+        for unit in queue.units[queue_offset : queue_offset + scanned]:
+            data = self._records[unit.physical_offset]
+            if self._is_full(taken, data, unit, max_count):
+                break
+            next_offset += 1
+            if _takes(unit, data, tags_codes, message_filter):
+                taken.append(data)
+        status = GetStatus.FOUND if taken else GetStatus.NO_MATCHED_MESSAGE
+        last = queue.units[min(next_offset, high - 1)].physical_offset
+        is_far_back = self._end - last > self._memory_bytes
+        data = b"".join(taken)
+        return GetResult(status, next_offset, low, high, data, len(taken), is_far_back)
+
+    def _empty(self, status: GetStatus, queue: _Queue, asked: int, right: int) -> GetResult:
+        is_slave = self.config.broker_role is BrokerRole.SLAVE
+        next_offset = asked if is_slave and not self.config.offset_check_in_slave else right
+        return GetResult(status, next_offset, queue.min_offset, queue.max_offset)
+
+    def _is_full(self, taken: list[bytes], data: bytes, unit: _Unit, max_count: int) -> bool:
+        """Whether a reply takes no further message; it always takes the first."""
+        config = self.config
+        size = sum(map(len, taken)) + len(data)
+        if self._end - unit.physical_offset > self._memory_bytes:
+            most = config.max_transfer_count_on_message_in_disk
+            most_bytes = config.max_transfer_bytes_on_message_in_disk
+        else:
+            most = config.max_transfer_count_on_message_in_memory
+            most_bytes = config.max_transfer_bytes_on_message_in_memory
+        return bool(taken) and (len(taken) >= min(most, max_count) or size > most_bytes)
+
+    def query(
+        self,
+        topic: str,
+        key: str,
+        max_count: int = 32,
+        begin_ms: int = 0,
+        end_ms: int = END_OF_TIME_MS,
+    ) -> QueryResult:
+        """Return the newest messages that carry a key, in the order of the log."""
+        found = [
+            data
+            for physical_offset in self._keys.get((topic, key), ())
+            if (data := self._records.get(physical_offset)) is not None
+            and begin_ms <= record.store_timestamp_of(data) <= end_ms
+        ]
+        most = max(min(max_count, self.config.max_msgs_num_batch), 0)
+        return QueryResult(found[max(len(found) - most, 0) :], is_truncated=len(found) > most)
+
+    def record_at(self, physical_offset: int) -> bytes | None:
+        """Return the record at a physical offset; None if none stands there."""
+        return self._records.get(physical_offset)
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """Return the queue offset of the oldest message; the end if there is none."""
+        return self._queue(topic, queue_id).min_offset
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """Return the queue offset behind the newest message."""
+        return self._queue(topic, queue_id).max_offset
+
+    def _queue(self, topic: str, queue_id: int) -> _Queue:
+        return self._queues.get((topic, queue_id)) or _Queue()
+
+    def offset_by_time(
+        self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary = Boundary.LOWER
+    ) -> int:
+        """Return the queue offset that a time names; see ``Getter.offset_by_time``."""
+        queue = self._queue(topic, queue_id)
+        times = list(self._times(queue))
+        if boundary is Boundary.LOWER:
+            return queue.min_offset + bisect.bisect_left(times, timestamp_ms)
+        return queue.min_offset + max(bisect.bisect_right(times, timestamp_ms) - 1, 0)
+
+    def _times(self, queue: _Queue) -> Iterator[int]:
+        for unit in queue.units[queue.min_offset :]:
+            yield record.store_timestamp_of(self._records[unit.physical_offset])
+
+    def store_time(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
+        """Return when a message was stored, ms; None if it is not there."""
+        queue = self._queue(topic, queue_id)
+        if not queue.min_offset <= queue_offset < queue.max_offset:
+            return None
+        return list(self._times(queue))[queue_offset - queue.min_offset]
+
+    def earliest_message_time(self, topic: str, queue_id: int) -> int | None:
+        """Return when the oldest message of a queue was stored, ms; None if there is none."""
+        return self.store_time(topic, queue_id, self.min_offset(topic, queue_id))
+
+    def lag_bytes(self, topic: str, queue_id: int, consumer_offset: int) -> int:
+        """Return how far back in the log a consumer reads, bytes."""
+        queue = self._queue(topic, queue_id)
+        following = queue.units[max(consumer_offset, queue.min_offset) :]
+        return self._end - following[0].physical_offset if following else 0
+
+    @property
+    def min_physical_offset(self) -> int:
+        """Where the log begins."""
+        return self._min_physical_offset
+
+    @property
+    def max_physical_offset(self) -> int:
+        """Behind the last record."""
+        return self._end
+
+    # Deleting ---------------------------------------------------------------------------------
+
+    def delete_topic(self, topic: str) -> int:
+        """Delete the queues of a topic; its messages stay. Returns how many queues there were."""
+        keys = [key for key in self._queues if key[0] == topic]
+        for key in keys:
+            del self._queues[key]
+        return len(keys)
+
+
+def _further_queue(topic: str, queue_id: int) -> tuple[str, int]:
+    return topic, 0 if topic.startswith(names.LMQ_PREFIX) else queue_id
+
+
+def _with_last_separator(one: StoredMessage) -> bytes:
+    data = one.property_bytes
+    separator = props.PROPERTY_SEPARATOR.encode()
+    if data and not data.endswith(separator):
+        data += separator
+    return record.encode(dataclasses.replace(one, property_bytes=data))
+
+
+def _takes(
+    unit: _Unit, data: bytes, tags_codes: Sequence[int], message_filter: MessageFilter | None
+) -> bool:
+    if message_filter is not None:
+        is_candidate = message_filter.takes_unit(unit.tags_code)
+        return is_candidate and message_filter.takes_record(memoryview(data))
+    return not tags_codes or unit.tags_code in tags_codes

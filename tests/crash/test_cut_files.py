@@ -1,0 +1,232 @@
+"""Every file of a store that is written to, cut and zeroed at every byte, then opened for writing.
+
+A log file of another length is refused (anchors D19): nobody knows what it was. What follows from
+the log is made anew, and then all messages are found by queue and by key. A log that ends in zeros
+gives the messages before them.
+"""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import store_fixture
+from reput.clock import ManualClock
+from reput.errors import StoreUnavailable
+from reput.format import message as record, properties as props
+from reput.store.disk import Disk
+from reput.store.incoming import IncomingMessage
+from reput.store.message_store import MessageStore
+from reput.store.verify import Kind
+
+pytestmark = [pytest.mark.crash, pytest.mark.slow]
+
+SETTINGS = {
+    "mapped_file_size_commit_log": 4096,
+    "max_message_size": 1024,
+    "max_hash_slot_num": 7,
+    "max_index_num": 30,
+}
+COUNT = 45
+Place = tuple[str, int, int]
+"""Topic, queue id, queue offset."""
+
+
+class SilentDisk(Disk):
+    """Syncs nothing: here nobody loses power."""
+
+    def sync_file(self, descriptor: int, path: str) -> None: ...
+
+    def sync_folder(self, path: str) -> None: ...
+
+    def sync_filesystem(self, path: str) -> None: ...
+
+
+class Sample(NamedTuple):
+    """A small store and what is in it."""
+
+    files: dict[str, bytes]
+    records: dict[Place, bytes]
+
+    def named(self, part: str) -> list[str]:
+        return [path for path in self.files if path.startswith(part)]
+
+    @property
+    def end_offset(self) -> int:
+        return max(physical_end(data) for data in self.records.values())
+
+
+def physical_end(data: bytes) -> int:
+    one = record.decode(data)
+    return one.physical_offset + one.store_size
+
+
+def open_store(root: Path) -> MessageStore:
+    return MessageStore.open(
+        config=store_fixture.config(root, **SETTINGS),
+        clock=ManualClock(store_fixture.START_MS + 9_000_000),
+        disk=SilentDisk(),
+    )
+
+
+def put(store: MessageStore, number: int) -> None:
+    named = {"UNIQ_KEY": f"U{number}", "KEYS": f"k{number} shared", "TAGS": f"T{number % 3}"}
+    body = bytes([number]) * (number * 37 % 300)
+    topic = f"Topic{'AB'[number % 2]}"
+    result = store.put(IncomingMessage(topic, body, number % 3, props.encode(named)))
+    assert result.status.is_stored, result
+
+
+def make(root: Path, *, is_clean: bool) -> Sample:
+    store = open_store(root)
+    for number in range(COUNT):
+        put(store, number)
+    if is_clean:
+        store.close()
+    else:
+        store.flusher.flush_all()
+        store.abandon()
+    files = {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and path.name != "lock"
+    }
+    reader = open_store(root)
+    records = read_all(reader)
+    reader.close()
+    assert len(records) == COUNT
+    return Sample(files, records)
+
+
+@pytest.fixture(scope="module", params=["clean", "crashed"])
+def sample(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Sample:
+    root = tmp_path_factory.mktemp("sample") / "store"
+    return make(root, is_clean=request.param == "clean")
+
+
+def read_all(store: MessageStore) -> dict[Place, bytes]:
+    found = {}
+    for topic in store.queues.topics():
+        for queue_id in store.queues.of_topic(topic):
+            at, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+            while at < end:
+                result = store.get(topic, queue_id, at)
+                for data in result.records:
+                    one = record.decode(data)
+                    found[one.topic, one.queue_id, one.queue_offset] = bytes(data)
+                assert result.next_offset > at
+                at = result.next_offset
+    return found
+
+
+def lay_out(root: Path, files: dict[str, bytes]) -> None:
+    shutil.rmtree(root, ignore_errors=True)
+    for path, data in files.items():
+        target = root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data)
+
+
+def check_all(root: Path, sample: Sample, *, is_verified: bool = False) -> None:
+    """Open: everything is there, by queue and by key; then it can be closed and opened again."""
+    with open_store(root) as store:
+        assert read_all(store) == sample.records
+        for data in sample.records.values():
+            one = record.decode(data)
+            key = one.properties["KEYS"].split(" ")[0]
+            assert store.query(one.topic, key, 9).records == [data]
+    if is_verified:
+        store_fixture.assert_sound(root)
+
+
+# --- cut --------------------------------------------------------------------
+
+
+def test_d19_a_log_file_of_another_length_is_refused(sample: Sample, tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    for path in sample.named("commitlog/"):
+        size = len(sample.files[path])
+        for length in {*range(1, 120), *range(120, size, 97), size - 1, size + 1}:
+            data = sample.files[path][:length].ljust(length if length > size else 0, b"\0")
+            lay_out(root, sample.files | {path: data})
+            with pytest.raises(StoreUnavailable, match=path):
+                open_store(root)
+            assert (root / path).read_bytes() == data
+
+
+def derived(sample: Sample) -> Iterator[tuple[str, list[int]]]:
+    """Yield each file that follows from the log, and where to cut it."""
+    for path, data in sample.files.items():
+        if not path.startswith("commitlog/"):
+            used = len(data.rstrip(b"\0"))
+            step = 1 if used <= 200 else 7
+            yield path, [*range(0, used, step), used, (used + len(data)) // 2]
+
+
+@pytest.mark.parametrize("is_zeroed", [False, True], ids=["cut", "zeroed"])
+def test_d1_a_cut_file_that_follows_from_the_log_is_made_anew(
+    sample: Sample, tmp_path: Path, is_zeroed: bool
+) -> None:
+    root = tmp_path / "store"
+    for path, lengths in derived(sample):
+        for i, length in enumerate(lengths):
+            data = sample.files[path][:length]
+            data = data.ljust(len(sample.files[path]), b"\0") if is_zeroed else data
+            lay_out(root, sample.files | {path: data})
+            try:
+                check_all(root, sample, is_verified=i % 20 == 0)
+            except BaseException as error:
+                error.add_note(f"{path} from {length} of {len(sample.files[path])} on")
+                raise
+
+
+def test_d7_deleted_files_and_folders_are_made_anew(sample: Sample, tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    parts = {path for path in sample.files if not path.startswith("commitlog/")}
+    for path in list(parts):
+        parts.update(str(one) for one in Path(path).parents if str(one) != ".")
+    for part in sorted(parts):
+        left = {
+            path: data
+            for path, data in sample.files.items()
+            if path != part and not path.startswith(f"{part}/")
+        }
+        lay_out(root, left)
+        try:
+            check_all(root, sample, is_verified=True)
+        except BaseException as error:
+            error.add_note(f"without {part}")
+            raise
+
+
+# --- a log that ends in zeros ---------------------------------------------------
+
+
+def test_d5_a_log_that_ends_in_zeros_keeps_what_is_before(sample: Sample, tmp_path: Path) -> None:
+    """As an old file system leaves a log: the rest of the last file never got there."""
+    root = tmp_path / "store"
+    path = sample.named("commitlog/")[-1]
+    start = int(Path(path).name)
+    ends = sorted(physical_end(data) for data in sample.records.values())
+    last = range(ends[-2] - start, ends[-1] - start + 1)
+    for position in [*range(0, 100), *range(100, last[0], 41), *last]:
+        whole = sample.files[path]
+        lay_out(root, sample.files | {path: whole[:position].ljust(len(whole), b"\0")})
+        with open_store(root) as store:
+            found = read_all(store)
+            expected = {
+                place: data
+                for place, data in sample.records.items()
+                if physical_end(data) <= start + position
+            }
+            for place, data in found.items():
+                assert sample.records[place] == data, f"zeros from {position} on: {place} is wrong"
+            assert expected.keys() <= found.keys()
+            put(store, COUNT + 1)
+            assert len(read_all(store)) == len(found) + 1
+        if position % 50 == 0:
+            store_fixture.assert_sound(
+                root, allowed={Kind.LOG_HOLE, Kind.UNIT_IN_HOLE, Kind.ENTRY_IN_HOLE}
+            )

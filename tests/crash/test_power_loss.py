@@ -1,0 +1,226 @@
+"""Power goes at any moment, and takes any part of what was not synced: what must be there is.
+
+Under SYNC_FLUSH that is every message that a producer was told of, and every message that a
+consumer could have read, at its place (anchors D3). Under ASYNC_FLUSH it is what had been synced.
+In both, queues and index follow from the log (anchors D1, D7), the checkpoint says no more than is
+true (anchors D2), and the next life builds on nothing that was cut (anchors D6).
+"""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+import store_fixture
+from lossy_disk import Loss, LossyDisk
+from reput.clock import ManualClock
+from reput.format import message as record, properties as props
+from reput.format.message import StoredMessage
+from reput.store.flush import PendingPut
+from reput.store.incoming import IncomingMessage, PutResult, PutStatus
+from reput.store.message_store import MessageStore
+from reput.store.verify import Kind
+
+pytestmark = [pytest.mark.crash, pytest.mark.slow]
+
+TOPICS = ("TopicA", "TopicB", "%RETRY%group")
+Queue = tuple[str, int]
+
+MAY_BE = {Kind.CLOCK_BACK, Kind.LOG_EMPTY}
+AFTER_HOLES = {
+    Kind.LOG_HOLE,
+    Kind.UNIT_WRONG_RECORD,
+    Kind.UNIT_IN_HOLE,
+    Kind.ENTRY_IN_HOLE,
+    Kind.QUEUE_OFFSET_TWICE,
+}
+"""What may be found where power took records from the middle of a log."""
+
+
+class Life:
+    """A store over several lives, and what was promised to whom."""
+
+    def __init__(self, root: Path, *, is_sync: bool, **settings: Any) -> None:
+        self.root = root
+        self.is_sync = is_sync
+        self.settings = settings | {"flush_disk_type": "SYNC_FLUSH" if is_sync else "ASYNC_FLUSH"}
+        self.clock = ManualClock(store_fixture.START_MS)
+        self.disk = LossyDisk(root)
+        self.sent: dict[Queue, set[bytes]] = {}
+        self.promised: dict[Queue, dict[int, bytes]] = {}
+        self.pending: list[tuple[IncomingMessage, PendingPut]] = []
+        self.placed: list[tuple[int, Queue, int, bytes]] = []
+        self.count = 0
+        self.open()
+
+    def open(self) -> None:
+        self.store = MessageStore.open(
+            config=store_fixture.config(self.root, **self.settings),
+            clock=self.clock,
+            disk=self.disk,
+        )
+
+    def message(self, topic: str, queue_id: int, size: int, *, waits: bool) -> IncomingMessage:
+        self.count += 1
+        body = f"{self.count}:".encode().ljust(size, b"\xee")
+        self.sent.setdefault((topic, queue_id), set()).add(body)
+        named = {"UNIQ_KEY": f"U{self.count}", "KEYS": f"k{self.count} shared", "TAGS": "T"}
+        return IncomingMessage(topic, body, queue_id, props.encode(named), waits=waits)
+
+    def note(self, one: IncomingMessage, result: PutResult) -> None:
+        assert result.status is PutStatus.PUT_OK
+        queue = (one.topic, one.queue_id)
+        self.placed.append((result.end_offset, queue, result.queue_offset, one.body))
+        if self.is_sync and one.waits:
+            self.promised.setdefault(queue, {})[result.queue_offset] = one.body
+
+    # --- what happens ---------------------------------------------------------
+
+    def put(self, topic: str, queue_id: int, size: int, *, waits: bool) -> None:
+        one = self.message(topic, queue_id, size, waits=waits)
+        self.note(one, self.store.put(one))
+
+    def put_many(self, count: int, size: int) -> None:
+        messages = [
+            self.message(TOPICS[i % 3], i % 2, size, waits=bool(i % 3)) for i in range(count)
+        ]
+        for one, result in zip(messages, self.store.put_many(messages), strict=True):
+            self.note(one, result)
+
+    def begin_put(self, topic: str, size: int) -> None:
+        one = self.message(topic, 0, size, waits=True)
+        self.pending.append((one, self.store.begin_put(one)))
+
+    def step(self, duration_ms: int) -> None:
+        self.clock.advance(duration_ms)
+        while self.store.step():
+            pass
+        for one, waiting in [pair for pair in self.pending if pair[1].result is not None]:
+            assert waiting.result is not None
+            self.note(one, waiting.result)
+        self.pending = [pair for pair in self.pending if pair[1].result is None]
+
+    def set_clock(self, change_ms: int) -> None:
+        self.clock.set(self.clock.now_ms() + change_ms)
+
+    def reopen(self) -> None:
+        self.store.close()
+        self.open()
+
+    # --- crash ----------------------------------------------------------------
+
+    def crash(self, chance: random.Random, loss: Loss) -> None:
+        """Lose power, open again, and compare."""
+        if self.is_sync:
+            self.promise_what_can_be_read()
+        else:
+            for end, queue, queue_offset, body in self.placed:
+                if end <= self.store.log.flushed_offset:
+                    self.promised.setdefault(queue, {})[queue_offset] = body
+        self.placed.clear()
+        self.pending.clear()
+        self.disk.lose_power(chance, loss, before=self.store.abandon)
+        self.open()
+        self.check()
+
+    def promise_what_can_be_read(self) -> None:
+        for topic, queue_id in self.sent:
+            for one in self.read(topic, queue_id):
+                self.promised.setdefault((topic, queue_id), {})[one.queue_offset] = one.body
+
+    def read(self, topic: str, queue_id: int) -> list[StoredMessage]:
+        found = []
+        at, end = 0, self.store.max_offset(topic, queue_id)
+        while at < end:
+            result = self.store.get(topic, queue_id, at)
+            found += [record.decode(one) for one in result.records]
+            assert result.next_offset > at, result
+            at = result.next_offset
+        return found
+
+    def check(self) -> None:
+        checkpoint, store = self.store.checkpoint.fields, self.store
+        end = store.max_physical_offset
+        assert checkpoint.queue_physical_offset <= end
+        for (topic, queue_id), bodies in self.sent.items():
+            found = {one.queue_offset: one for one in self.read(topic, queue_id)}
+            for queue_offset, body in self.promised.get((topic, queue_id), {}).items():
+                assert queue_offset in found, f"{topic}/{queue_id} has lost {queue_offset}"
+                assert found[queue_offset].body == body, "another message has its offset"
+            for one in found.values():
+                assert one.body in bodies, "nobody sent this"
+                assert (one.topic, one.queue_id) == (topic, queue_id)
+                for key in one.properties["KEYS"].split(" ")[:1]:
+                    hits = store.query(topic, key, 10).records
+                    assert [record.decode(hit).body for hit in hits] == [one.body]
+
+    def end(self, *, allowed: set[Kind] | None = None) -> None:
+        self.step(100)
+        self.check()
+        self.store.close()
+        store_fixture.assert_sound(self.root, allowed=MAY_BE | (allowed or set()))
+
+
+# --- any course of events -----------------------------------------------------
+
+topics = st.sampled_from(TOPICS)
+sizes = st.one_of(st.integers(8, 200), st.integers(8, 3000))
+deeds = st.one_of(
+    st.tuples(st.just("put"), topics, st.integers(0, 2), sizes, st.booleans()),
+    st.tuples(st.just("put_many"), st.integers(1, 40), st.integers(8, 400)),
+    st.tuples(st.just("begin_put"), topics, sizes),
+    st.tuples(st.just("step"), st.sampled_from([1, 600, 1_100, 11_000, 61_000])),
+    st.tuples(st.just("set_clock"), st.sampled_from([-3_600_000, -5_000, 1, 7_200_000])),
+    st.just(("reopen",)),
+)
+crashes = st.tuples(st.integers(0, 1 << 30), st.sampled_from(Loss))
+lives = st.lists(
+    st.tuples(st.lists(deeds, min_size=1, max_size=12), crashes), min_size=1, max_size=4
+)
+few_examples = hypothesis.settings(max_examples=hypothesis.settings.default.max_examples // 4)
+"""Each takes half a second."""
+
+
+def act(life: Life, deed: tuple[Any, ...]) -> None:
+    name, *arguments = deed
+    if name == "put":
+        life.put(*arguments[:3], waits=arguments[3])
+    else:
+        getattr(life, name)(*arguments)
+
+
+@few_examples
+@hypothesis.given(lives=lives)
+def test_d3_no_acknowledged_message_is_lost_under_sync_flush(
+    lives: list[Any], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    life = Life(tmp_path_factory.mktemp("sync") / "store", is_sync=True)
+    for done, (seed, loss) in lives:
+        for deed in done:
+            act(life, deed)
+        life.crash(random.Random(seed), loss)
+    life.end(allowed=AFTER_HOLES)
+
+
+@few_examples
+@hypothesis.given(lives=lives, has_crc=st.booleans(), has_pool=st.booleans())
+def test_d1_what_was_synced_is_there_under_async_flush(
+    lives: list[Any], has_crc: bool, has_pool: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    life = Life(
+        tmp_path_factory.mktemp("async") / "store",
+        is_sync=False,
+        enabled_append_prop_crc=has_crc,
+        transient_store_pool_enable=has_pool,
+        transient_store_pool_size=2,
+    )
+    for done, (seed, loss) in lives:
+        for deed in done:
+            act(life, deed)
+        life.crash(random.Random(seed), loss)
+    # A record whose properties are gone is left out, which only recovery knows; what can be read
+    # has been compared by then, and found by its key.
+    life.end(allowed=AFTER_HOLES | {Kind.UNIT_MISSING, Kind.KEY_MISSING, Kind.NOT_INDEXED})

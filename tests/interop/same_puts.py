@@ -1,0 +1,444 @@
+"""The same puts for a Java store and for ours, and what a store must show of them afterwards.
+
+``Shelf`` is the model: it is told what was put and where the store said it went, and knows each
+queue, key and time from that. What a store shows, Java's or ours, is compared with it field by
+field, as ``JavaMessage``.
+"""
+
+import dataclasses
+import ipaddress
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from interop.java_store import (
+    Config,
+    JavaMessage,
+    JavaPut,
+    JavaStore,
+    JavaView,
+    Put,
+    TimeQuery,
+)
+from reput import config
+from reput.clock import Clock
+from reput.format import (
+    batch as batches,
+    body as bodies,
+    message as record,
+    message_id,
+    names,
+    properties as props,
+    sys_flag as flags,
+)
+from reput.format.batch import InnerMessage
+from reput.format.message import Host, StoredMessage
+from reput.store.config import StoreConfig
+from reput.store.incoming import IncomingMessage, PutResult
+from reput.store.message_store import MessageStore
+from reput.store.reader import Boundary
+
+SIZES: Config = {
+    "mappedFileSizeCommitLog": 65536,
+    "mappedFileSizeConsumeQueue": 1000,
+    "maxHashSlotNum": 64,
+    "maxIndexNum": 700,  # Java gives two files one name that it fills within a millisecond
+    "maxMessageSize": 32768,
+}
+LIGHT: Config = {"enableLmq": True, "enableMultiDispatch": True}
+"""Not known to 4.5."""
+
+V4, V6 = "192.0.2.7:1", "[fd00:0:0:0:0:0:0:1]:65535"
+HOSTS = [(born, store) for born in (V4, V6) for store in (V4, V6)]
+
+
+# --- what is put ------------------------------------------------------------
+
+
+def plain(number: int, topic: str = "Orders") -> Put:
+    """An ordinary message: three queues, tags or none, one key, two or none."""
+    properties = {
+        "KEYS": ["", f"k{number}", f"k{number} shared", f" k{number}  shared "][number % 4],
+        "TAGS": ["TagA", "TagB", ""][number % 3],
+        "UNIQ_KEY": f"7F00000100002A139B{number:014X}" if number % 5 else "",
+        "own": f"value {number}",
+    }
+    properties = {name: value for name, value in properties.items() if value}
+    return Put(topic, number % 3, b"body %d" % number, properties, flag=number, reconsume_times=2)
+
+
+def settings_of(version: str) -> Config:
+    """Settings that the Java store of a version knows, and ours."""
+    return SIZES if version.startswith("4.5") else {**SIZES, **LIGHT}
+
+
+def everything(version: str, count: int = 400) -> list[Put]:
+    """Puts of every kind that a version knows, and enough of them that all files roll."""
+    puts = [plain(number) for number in range(count)] + odd() + delayed()
+    if version.startswith("4.5"):
+        return [put for put in puts if V6 not in (put.born_host, put.store_host)]
+    return puts + to_light_queues()
+
+
+def odd() -> list[Put]:
+    """One or some of each kind, but those that the store sends elsewhere."""
+    return [
+        Put("Bare", 0, b""),
+        Put("Bare", 0, b"x"),
+        Put("Bare", 7, b"x" * 30_000, {"KEYS": "long"}),
+        Put("Bare", 7, b"y" * 32_768, {"KEYS": "longest"}),
+        Put("Крамниця-商店", 1, "тіло".encode(), {"KEYS": "ключ 键", "TAGS": "мітка-😀"}),
+        *(
+            Put("Packed", 0, bodies.compress(b"ab" * 500, bits), {"KEYS": "packed"}, sys_flag=bits)
+            for bits in (
+                flags.COMPRESSED,
+                flags.COMPRESSED | flags.COMPRESSION_ZLIB,
+                flags.COMPRESSED | flags.COMPRESSION_LZ4,
+                flags.COMPRESSED | flags.COMPRESSION_ZSTD,
+            )
+        ),
+        *(
+            Put("Hosts", 0, b"%d" % i, {"KEYS": "hosts"}, born_host=born, store_host=store)
+            for i, (born, store) in enumerate(HOSTS)
+        ),
+        *(
+            Put(
+                "Half",
+                0,
+                b"%d" % kind,
+                {"KEYS": f"half{kind}", "TAGS": "t", "TRAN_MSG": "true", "PGROUP": "g"},
+                sys_flag=kind,
+                prepared_transaction_offset=4711,
+            )
+            for kind in (
+                flags.TRANSACTION_PREPARED,
+                flags.TRANSACTION_COMMIT,
+                flags.TRANSACTION_ROLLBACK,
+                flags.TRANSACTION_NONE,
+            )
+        ),
+        in_batch("Batches", 0, [plain(10_000 + i) for i in range(5)]),
+        in_batch("Batches", 0, [plain(10_005)], born_host=V6),
+    ]
+
+
+def delayed() -> list[Put]:
+    """Messages that wait: by a level, by the last one, by one that there is not."""
+    return [
+        Put("Orders", 1, b"later", {"KEYS": f"delay{level}", "TAGS": "TagA", "DELAY": str(level)})
+        for level in (1, 3, 18, 99)
+    ]
+
+
+def to_light_queues() -> list[Put]:
+    """Messages that go to further queues, too."""
+    named = ["%LMQ%a", "%LMQ%a,%LMQ%b", "%LMQ%b"]
+    return [
+        Put("Orders", 2, b"light", {"KEYS": "light", props.INNER_MULTI_DISPATCH: queues})
+        for queues in named
+    ]
+
+
+def in_batch(topic: str, queue_id: int, puts: Iterable[Put], born_host: str = V4) -> Put:
+    """One batch of messages; of each, body, flag and properties count."""
+    inner = [InnerMessage(put.flag, put.body, property_bytes(put.properties)) for put in puts]
+    return Put(topic, queue_id, batches.encode(inner), is_batch=True, born_host=born_host)
+
+
+def waiting(put: Put) -> Put:
+    """What is stored of a delayed message: 4.x's store sees to that, in 5.x it is the broker."""
+    level = min(int(put.properties.get("DELAY", 0)), 18)
+    if not level:
+        return put
+    properties = {
+        **put.properties,
+        "DELAY": str(level),
+        "REAL_TOPIC": put.topic,
+        "REAL_QID": str(put.queue_id),
+    }
+    return dataclasses.replace(
+        put, topic=names.SCHEDULE_TOPIC, queue_id=level - 1, properties=properties
+    )
+
+
+# --- into our store ---------------------------------------------------------
+
+
+def open_ours(folder: Path, settings: Config, clock: Clock | None = None) -> MessageStore:
+    """Open a folder with our store, with Java's settings."""
+    loaded = config.load(StoreConfig, settings, explicit={"store_path_root_dir": str(folder)})
+    assert not loaded.unknown
+    return MessageStore.open(config=loaded.value, clock=clock)
+
+
+def property_bytes(properties: Mapping[str, str], *, last_separator: bool = True) -> bytes:
+    return props.encode(properties, last_separator=last_separator)
+
+
+def put(
+    store: MessageStore, one: Put, now_ms: int | None = None, *, last_separator: bool = True
+) -> PutResult:
+    """Put into our store what ``JavaStore.write`` puts into Java's."""
+    message = incoming(one, last_separator=last_separator)
+    return store.put_batch(message, now_ms) if one.is_batch else store.put(message, now_ms)
+
+
+def incoming(one: Put, *, last_separator: bool = True) -> IncomingMessage:
+    return IncomingMessage(
+        one.topic,
+        one.body,
+        one.queue_id,
+        property_bytes(one.properties, last_separator=last_separator),
+        one.born_timestamp,
+        host(one.born_host),
+        host(one.store_host),
+        one.flag,
+        one.sys_flag,
+        one.reconsume_times,
+        one.prepared_transaction_offset,
+    )
+
+
+def host(text: str) -> Host:
+    """``192.0.2.1:10911`` or ``[fd00::1]:10911`` as a record holds it."""
+    address, _, port = text.rpartition(":")
+    return Host(ipaddress.ip_address(address.strip("[]")).packed, int(port))
+
+
+# --- what must be there -----------------------------------------------------
+
+
+class Shelf:
+    """What was put into a store, and where."""
+
+    def __init__(self) -> None:
+        self.queues: dict[tuple[str, int], dict[int, JavaMessage]] = {}
+        """By topic and queue id, by place in the queue."""
+        self.ends: dict[tuple[str, int], int] = {}
+        """The place behind the last message of each queue."""
+        self.keys: dict[tuple[str, str], set[int]] = {}
+        """Topic and key -> the physical offsets of the messages that carry it."""
+        self._tags: dict[tuple[str, str], set[int]] = {}
+        self._light_ends: dict[str, int] = {}
+
+    def add(self, one: Put, placed: PutResult | JavaPut) -> None:
+        """Note a put and its answer."""
+        answer = _answer(placed)
+        if not one.is_batch:
+            self._add(waiting(one), answer, answer.physical_offset, answer.queue_offset)
+            return
+        inner = batches.decode(one.body)
+        offsets = [
+            message_id.decode_offset_id(text).physical_offset
+            for text in answer.message_id.split(",")
+        ]
+        ends = [*offsets[1:], answer.physical_offset + answer.size]
+        assert len(inner) == len(offsets)
+        for i, (part, start, end) in enumerate(zip(inner, offsets, ends, strict=True)):
+            single = dataclasses.replace(
+                one,
+                body=part.body,
+                flag=part.flag,
+                properties=props.decode(part.property_bytes),
+                is_batch=False,
+            )
+            size = end - start
+            self._add(
+                single,
+                dataclasses.replace(answer, size=size),
+                start,
+                answer.queue_offset + i,
+            )
+
+    def _add(self, one: Put, answer: "_Answer", physical_offset: int, queue_offset: int) -> None:
+        properties = dict(one.properties)
+        light = [name for name in properties.get(props.INNER_MULTI_DISPATCH, "").split(",") if name]
+        if light:
+            ends = [self._light_ends.setdefault(name, 0) for name in light]
+            properties[props.INNER_MULTI_QUEUE_OFFSET] = ",".join(map(str, ends))
+        born, store = host(one.born_host), host(one.store_host)
+        message = JavaMessage(
+            topic=one.topic,
+            queue_id=one.queue_id,
+            queue_offset=queue_offset,
+            physical_offset=physical_offset,
+            size=answer.size,
+            message_id=message_id.encode_offset_id(store, physical_offset),
+            flag=one.flag,
+            sys_flag=one.sys_flag
+            | (flags.BORN_HOST_V6 if born.is_v6 else 0)
+            | (flags.STORE_HOST_V6 if store.is_v6 else 0),
+            born_timestamp=one.born_timestamp,
+            born_host=one.born_host,
+            store_timestamp=answer.store_timestamp,
+            store_host=one.store_host,
+            reconsume_times=one.reconsume_times,
+            prepared_transaction_offset=one.prepared_transaction_offset,
+            properties=properties,
+            body=one.body,
+        )
+        if flags.is_queued(one.sys_flag):
+            self._enter((one.topic, one.queue_id), queue_offset, message)
+            for name in light:
+                self._enter((name, 0), self._light_ends[name], message)
+                self._light_ends[name] += 1
+        if flags.transaction_type(one.sys_flag) != flags.TRANSACTION_ROLLBACK:
+            keys = [properties.get("UNIQ_KEY", ""), *properties.get("KEYS", "").split(" ")]
+            for key in filter(None, keys):
+                self.keys.setdefault((one.topic, key), set()).add(physical_offset)
+            if tags := properties.get("TAGS"):
+                self._tags.setdefault((one.topic, f"T#{tags}"), set()).add(physical_offset)
+
+    def _enter(self, queue: tuple[str, int], place: int, message: JavaMessage) -> None:
+        assert place == self.ends.get(queue, 0)
+        self.queues.setdefault(queue, {})[place] = message
+        self.ends[queue] = place + 1
+
+    def drop_before(self, physical_offset: int) -> None:
+        """Forget what the log has lost."""
+        for queue in self.queues.values():
+            gone = [n for n, one in queue.items() if one.physical_offset < physical_offset]
+            for place in gone:
+                del queue[place]
+        for table in (self.keys, self._tags):
+            for key, offsets in list(table.items()):
+                if min(offsets) < physical_offset:
+                    del table[key]  # not asked for: Java logs an error that one is gone
+
+    @property
+    def tags(self) -> dict[tuple[str, str], set[int]]:
+        """Topic and what 5.4 and later look up for tags -> where their messages are."""
+        return dict(self._tags)
+
+    def times(self) -> list[TimeQuery]:
+        """Times worth asking for: those of messages, between, before and after them."""
+        asked: list[TimeQuery] = []
+        for (topic, queue_id), queue in self.queues.items():
+            times = sorted({one.store_timestamp for one in queue.values()})
+            for time in {*times[:2], times[len(times) // 2], *times[-2:]}:
+                asked += [(topic, queue_id, time + shift) for shift in (-1, 0, 1)]
+        return asked
+
+    def by_time(self, asked: TimeQuery) -> tuple[int, int]:
+        """The first message at a time or later, else the end; the last at it or before."""
+        topic, queue_id, time = asked
+        queue = self.queues[topic, queue_id]
+        later = [place for place, one in queue.items() if one.store_timestamp >= time]
+        earlier = [place for place, one in queue.items() if one.store_timestamp <= time]
+        return min(later, default=max(queue) + 1), max(earlier, default=min(queue))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Answer:
+    physical_offset: int
+    size: int
+    queue_offset: int
+    store_timestamp: int
+    message_id: str
+
+
+def _answer(placed: PutResult | JavaPut) -> _Answer:
+    if isinstance(placed, PutResult):
+        assert placed.status.name == "PUT_OK", placed.reason
+        name = placed.offset_id
+    else:
+        assert placed.status == "PUT_OK"
+        name = placed.message_id or ""
+    assert placed.physical_offset is not None
+    assert placed.size is not None
+    assert placed.queue_offset is not None
+    assert placed.store_timestamp is not None
+    return _Answer(
+        placed.physical_offset, placed.size, placed.queue_offset, placed.store_timestamp, name
+    )
+
+
+# --- what is there ----------------------------------------------------------
+
+
+def look(java: JavaStore, folder: Path, settings: Config, shelf: Shelf) -> JavaView:
+    """Open a folder with Java and ask for all there should be."""
+    return java.open(folder, settings, keys=[*shelf.keys, *shelf.tags], times=shelf.times())
+
+
+def assert_java_has(shelf: Shelf, view: JavaView, *, has_tags: bool = False) -> None:
+    """Every message by its queue, with equal fields; every key; the ends of all queues."""
+    assert view.is_loaded, view.log
+    assert complaints(view.log) == []
+    # 4.x makes queues in memory when it is asked for one.
+    queues = {pair: queue for pair, queue in view.queues.items() if queue.max_queue_offset}
+    assert {pair: queue.max_queue_offset for pair, queue in queues.items()} == shelf.ends
+    for pair, expected in shelf.queues.items():
+        queue = queues[pair]
+        assert not queue.holes
+        assert queue.min_queue_offset == min(expected)
+        assert {n: without_crc(one) for n, one in queue.messages.items()} == expected
+    for (topic, key), offsets in shelf.keys.items():
+        assert sorted(set(view.keys[topic, key])) == newest(offsets), (topic, key)
+    for (topic, key), offsets in shelf.tags.items():
+        assert sorted(set(view.keys[topic, key])) == (newest(offsets) if has_tags else [])
+
+
+def assert_ours_has(shelf: Shelf, store: MessageStore) -> None:
+    """The same of our store."""
+    ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in store.queues}
+    assert ends == shelf.ends
+    for (topic, queue_id), expected in shelf.queues.items():
+        found = messages_of(store, topic, queue_id)
+        assert {n: without_crc(as_java(one)) for n, one in found.items()} == expected
+        assert store.min_offset(topic, queue_id) == min(expected)
+    for (topic, key), offsets in shelf.keys.items():
+        records = store.query(topic, key, 64).records
+        found_at = [record.decode(one).physical_offset for one in records]
+        assert found_at == newest(offsets), (topic, key)
+    for asked in shelf.times():
+        both = [store.offset_by_time(*asked, boundary) for boundary in Boundary]
+        assert tuple(both) == shelf.by_time(asked), asked
+
+
+def newest(physical_offsets: Iterable[int]) -> list[int]:
+    """As many as a query returns at most."""
+    return sorted(physical_offsets)[-64:]
+
+
+def messages_of(store: MessageStore, topic: str, queue_id: int) -> dict[int, StoredMessage]:
+    """All messages of a queue of ours, by their place in it."""
+    found: dict[int, StoredMessage] = {}
+    queue_offset = store.min_offset(topic, queue_id)
+    while queue_offset < store.max_offset(topic, queue_id):
+        result = store.get(topic, queue_id, queue_offset, 32)
+        assert result.message_count == result.next_offset - queue_offset
+        for number, data in enumerate(result.records, queue_offset):
+            found[number] = record.decode(data)
+        queue_offset = result.next_offset
+    return found
+
+
+def as_java(one: StoredMessage) -> JavaMessage:
+    return JavaMessage(
+        topic=one.topic,
+        queue_id=one.queue_id,
+        queue_offset=one.queue_offset,
+        physical_offset=one.physical_offset,
+        size=one.store_size,
+        message_id=message_id.offset_id(one),
+        flag=one.flag,
+        sys_flag=one.sys_flag,
+        born_timestamp=one.born_timestamp,
+        born_host=str(one.born_host),
+        store_timestamp=one.store_timestamp,
+        store_host=str(one.store_host),
+        reconsume_times=one.reconsume_times,
+        prepared_transaction_offset=one.prepared_transaction_offset,
+        properties=dict(one.properties),
+        body=one.body,
+    )
+
+
+def without_crc(one: JavaMessage) -> JavaMessage:
+    properties = {name: value for name, value in one.properties.items() if name != props.CRC32}
+    return dataclasses.replace(one, properties=properties)
+
+
+def complaints(log: Iterable[str]) -> list[str]:
+    """The lines of Java's log that say that something is wrong."""
+    return [line for line in log if "[BUG]" in line or "ERROR" in line]

@@ -1,0 +1,152 @@
+"""Stores of ours in the hands of RocketMQ's own: nothing is missing, nothing else, no complaint."""
+
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from interop import same_puts
+from interop.java_store import Config, JavaStore, Put
+from interop.same_puts import Shelf, assert_java_has, assert_ours_has, everything, settings_of
+from reput.clock import ManualClock, SystemClock
+from reput.store import paths
+from reput.store.message_store import MessageStore
+from store_fixture import assert_sound
+
+pytestmark = pytest.mark.interop
+
+HOUR_MS = 3_600_000
+
+
+def extras(version: str) -> tuple[Config, Config]:
+    """What only ours is told, and what both are: Java must find each record's checksum right."""
+    if version != "5.5.0":
+        return {}, {}
+    return {"indexTags": True}, {"enabledAppendPropCRC": True, "forceVerifyPropCRC": True}
+
+
+def put_all(store: MessageStore, puts: Iterable[Put], clock: ManualClock, shelf: Shelf) -> None:
+    for number, one in enumerate(puts):
+        clock.advance(0 if number % 4 == 3 else 7)
+        shelf.add(one, same_puts.put(store, one))
+
+
+def an_hour_ago() -> ManualClock:
+    return ManualClock(SystemClock().now_ms() - HOUR_MS)
+
+
+# --- one look ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_clean", [True, False], ids=["closed", "abandoned"])
+def test_java_finds_everything(java_store: JavaStore, is_clean: bool, tmp_path: Path) -> None:
+    version = java_store.version
+    of_ours, of_both = extras(version)
+    settings = {**settings_of(version), **of_both}
+    clock, shelf = an_hour_ago(), Shelf()
+    store = same_puts.open_ours(tmp_path, {**settings, **of_ours}, clock)
+    put_all(store, everything(version), clock, shelf)
+    assert_ours_has(shelf, store)
+    ends = (store.min_physical_offset, store.max_physical_offset)
+    if is_clean:
+        store.close()
+    else:
+        store.abandon()
+    assert (tmp_path / paths.ABORT).exists() == (not is_clean)
+    assert len(list((tmp_path / paths.COMMIT_LOG).iterdir())) == 3
+    assert len(list((tmp_path / paths.INDEX).iterdir())) > 1
+
+    view = same_puts.look(java_store, tmp_path, settings, shelf)
+    assert_java_has(shelf, view, has_tags=version == "5.5.0")
+    assert (view.min_physical_offset, view.max_physical_offset) == ends
+    for asked, answer in view.times.items():
+        if version == "5.5.0":
+            assert (answer.lower, answer.upper) == shelf.by_time(asked), asked
+        elif is_exact_in_4(shelf, asked[:2], asked[2]):
+            assert (answer.queue_offset,) * 2 == shelf.by_time(asked), asked
+
+
+def is_exact_in_4(shelf: Shelf, queue: tuple[str, int], time: int) -> bool:
+    """Whether 4.x's rule, the nearest message in the file that was last written then, is ours.
+
+    It is where the queue is one file, and just one message is of that very time.
+    """
+    times = [one.store_timestamp for one in shelf.queues[queue].values()]
+    return len(times) <= 50 and times.count(time) == 1
+
+
+# --- queues that do not begin at 0 --------------------------------------------
+
+
+def test_java_reads_what_expiry_leaves(java_store: JavaStore, tmp_path: Path) -> None:
+    settings = settings_of(java_store.version)
+    clock, shelf = an_hour_ago(), Shelf()
+    with same_puts.open_ours(tmp_path, settings, clock) as store:
+        put_all(store, everything(java_store.version), clock, shelf)
+        store.queues.write_out()
+        store.log.delete_first(clock.now_ms(), 0)
+        for queue in store.queues:
+            queue.delete_before(store.min_physical_offset)
+        store.index.delete_before(store.min_physical_offset)
+        shelf.drop_before(store.min_physical_offset)
+        assert_ours_has(shelf, store)
+        assert store.min_offset("Orders", 0) % 50, "its first file begins with what is gone"
+    assert_java_has(shelf, same_puts.look(java_store, tmp_path, settings, shelf))
+
+
+def test_java_reads_queues_made_anew_from_what_is_left(
+    java_store: JavaStore, tmp_path: Path
+) -> None:
+    settings = settings_of(java_store.version)
+    clock, shelf = an_hour_ago(), Shelf()
+    with same_puts.open_ours(tmp_path, settings, clock) as store:
+        put_all(store, everything(java_store.version), clock, shelf)
+    first, second, *_ = sorted((tmp_path / paths.COMMIT_LOG).iterdir())
+    first.unlink()
+    shutil.rmtree(tmp_path / paths.CONSUME_QUEUE)
+    shutil.rmtree(tmp_path / paths.INDEX)
+
+    shelf.drop_before(int(second.name))
+    with same_puts.open_ours(tmp_path, settings, clock) as store:
+        assert_ours_has(shelf, store)
+        assert store.min_offset("Orders", 0) % 50, "its first file begins with blanks"
+    assert_java_has(shelf, same_puts.look(java_store, tmp_path, settings, shelf))
+
+
+# --- to and fro ---------------------------------------------------------------
+
+
+def test_both_write_by_turns(java_store: JavaStore, tmp_path: Path) -> None:
+    version = java_store.version
+    # Without it 5.x drops the index after a crash, and makes only the end of it anew.
+    settings = {**settings_of(version), "messageIndexSafe": True}
+    ours = {**settings, **extras(version)[0]}
+    has_tags = version == "5.5.0"
+    shelf = Shelf()
+    for round_, (is_closed, is_killed) in enumerate(
+        [(True, True), (False, False), (False, True), (True, False)]
+    ):
+        puts = everything(version, 60 + 40 * round_)
+        with same_puts.open_ours(tmp_path, ours) as store:
+            assert_ours_has(shelf, store)
+            for one in puts:
+                shelf.add(one, same_puts.put(store, one))
+            assert_ours_has(shelf, store)
+            if not is_closed:
+                store.abandon()
+        said = java_store.write(tmp_path, as_java_takes(puts, version), settings, crash=is_killed)
+        assert same_puts.complaints(said.log) == []
+        for one, answer in zip(puts, said.puts, strict=True):
+            shelf.add(one, answer)
+
+    with same_puts.open_ours(tmp_path, ours) as store:
+        assert_ours_has(shelf, store)
+    assert_sound(tmp_path)
+    view = same_puts.look(java_store, tmp_path, settings, shelf)
+    assert_java_has(shelf, view, has_tags=has_tags)
+
+
+def as_java_takes(puts: Iterable[Put], version: str) -> list[Put]:
+    """In 5.x the broker, which is not there, sends delayed messages to their topic."""
+    return [same_puts.waiting(one) for one in puts] if version.startswith("5") else [*puts]

@@ -1,0 +1,175 @@
+"""The same messages into RocketMQ's store and into ours, at the same times: the same bytes.
+
+Java writes first; its answers say at what times. Ours is then told these times, so that nothing has
+to be left out of the comparison: not store times, not what follows from them in the index and in
+the units of delayed messages.
+
+What differs on purpose, each with its own test below:
+
+    4.9 ends the property strings that it makes itself (of delayed and light messages) without the
+    last separator, as it does all. We end them with one, as 4.5 and 5.x do: whoever appends to such
+    a string damages nothing (anchors D21).
+
+    4.9 copies the properties of a batch into each of its messages. We do not, as 5.3.4 and later:
+    the unique key is among them, and all messages would get the same (5.x issue 9416).
+"""
+
+import dataclasses
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from interop import same_puts
+from interop.java_store import Config, JavaStore, Put
+from interop.same_puts import in_batch, plain, settings_of
+from reput.clock import ManualClock
+from reput.format import checkpoint_page, message as record
+from reput.format.message import StoredMessage
+from reput.store import paths
+
+pytestmark = pytest.mark.interop
+
+
+# --- the same bytes -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("has_checksums", [False, True], ids=["plain", "checksums"])
+def test_all_files(java_store: JavaStore, has_checksums: bool, tmp_path: Path) -> None:
+    version = java_store.version
+    if has_checksums and not version.startswith("5"):
+        pytest.skip("__CRC32# is of 5.x")
+    settings = settings_of(version)
+    if has_checksums:
+        settings = {**settings, "enabledAppendPropCRC": True}
+    puts = [one for one in mixed(version) if not is_remade_by_4_9(one, version)]
+    write_both(java_store, puts, settings, tmp_path)
+    assert_same_files(tmp_path)
+
+
+def mixed(version: str) -> list[Put]:
+    """Puts of every kind, in any order, with batches and long bodies between them."""
+    random = Random(20)
+    more = [
+        in_batch("Batches", 1, [plain(random.randrange(1000)) for _ in range(size)])
+        for size in (1, 2, 30, 60)
+        for _ in range(6)
+    ] + [
+        Put("Bare", 3, random.randbytes(random.randrange(20_000)), {"KEYS": f"long{number}"})
+        for number in range(20)
+    ]
+    puts = same_puts.everything(version) + more
+    if version.startswith("5"):
+        puts.append(Put("%RETRY%" + "g" * 240, 0, b"long topic", {"KEYS": "long"}))
+    random.shuffle(puts)
+    return puts
+
+
+def is_remade_by_4_9(one: Put, version: str) -> bool:
+    """Whether 4.9's store makes another property string for a message."""
+    return version.startswith("4.9") and not {"DELAY", "INNER_MULTI_DISPATCH"}.isdisjoint(
+        one.properties
+    )
+
+
+def write_both(java: JavaStore, puts: list[Put], settings: Config, folder: Path) -> None:
+    """Make the stores ``folder/java`` and ``folder/ours``.
+
+    Property strings are stored as a client sends them: both get them as that version's client makes
+    them, with the last separator or without.
+    """
+    is_5, ends_with_separator = java.version.startswith("5"), not java.version.startswith("4.9")
+    # In 5.x the broker, which is not there, sends delayed messages to their topic.
+    of_java = [same_puts.waiting(one) for one in puts] if is_5 else puts
+    said = java.write(folder / "java", of_java, settings)
+    assert same_puts.complaints(said.log) == []
+    times = [answer.store_timestamp for answer in said.puts if answer.store_timestamp]
+    clock = ManualClock(times[0])
+    of_ours = {"indexTags": True, "maxTopicLength": 255} if is_5 else {}
+    with same_puts.open_ours(folder / "ours", {**settings, **of_ours}, clock) as store:
+        for one, time, answer in zip(puts, times, said.puts, strict=True):
+            clock.set(time)
+            result = same_puts.put(store, one, last_separator=ends_with_separator)
+            assert (result.status.name, result.size) == (answer.status, answer.size), one
+            assert result.offset_id == answer.message_id
+            assert result.queue_offset == answer.queue_offset
+
+
+def assert_same_files(folder: Path) -> None:
+    for family in (paths.COMMIT_LOG, paths.CONSUME_QUEUE):
+        java, ours = files(folder / "java" / family), files(folder / "ours" / family)
+        assert java.keys() == ours.keys()
+        assert [name for name in java if java[name] != ours[name]] == []
+        assert len(ours) > 7
+    # Their names say when they were made; the order is the same.
+    java, ours = files(folder / "java" / paths.INDEX), files(folder / "ours" / paths.INDEX)
+    assert [*map(len, java.values())] == [*map(len, ours.values())]
+    assert [a == b for a, b in zip(java.values(), ours.values(), strict=True)] == [True] * len(java)
+    assert len(ours) > 1
+    java_says, ours_says = (
+        checkpoint_page.unpack((folder / root / paths.CHECKPOINT).read_bytes())
+        for root in ("java", "ours")
+    )
+    assert ours_says.queue_timestamp == java_says.queue_timestamp
+    assert ours_says.index_timestamp == java_says.index_timestamp
+    # 4.x does not know the field; the log's time is when Java happened to flush it.
+    assert java_says.queue_physical_offset in (ours_says.queue_physical_offset, 0)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    found = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in found}
+
+
+# --- what differs on purpose --------------------------------------------------
+
+
+def test_4_9_ends_the_strings_it_makes_without_a_separator(
+    java_store: JavaStore, tmp_path: Path
+) -> None:
+    if not java_store.version.startswith("4.9"):
+        pytest.skip("a custom of 4.9")
+    puts = same_puts.delayed() + same_puts.to_light_queues()
+    settings = settings_of(java_store.version)
+    said = java_store.write(tmp_path / "java", puts, settings)
+    clock = ManualClock()
+    with same_puts.open_ours(tmp_path / "ours", settings, clock) as store:
+        for one, answer in zip(puts, said.puts, strict=True):
+            same_puts.put(store, one, answer.store_timestamp, last_separator=False)
+    java, ours = (records(tmp_path / root) for root in ("java", "ours"))
+    assert [one.property_bytes[-1:] for one in ours] == [b"\2"] * len(puts)
+    assert [without_place(one) for one in ours] == [
+        without_place(dataclasses.replace(one, property_bytes=one.property_bytes + b"\2"))
+        for one in java
+    ]
+
+
+def test_4_9_copies_the_properties_of_a_batch(java_store: JavaStore, tmp_path: Path) -> None:
+    batch = dataclasses.replace(
+        in_batch("Batches", 0, [plain(1), plain(2)]), properties={"UNIQ_KEY": "of-the-batch"}
+    )
+    java_store.write(tmp_path / "java", [batch], settings_of(java_store.version))
+    with same_puts.open_ours(tmp_path / "ours", settings_of(java_store.version)) as store:
+        same_puts.put(store, batch)
+    java, ours = (records(tmp_path / root) for root in ("java", "ours"))
+    assert [one.property_bytes for one in ours] == [
+        same_puts.property_bytes(plain(number).properties) for number in (1, 2)
+    ]
+    more = b"UNIQ_KEY\1of-the-batch" if java_store.version.startswith("4.9") else b""
+    assert [one.property_bytes for one in java] == [one.property_bytes + more for one in ours]
+
+
+def records(root: Path) -> list[StoredMessage]:
+    """The records of a store whose log is one file."""
+    (data,) = files(root / paths.COMMIT_LOG).values()
+    found = []
+    at = 0
+    while record.classify(data, at, at)[0] is record.Verdict.MESSAGE:
+        found.append(record.decode(data, at))
+        at += found[-1].store_size
+    return found
+
+
+def without_place(one: StoredMessage) -> StoredMessage:
+    """A message but for what follows from the lengths of those before it."""
+    return dataclasses.replace(one, physical_offset=0, store_size=0)

@@ -1,0 +1,153 @@
+"""A disk that can lose power: it knows what was synced, and makes the folder as a crash leaves it.
+
+    disk = LossyDisk(root)
+    store = MessageStore.open(root, disk=disk)
+    ...
+    disk.lose_power(random.Random(7), Loss.SECTORS, before=store.abandon)
+    store = MessageStore.open(root, disk=disk)
+
+What is promised by POSIX, and nothing more, survives: bytes of a file by its own sync, its name by
+that of its folder. Of the rest any part may survive: each sector that differs, each name. Logs and
+index are mapped, so what was written is what the files hold now, however it came there.
+"""
+
+import enum
+import itertools
+import os
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from reput.store.disk import Disk
+
+SECTOR_BYTES = 512
+PAGE_BYTES = 4096
+
+
+class Loss(enum.Enum):
+    """What becomes of bytes and names that were not synced."""
+
+    ALL = "all"
+    NOTHING = "nothing"
+    """A crash of the process, not of the machine."""
+    SECTORS = "sectors"
+    PAGES = "pages"
+    FILES = "files"
+    """Of each file all or nothing."""
+    MOST_SECTORS = "most sectors"
+    FEW_SECTORS = "few sectors"
+
+
+_SHARES = {Loss.ALL: 1.0, Loss.NOTHING: 0.0, Loss.MOST_SECTORS: 0.9, Loss.FEW_SECTORS: 0.05}
+
+
+class LossyDisk(Disk):
+    """The disk below one folder."""
+
+    def __init__(self, root: str | Path) -> None:
+        self._root = Path(root)
+        self._ids = itertools.count()
+        self._live: dict[str, int] = {}
+        self._names: dict[str, int] = {}
+        self._contents: dict[int, bytes] = {}
+        if self._root.exists():
+            self.sync_filesystem(str(root))
+
+    def sync_file(self, descriptor: int, path: str) -> None:
+        super().sync_file(descriptor, path)
+        self._contents[self._id(path)] = Path(f"/proc/self/fd/{descriptor}").read_bytes()
+
+    def sync_folder(self, path: str) -> None:
+        super().sync_folder(path)
+        self._keep_names([Path(path)])
+
+    def sync_filesystem(self, path: str) -> None:
+        # Not the real one: the machine has other things to do.
+        folders = [Path(folder) for folder, _, _ in os.walk(self._root)]
+        self._keep_names(folders)
+        for name, number in self._names.items():
+            self._contents[number] = Path(name).read_bytes()
+
+    def create(self, path: str, size: int, *, is_durable: bool = True) -> int:
+        self._live.pop(path, None)
+        return super().create(path, size, is_durable=is_durable)
+
+    def rename(self, source: str, target: str) -> None:
+        super().rename(source, target)
+        self._live[target] = self._live.pop(source)
+
+    def unlink(self, path: str) -> None:
+        super().unlink(path)
+        self._live.pop(path, None)
+
+    def lose_power(
+        self, chance: random.Random, loss: Loss, *, before: Callable[[], None] = lambda: None
+    ) -> None:
+        """Leave in the folder what a crash would, and go on from there.
+
+        Args:
+            chance: Decides.
+            loss: How.
+            before: Called when all is known: lets go of the folder.
+        """
+        live = {str(path): path.read_bytes() for path in self._root.rglob("*") if path.is_file()}
+        left = self._survivors(live, chance, loss)
+        before()
+        shutil.rmtree(self._root)
+        self._root.mkdir()
+        for path, data in left.items():
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            Path(path).write_bytes(data)
+        self._live.clear()
+        self._names.clear()
+        self._contents.clear()
+        self.sync_filesystem(str(self._root))
+
+    # --- inside ---------------------------------------------------------------
+
+    def _id(self, path: str) -> int:
+        return self._live.setdefault(path, next(self._ids))
+
+    def _keep_names(self, folders: list[Path]) -> None:
+        for folder in folders:
+            there = {str(one) for one in folder.iterdir() if one.is_file()}
+            gone = {one for one in self._names if Path(one).parent == folder} - there
+            for name in gone:
+                del self._names[name]
+            for name in there:
+                self._names[name] = self._id(name)
+
+    def _survivors(
+        self, live: dict[str, bytes], chance: random.Random, loss: Loss
+    ) -> dict[str, bytes]:
+        lost = _SHARES.get(loss, 0.5)
+        left = {}
+        for path in sorted({*live, *self._names}):
+            durable, now = self._names.get(path), self._live.get(path)
+            if path in live and now is None:
+                now = self._id(path)  # not made by this disk: the lock
+            if durable != now and chance.random() >= lost:
+                durable = now  # the change of the name got there
+            if durable is None:
+                continue
+            synced = self._contents.get(durable)
+            written = live[path] if durable == now else (synced or b"")
+            if synced is None:
+                if chance.random() < lost / 2:
+                    left[path] = b""  # not even its size got there
+                    continue
+                synced = bytes(len(written))
+            left[path] = _torn(synced, written, chance, loss, lost)
+        return left
+
+
+def _torn(synced: bytes, written: bytes, chance: random.Random, loss: Loss, lost: float) -> bytes:
+    """Return what is left of a file: what was synced, and some of what was written since."""
+    assert len(synced) == len(written), "sizes change only where files are made"
+    unit = {Loss.PAGES: PAGE_BYTES, Loss.FILES: max(len(synced), 1)}.get(loss, SECTOR_BYTES)
+    left = bytearray(synced)
+    for at in range(0, len(synced), unit):
+        if written[at : at + unit] != synced[at : at + unit] and chance.random() >= lost:
+            left[at : at + unit] = written[at : at + unit]
+    return bytes(left)

@@ -1,0 +1,105 @@
+"""Stores of one test: small files, a clock of its own, and at the end a verification of each.
+
+    def test_something(stores):
+        store = stores.open(flush_disk_type="SYNC_FLUSH")
+        store.put(IncomingMessage("TopicA", b"hello"))
+
+The fixture ``stores`` (``conftest.py``) closes and verifies them. A test whose store must end with
+more than notes says so: ``stores.allow(Kind.CLOCK_BACK)``.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from reput.clock import Clock, ManualClock
+from reput.store.config import BrokerRole, FlushDiskType, StoreConfig
+from reput.store.disk import Disk
+from reput.store.message_store import MessageStore
+from reput.store.reader import StoreReader
+from reput.store.verify import Kind, Report, Severity, verify
+
+START_MS = 1_700_000_000_000
+
+SMALL_FILES: dict[str, Any] = {
+    "mapped_file_size_commit_log": 64 * 1024,
+    "mapped_file_size_consume_queue": 20 * 10,
+    "max_hash_slot_num": 50,
+    "max_index_num": 40,
+    "max_message_size": 16 * 1024,
+    "delete_commit_log_files_interval": 0,
+    "delete_consume_queue_files_interval": 0,
+    "clean_resource_interval": 0,
+}
+"""Files so small that a test sees them end: 10 units, 39 entries; and no pauses between deletions.
+"""
+
+
+class RoomyDisk(Disk):
+    """A disk that is half full, whatever that of the machine is."""
+
+    def usage(self, path: str) -> float:
+        return 0.5
+
+
+def config(root: str | Path, **settings: Any) -> StoreConfig:
+    """A configuration with small files; enumerations may be given by name."""
+    for name, kind in (("flush_disk_type", FlushDiskType), ("broker_role", BrokerRole)):
+        if name in settings:
+            settings[name] = kind(settings[name])
+    return StoreConfig(**(SMALL_FILES | settings), store_path_root_dir=str(root))
+
+
+class Stores:
+    """What a test opens, and how it must end."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._opened: list[MessageStore] = []
+        self._allowed: set[Kind] = set()
+
+    def root(self, name: str = "store") -> Path:
+        """The folder of a store."""
+        return self._folder / name
+
+    def open(
+        self,
+        name: str = "store",
+        *,
+        clock: Clock | None = None,
+        disk: Disk | None = None,
+        **settings: Any,
+    ) -> MessageStore:
+        """Open a store of this name, with small files where ``settings`` do not say otherwise."""
+        store = MessageStore.open(
+            config=config(self.root(name), **settings),
+            clock=clock or ManualClock(START_MS),
+            disk=disk or RoomyDisk(),
+        )
+        self._opened.append(store)
+        return store
+
+    def allow(self, *kinds: Kind) -> None:
+        """Let the stores of this test end with such findings."""
+        self._allowed.update(kinds)
+
+    def check(self) -> None:
+        """Close all stores, and verify all there is on disk."""
+        for store in self._opened:
+            if not store.max_physical_offset:
+                self.allow(Kind.LOG_EMPTY)
+            store.close()
+        for root in sorted({store.root for store in self._opened}):
+            assert_sound(root, allowed=self._allowed)
+        self._opened.clear()
+
+
+def assert_sound(root: str | Path, *, allowed: set[Kind] | None = None) -> Report:
+    """Verify a store: nothing worse than a note, but for what is allowed."""
+    report = verify(StoreReader.open(str(root)))
+    wrong = [
+        one
+        for one in report.findings
+        if one.severity > Severity.NOTE and one.kind not in (allowed or set())
+    ]
+    assert not wrong, "\n".join(f"{one.severity.name} {one.path}: {one.text}" for one in wrong)
+    return report

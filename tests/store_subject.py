@@ -1,0 +1,121 @@
+"""One store under test, of any kind, so that one suite can say what all of them do.
+
+Kinds: ``async`` and ``sync`` flush, ``pool`` (transient store pool), ``twin`` (the kernels' Python
+twins), all of them ``MessageStore``; and ``memory``, the ``MemoryStore``.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from reput.clock import ManualClock
+from reput.format import batch, message as record, properties as props
+from reput.format.batch import InnerMessage
+from reput.format.message import StoredMessage
+from reput.store.getting import GetResult
+from reput.store.incoming import IncomingMessage, PutResult, PutStatus
+from reput.store.memory_store import MemoryStore
+from reput.store.message_store import MessageStore
+from store_fixture import START_MS, Stores, config
+
+FILE_KINDS = ("async", "sync", "pool", "twin")
+KINDS = (*FILE_KINDS, "memory")
+
+_SETTINGS: dict[str, dict[str, Any]] = {
+    "sync": {"flush_disk_type": "SYNC_FLUSH"},
+    "pool": {"transient_store_pool_enable": True, "transient_store_pool_size": 2},
+}
+
+
+def message(
+    topic: str = "TopicA",
+    body: bytes = b"hello",
+    queue_id: int = 0,
+    *,
+    tags: str = "",
+    keys: str = "",
+    unique_key: str = "",
+    properties: Mapping[str, str] | None = None,
+    **fields: Any,
+) -> IncomingMessage:
+    """A message to put; ``fields`` are more of ``IncomingMessage``."""
+    known = {props.UNIQ_KEY: unique_key, props.KEYS: keys, props.TAGS: tags, **(properties or {})}
+    fields.setdefault("property_bytes", props.encode({k: v for k, v in known.items() if v}))
+    fields.setdefault("born_timestamp", START_MS - 5)
+    return IncomingMessage(topic, body, queue_id, **fields)
+
+
+def batch_body(*messages: IncomingMessage) -> bytes:
+    """The body of a client's batch."""
+    return batch.encode(InnerMessage(one.flag, one.body, one.property_bytes) for one in messages)
+
+
+def decoded(result: GetResult) -> list[StoredMessage]:
+    """The messages of a get, their checksums compared."""
+    return [record.decode(one) for one in result.records]
+
+
+class Subject:
+    """A store and its clock."""
+
+    def __init__(self, kind: str, stores: Stores, **settings: Any) -> None:
+        self.kind = kind
+        self.clock = ManualClock(START_MS)
+        self.store: MessageStore | MemoryStore
+        if kind == "memory":
+            root: Path = stores.root()
+            self.store = MemoryStore(config(root, **settings), clock=self.clock)
+        else:
+            settings = _SETTINGS.get(kind, {}) | settings
+            self.store = stores.open(clock=self.clock, **settings)
+
+    def put(self, *args: Any, **fields: Any) -> PutResult:
+        """Put a message that must be taken, and let it become readable; see ``message``."""
+        result = self.store.put(message(*args, **fields))
+        assert result.status is PutStatus.PUT_OK, result.reason
+        self.settle()
+        return result
+
+    def settle(self) -> None:
+        """Let some time pass for work in the background: what was put can be read."""
+        now_ms = self.clock.now_ms()
+        self.clock.advance(200)
+        self.clock.set(now_ms)
+        step_to_the_end(self.store)
+
+    def bodies(self, topic: str = "TopicA", queue_id: int = 0) -> list[bytes]:
+        """The bodies of the messages in a queue, from the first one there is."""
+        found: list[bytes] = []
+        queue_offset = self.store.min_offset(topic, queue_id)
+        while queue_offset < self.store.max_offset(topic, queue_id):
+            result = self.store.get(topic, queue_id, queue_offset)
+            assert result.next_offset > queue_offset
+            found += [one.body for one in decoded(result)]
+            queue_offset = result.next_offset
+        return found
+
+    def expire(self, physical_offset: int) -> int:
+        """Let the log files before an offset expire; return where the log begins then."""
+        if isinstance(self.store, MemoryStore):
+            self.store.expire(physical_offset)
+        else:
+            expire_files(self.store, physical_offset)
+        return self.store.min_physical_offset
+
+
+def step_to_the_end(store: MessageStore | MemoryStore) -> None:
+    """Take steps until there is nothing to do."""
+    for _ in range(1000):
+        if not store.step():
+            return
+    raise AssertionError("there is no end to the work in the background")
+
+
+def expire_files(store: MessageStore, physical_offset: int) -> None:
+    """Let the log files that end before an offset expire, but the last, and all that follows."""
+    for file in store.log.files.files:
+        if file.end <= physical_offset:
+            os.utime(file.path, (0, 0))
+    store.retention.expire_now()
+    step_to_the_end(store)
