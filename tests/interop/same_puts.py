@@ -171,7 +171,10 @@ def open_ours(folder: Path, settings: Config, clock: Clock | None = None) -> Mes
 
 
 def property_bytes(properties: Mapping[str, str], *, last_separator: bool = True) -> bytes:
-    return props.encode(properties, last_separator=last_separator)
+    """As a client sends them, who may send too many."""
+    pairs = [f"{name}{props.NAME_VALUE_SEPARATOR}{value}" for name, value in properties.items()]
+    end = props.PROPERTY_SEPARATOR if pairs and last_separator else ""
+    return (props.PROPERTY_SEPARATOR.join(pairs) + end).encode()
 
 
 def put(

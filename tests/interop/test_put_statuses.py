@@ -1,54 +1,122 @@
-"""What is answered to a put that cannot be stored: what 4.9.7 answers; where 5.5.0 differs, it says.
+"""What is answered to a put that cannot be stored: what RocketMQ 4.9.7 answers.
 
-In 5.x the broker has taken some of these checks over from the store (``HookUtils``), and there is
-no broker around Java's store here. Ours keeps them all.
+Where another version differs, or where we do, ``CASES`` says so, and here is why. In 5.x the broker
+has taken the checks of topics over from the store, and there is no broker around Java's store here:
+ours keeps them. And we refuse what Java's store takes, and then cannot read, or does not have.
 """
 
 import dataclasses
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from interop import same_puts
-from interop.java_store import Config, JavaStore, Put
-from interop.same_puts import SIZES, in_batch, plain, settings_of
-from reput.format import batch as batches, properties as props
+from interop.java_store import JavaStore, Put
+from interop.same_puts import SIZES, in_batch, plain
+from reput.format import batch as batches, sys_flag as flags
 from reput.format.batch import InnerMessage
 
 pytestmark = pytest.mark.interop
 
-BODY_MAX = SIZES["maxMessageSize"]
-assert isinstance(BODY_MAX, int)
+OK, ILLEGAL, TOO_MANY = "PUT_OK", "MESSAGE_ILLEGAL", "PROPERTIES_SIZE_EXCEEDED"
+NOT_ASKED = ""
+"""Java throws an exception out of its store, or never gets out of it."""
+BODY_MAX = 32768
+assert SIZES["maxMessageSize"] == BODY_MAX
 
 
-def with_properties(size: int, *, letter: str = "x", more: str = "") -> Put:
+class Case(NamedTuple):
+    """A put and its answers: 4.9.7's, those of 5.5.0 and of our store, if they are others."""
+
+    put: Put
+    status: str
+    in_5: str | None = None
+    ours: str | None = None
+
+
+def bare(topic: str = "T", body: bytes = b"", **properties: str) -> Put:
+    return Put(topic, 0, body, properties)
+
+
+def with_properties(size: int, letter: str = "x") -> Put:
     """A message whose property string takes ``size`` bytes, with no separator at its end."""
-    rest = "" if not more else f"{more}\1y\2"
-    room = size - len((rest + "own\1").encode())
-    assert room % len(letter.encode()) == 0
-    value = letter * (room // len(letter.encode()))
-    properties = {more: "y", "own": value} if more else {"own": value}
-    return Put("T", 0, b"", properties)
+    return bare(own=letter * ((size - 4) // len(letter.encode())))
 
 
-PUTS: dict[str, Put] = {
-    "nothing": Put("T", 0, b""),
-    "topic of 127 bytes": Put("t" * 127, 0, b""),
-    "body of the greatest size": Put("T", 0, b"x" * BODY_MAX),
-    "body of one byte more": Put("T", 0, b"x" * (BODY_MAX + 1)),
-    "properties of 32767 bytes": with_properties(32767),
-    "properties of 32768 bytes": with_properties(32768),
-    "properties of 40000 bytes": with_properties(40000),
-    "properties of 40000 bytes and fewer characters": with_properties(40000, letter="éé"),
-    "body and properties of the greatest size": dataclasses.replace(
-        with_properties(32759), body=b"x" * (BODY_MAX - 100)
+def batch_of(size: int) -> Put:
+    inner = InnerMessage(0, b"x" * (size - batches.FIXED_BYTES), b"")
+    return Put("T", 0, batches.encode([inner]), is_batch=True)
+
+
+BATCH = in_batch("T", 0, [plain(0), plain(1)])
+
+CASES = {
+    "an empty message": Case(bare(), OK),
+    # Characters are counted in 4.9.7, and then their bytes do not fit their field.
+    "a topic of 127 bytes": Case(bare("t" * 127), OK),
+    "a topic of 128 bytes": Case(bare("t" * 128), ILLEGAL, in_5=OK, ours=ILLEGAL),
+    "a topic of 128 bytes and fewer characters": Case(bare("é" * 64), OK, ours=ILLEGAL),
+    "a long retry topic": Case(bare("%RETRY%" + "t" * 128), ILLEGAL, in_5=OK, ours=OK),
+    "a retry topic of 256 bytes": Case(bare("%RETRY%" + "t" * 249), ILLEGAL, in_5=NOT_ASKED),
+    "no topic": Case(bare(""), OK, ours=ILLEGAL),
+    "a queue below 0": Case(Put("T", -1, b""), OK, ours=ILLEGAL),
+    "the longest body": Case(bare(body=b"x" * BODY_MAX), OK),
+    "a body longer by one": Case(bare(body=b"x" * (BODY_MAX + 1)), ILLEGAL),
+    # 5.x keeps room for a separator.
+    "the longest properties": Case(with_properties(32767), OK, in_5=TOO_MANY),
+    "properties longer by one": Case(with_properties(32768), ILLEGAL, in_5=TOO_MANY),
+    "long properties of fewer characters": Case(with_properties(40_000, "é"), TOO_MANY),
+    "properties that a delay makes too long": Case(bare(own="x" * 32_755, DELAY="1"), TOO_MANY),
+    # Java answers that it is stored, and it is not.
+    "a record longer than a file": Case(
+        dataclasses.replace(with_properties(32767), body=b"x" * BODY_MAX),
+        OK,
+        in_5=TOO_MANY,
+        ours=ILLEGAL,
     ),
-    "record as long as a file": dataclasses.replace(with_properties(32767), body=b"x" * BODY_MAX),
-    "batch": in_batch("T", 0, [plain(0), plain(1)]),
-    "batch of the greatest size": Put(
-        "T", 0, batches.encode([InnerMessage(0, b"x" * (BODY_MAX - 22), b"")]), is_batch=True
+    "a delay that is no number": Case(bare(DELAY="abc"), NOT_ASKED, in_5=OK, ours=OK),
+    "a delay below 0": Case(bare(DELAY="-1"), OK),
+    "a delay far beyond the last level": Case(bare(DELAY="999"), OK),
+    "a batch": Case(BATCH, OK),
+    "the longest batch": Case(batch_of(BODY_MAX), OK),
+    "a batch longer by one": Case(batch_of(BODY_MAX + 1), ILLEGAL, in_5=NOT_ASKED),
+    "a batch that is delayed": Case(dataclasses.replace(BATCH, properties={"DELAY": "1"}), ILLEGAL),
+    "a batch in a transaction": Case(
+        dataclasses.replace(BATCH, sys_flag=flags.TRANSACTION_PREPARED), ILLEGAL
     ),
-    "batch of one byte more": Put(
-        "T", 0, batches.encode([InnerMessage(0, b"x" * (BODY_MAX - 21), b"")]), is_batch=True
+    "a batch of delayed messages": Case(in_batch("T", 0, [bare(DELAY="1")]), OK),
+    "a batch of none": Case(in_batch("T", 0, []), NOT_ASKED, in_5=NOT_ASKED, ours=ILLEGAL),
+    "a batch that is cut": Case(
+        dataclasses.replace(BATCH, body=BATCH.body[:-1]),
+        NOT_ASKED,
+        in_5=NOT_ASKED,
+        ours=ILLEGAL,
     ),
 }
+
+
+def test_java_answers_as_we_say(java_store: JavaStore, tmp_path: Path) -> None:
+    if java_store.version.startswith("4.5"):
+        pytest.skip("4.9.7 is the rule")
+    is_5 = java_store.version.startswith("5")
+    expected = {
+        name: one.in_5 if is_5 and one.in_5 is not None else one.status
+        for name, one in CASES.items()
+    }
+    asked = [name for name, status in expected.items() if status != NOT_ASKED]
+    puts = [CASES[name].put for name in asked]
+    answers = java_store.write(tmp_path, puts, SIZES).puts
+    said = {name: answer.status for name, answer in zip(asked, answers, strict=True)}
+    assert said == {name: expected[name] for name in asked}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_we_answer_as_4_9_or_say_why_not(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    with same_puts.open_ours(tmp_path, SIZES) as store:
+        end = store.max_physical_offset
+        result = same_puts.put(store, case.put, last_separator=False)
+        assert result.status.name == (case.status if case.ours is None else case.ours)
+        assert bool(result.reason) == (result.status.name != OK)
+        assert store.max_physical_offset == end + (result.size if not result.reason else 0)

@@ -50,14 +50,20 @@ def test_all_files(java_store: JavaStore, has_checksums: bool, tmp_path: Path) -
 def mixed(version: str) -> list[Put]:
     """Puts of every kind, in any order, with batches and long bodies between them."""
     random = Random(20)
-    more = [
-        in_batch("Batches", 1, [plain(random.randrange(1000)) for _ in range(size)])
-        for size in (1, 2, 30, 60)
-        for _ in range(6)
-    ] + [
-        Put("Bare", 3, random.randbytes(random.randrange(20_000)), {"KEYS": f"long{number}"})
-        for number in range(20)
-    ]
+    more = (
+        [
+            in_batch("Batches", 1, [plain(random.randrange(1000)) for _ in range(size)])
+            for size in (1, 2, 30, 60)
+            for _ in range(6)
+        ]
+        + [
+            in_batch("Batches", 2, same_puts.delayed()),
+        ]
+        + [
+            Put("Bare", 3, random.randbytes(random.randrange(20_000)), {"KEYS": f"long{number}"})
+            for number in range(20)
+        ]
+    )
     puts = same_puts.everything(version) + more
     if version.startswith("5"):
         puts.append(Put("%RETRY%" + "g" * 240, 0, b"long topic", {"KEYS": "long"}))

@@ -56,7 +56,6 @@ BLANK = struct.Struct(
     "i"  # MAGIC_BLANK
 )
 SIZE_AND_MAGIC = struct.Struct(">ii")
-TOTAL_SIZE = struct.Struct(">i")
 PHYSICAL_OFFSET = struct.Struct(">q")
 PORT = struct.Struct(">i")
 TOPIC_LENGTH_V1 = struct.Struct(">B")

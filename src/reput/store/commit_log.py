@@ -11,6 +11,7 @@ import threading
 
 import numpy as np
 
+from reput.errors import WriteFailed
 from reput.format import message as record
 from reput.format.kernels import hot, state
 from reput.store.config import StoreConfig
@@ -52,6 +53,7 @@ class CommitLog:
             pool=self.pool,
             is_warmed=config.warm_maped_file_enable,
         )
+        self._fails_without_buffer = config.fast_fail_if_no_buffer_in_store_pool
         self._rolling = threading.Lock()  # of the last file, and of the words that tell of it
         self._addresses = np.zeros(_FILES_AT_FIRST, np.int64)
         self._held: dict[int, MappedFile] = {}  # by start: those the kernels read
@@ -104,6 +106,11 @@ class CommitLog:
         return block[state.LOG_START] + block[state.LOG_POSITION]
 
     @property
+    def lacks_buffer(self) -> bool:
+        """Whether there is a transient pool, and all its buffers are in use: brokers refuse puts."""
+        return self.pool is not None and not self.pool.available
+
+    @property
     def readable_offset(self) -> int:
         """Physical offset behind what can be read; what only a pool buffer holds cannot."""
         if self.pool is None:
@@ -138,6 +145,9 @@ class CommitLog:
         room = last.size - last.written if last is not None else 0
         if last is not None and room:
             last.reserve(last.size)
+        if self._fails_without_buffer and self.lacks_buffer and not self.files.has_prepared:
+            reason = "no buffer is free in the transient store pool"
+            raise WriteFailed(self.files.folders[0], reason)
         self.files.prepare_next()
         with self._rolling:
             if last is not None and room:

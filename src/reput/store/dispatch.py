@@ -10,12 +10,14 @@ log is stepped over, to the next record that says of itself that it stands there
 counted, and no valid record is left out (anchors D4).
 """
 
+import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from reput.errors import WriteFailed
 from reput.format import (
     cq_unit,
     java,
@@ -102,6 +104,7 @@ class Dispatcher:
         """What computes the filter bits of extension units, if any are wanted."""
         self.listeners: list[Listener] = []
         self._torn: deque[Damage] = deque()
+        self._lacks_keys = False
         self.listener_failures = 0
         self.holes: list[Hole] = []
         """What was stepped over since the store was opened."""
@@ -135,6 +138,19 @@ class Dispatcher:
         for _, topic in self._ahead:
             self._hot.set_slow(java.encode_utf8(topic), is_slow=True)
 
+    @contextlib.contextmanager
+    def falling_behind(self, physical_offset: int) -> Iterator[None]:
+        """Dispatch a record that is in the log; where there is no room for it, let it wait.
+
+        What is put from then on waits too, until ``step`` has come to the end of the log.
+        """
+        try:
+            yield
+        except WriteFailed as error:
+            _log.error("dispatch waits at physical offset %d: %s", physical_offset, error)
+            self._block[state.IS_LIVE] = 0
+            self._block[state.DISPATCHED] = min(physical_offset, self.dispatched_offset)
+
     def _pass_tombstones(self) -> None:
         while self._ahead and self._ahead[0][0] <= self.dispatched_offset:
             _, topic = self._ahead.pop(0)
@@ -155,6 +171,9 @@ class Dispatcher:
         start = self.dispatched_offset
         if start >= limit:
             return False
+        if self._lacks_keys:
+            self.finish_keys(now_ms)
+            self._lacks_keys = False
         while self._torn and self._torn[0].end <= start:
             self._torn.popleft()
         if self._torn and self._torn[0].physical_offset <= start:
@@ -361,7 +380,9 @@ class Dispatcher:
         if one.physical_offset == end:
             # A crash or a full disk came among its entries.
             keys = keys[self._index.entries_of_last_record() :]
+        self._lacks_keys = True  # if that fails: kernels index a record as a whole, or not at all
         self._index.put(keys, one.physical_offset, one.store_timestamp, now_ms)
+        self._lacks_keys = False
 
     def finish_keys(self, now_ms: int) -> None:
         """Put what the index lacks of its last record: a crash may have come among its entries.

@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from reput.errors import CorruptRecord
 from reput.format import cq_unit, index_entry, message as record
 from reput.format.kernels import hot, state
 from reput.store.commit_log import CommitLog
@@ -64,7 +65,7 @@ class GetResult(NamedTuple):
         found = []
         at = 0
         while at < len(view):
-            (size,) = record.TOTAL_SIZE.unpack_from(view, at)
+            size, _ = record.SIZE_AND_MAGIC.unpack_from(view, at)
             found.append(view[at : at + size])
             at += size
         return found
@@ -73,11 +74,29 @@ class GetResult(NamedTuple):
 class MessageFilter(Protocol):
     """Decides which messages a get returns."""
 
-    def takes_unit(self, tags_code: int) -> bool:
-        """Whether a message with this tags code may be wanted; it is looked at if so."""
+    def takes_unit(self, tags_code: int, bit_map: bytes) -> bool:
+        """Whether a message may be wanted; it is looked at if so.
+
+        Args:
+            tags_code: The hash of its tags.
+            bit_map: Its filter bits (``filter_bits.may_match``); empty if none were computed.
+        """
 
     def takes_record(self, data: memoryview) -> bool:
         """Whether the message of a record is wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class _ByTags:
+    """Takes messages with one of these tags codes."""
+
+    codes: frozenset[int]
+
+    def takes_unit(self, tags_code: int, bit_map: bytes) -> bool:
+        return tags_code in self.codes
+
+    def takes_record(self, data: memoryview) -> bool:
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +185,8 @@ class Getter:
             following = min(queue.following_file(queue_offset), high)
             return self._empty(GetStatus.OFFSET_FOUND_NULL, queue, queue_offset, following)
         self._block[state.READABLE] = self._commit_log.readable_offset
+        if message_filter is None and tags_codes and queue.extension is not None:
+            message_filter = _ByTags(frozenset(tags_codes))  # units hold addresses, not codes
         if message_filter is not None:
             return self._get_filtered(queue, queue_offset, found, max_count, message_filter)
         return self._get_by_tags(queue, queue_offset, address, found, max_count, tags_codes)
@@ -280,7 +301,7 @@ class Getter:
             if parts and self._is_full(physical_offset, unit_size, len(parts), size, max_count):
                 break
             scanned = i + 1
-            if not message_filter.takes_unit(int(unit["tags_code"])):
+            if not message_filter.takes_unit(*self._extended(queue, unit)):
                 continue
             data = self._commit_log.read(physical_offset, unit_size)
             if data is None:
@@ -303,6 +324,20 @@ class Getter:
             damaged=damaged,
             last=last,
         )
+
+    def _extended(self, queue: ConsumeQueue, unit: np.void) -> tuple[int, bytes]:
+        """Return tags code and filter bits of a unit, which may hold an address instead."""
+        code = int(unit["tags_code"])
+        if not cq_unit.is_ext_address(code) or queue.extension is None:
+            return code, b""
+        try:
+            found = queue.extension.unit(code)
+        except CorruptRecord:
+            # The extension is damaged; the message knows as well.
+            data = self._commit_log.record(int(unit["physical_offset"]))
+            tags = record.decode(data, check_crc=False).tags if data is not None else None
+            return cq_unit.tags_code(tags), b""
+        return found.tags_code, found.bit_map
 
     def _is_full(
         self, physical_offset: int, unit_size: int, count: int, size: int, max_count: int

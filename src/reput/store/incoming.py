@@ -194,7 +194,7 @@ def delayed(message: IncomingMessage, level_count: int) -> IncomingMessage:
     """
     properties = message.properties
     kind = flags.transaction_type(message.sys_flag)
-    level = _level(properties.get(props.DELAY))
+    level = delay_level(message)
     if level <= 0 or kind not in (flags.TRANSACTION_NONE, flags.TRANSACTION_COMMIT):
         return message
     level = min(level, level_count)
@@ -239,11 +239,30 @@ def with_crc_room(message: IncomingMessage) -> IncomingMessage:
     return dataclasses.replace(message, property_bytes=property_bytes)
 
 
-def _level(text: str | None) -> int:
+def delay_level(message: IncomingMessage) -> int:
+    """Return the level of the DELAY property; 0 if it has none, or one that is no number."""
     try:
-        return int(text) if text else 0
+        return int(message.properties.get(props.DELAY, "0"))
     except ValueError:
         return 0
+
+
+def refuse_batch(message: IncomingMessage, body_bytes_max: int) -> None:
+    """Check what a batch must not be, and its messages may.
+
+    Raises:
+        Refused: It is too long, delayed, or part of a transaction.
+    """
+    size = len(message.body)
+    if size > body_bytes_max:
+        reason = f"batch has {size} bytes; allowed: {body_bytes_max} (maxMessageSize)"
+    elif flags.transaction_type(message.sys_flag) != flags.TRANSACTION_NONE:
+        reason = f"batch has sysFlag {message.sys_flag:#x}; it cannot be part of a transaction"
+    elif delay_level(message) > 0:
+        reason = f"batch has {props.DELAY} {delay_level(message)}; it cannot be delayed"
+    else:
+        return
+    raise Refused(PutStatus.MESSAGE_ILLEGAL, reason)
 
 
 def refuse_lengths(message: IncomingMessage, topic: bytes, topic_bytes_max: int) -> None:

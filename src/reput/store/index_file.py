@@ -87,6 +87,7 @@ class IndexFiles:
         sizes = self._sizes()
         self._refuse_other_sizes(sizes)
         is_broken = False
+        last = max(sizes, default="")
         for name, size in sizes.items():
             path = f"{self._folder}/{name}"
             one = self._open(name) if size == self._size and not is_broken else None
@@ -94,7 +95,7 @@ class IndexFiles:
             if one is not None and not is_empty and self._is_whole(one):
                 self._files.append(one)
                 continue
-            if not is_empty:
+            if not is_empty or name != last:
                 _log.warning("%s is damaged, or behind one that is; it is made anew", path)
                 is_broken = True
             if one is not None:
@@ -114,11 +115,12 @@ class IndexFiles:
 
     def _refuse_other_sizes(self, sizes: dict[str, int]) -> None:
         """Refuse files of other sizes, unless they were cut."""
+        has_right = self._size in sizes.values()
         folder = LocalFolder(self._root, Path(self._root))
         others = {name: size for name, size in sizes.items() if size not in (0, self._size)}
         for name, size in others.items():
             try:
-                is_cut = IndexFileView(folder, name, size, 0).slot_count == 0
+                is_cut = has_right or IndexFileView(folder, name, size, 0).slot_count == 0
             except CorruptRecord:
                 is_cut = True
             if size > self._size or not is_cut:
@@ -290,6 +292,15 @@ class IndexFiles:
         """Physical offset of the last record that is indexed; -1 if none is."""
         return self._block[state.INDEX_END_OFFSET]
 
+    @property
+    def names(self) -> list[str]:
+        """Names of the files, oldest first."""
+        return [one.name for one in self._files]
+
+    def drop_behind(self, name: str) -> None:
+        """Delete the files that are newer than one that is missing."""
+        self._keep(sum(1 for one in self._files if one.name < name))
+
     def drop_unproven(self, timestamp_ms: int | None, log_end: int) -> None:
         """Delete files that are not known to be on disk, or reach beyond the end of the log.
 
@@ -302,6 +313,9 @@ class IndexFiles:
         kept = len(self._files) if timestamp_ms is None else self._count_proven(timestamp_ms)
         while kept and self._files[kept - 1].header.end_physical_offset >= log_end:
             kept -= 1
+        self._keep(kept)
+
+    def _keep(self, kept: int) -> None:
         if kept == len(self._files):
             return
         while len(self._files) > kept:

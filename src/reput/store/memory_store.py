@@ -114,10 +114,12 @@ class MemoryStore:
 
     def put_batch(self, message: IncomingMessage, now_ms: int | None = None) -> PutResult:
         """Store the messages in a client's batch: all, or none."""
-        if not self.refusal and len(message.body) > self.config.max_message_size:
-            return PutResult(PutStatus.MESSAGE_ILLEGAL, reason="the batch is too long")
         try:
+            if not self.refusal:
+                incoming.refuse_batch(message, self.config.max_message_size)
             parts = batches.decode(message.body)
+        except Refused as refused:
+            return PutResult(refused.status, reason=refused.reason)
         except CorruptRecord as error:
             return PutResult(PutStatus.MESSAGE_ILLEGAL, reason=str(error))
         if not parts:
@@ -177,8 +179,8 @@ class MemoryStore:
             raise Refused(PutStatus.MESSAGE_ILLEGAL, f"body has {len(message.body)} bytes")
         if message.queue_id < 0:
             raise Refused(PutStatus.MESSAGE_ILLEGAL, f"queue id {message.queue_id}")
-        message = incoming.delayed(message, len(config.delay_levels_ms))
-        if is_single:  # batches go to no light queues
+        if is_single:  # batches are not delayed, and go to no light queues
+            message = incoming.delayed(message, len(config.delay_levels_ms))
             message = self._with_light_offsets(message)
         if config.enabled_append_prop_crc:
             incoming.with_crc_room(message)  # there must be some
@@ -455,6 +457,6 @@ def _takes(
     unit: _Unit, data: bytes, tags_codes: Sequence[int], message_filter: MessageFilter | None
 ) -> bool:
     if message_filter is not None:
-        is_candidate = message_filter.takes_unit(unit.tags_code)
+        is_candidate = message_filter.takes_unit(unit.tags_code, b"")
         return is_candidate and message_filter.takes_record(memoryview(data))
     return not tags_codes or unit.tags_code in tags_codes

@@ -167,8 +167,7 @@ class MessageStore:
             recovery.load()
             self._write_abort()
             self.recovery = recovery.run(self._clock.now_ms(), progress)
-            is_live = not self.flusher.is_sync and self.log.pool is None
-            self._block[state.IS_LIVE] = is_live
+            self._go_live()
             self._set_limits()
         except BaseException:
             self._let_go()
@@ -233,7 +232,9 @@ class MessageStore:
             self.dispatcher.notify()
             self.flusher.flush_all()
             self.log.files.drop_prepared()
-            QueueSummary.of(self.log.written_offset, self.queues).save(self.root, self._disk)
+            QueueSummary.of(self.log.written_offset, self.queues, self.index).save(
+                self.root, self._disk
+            )
             self._disk.unlink(f"{self.root}/{paths.ABORT}")
             self._disk.sync_folder(self.root)
         finally:
@@ -435,8 +436,16 @@ class MessageStore:
         """Physical offset that dispatch must not pass (anchors D3)."""
         return self.log.flushed_offset if self.flusher.is_sync else self.log.readable_offset
 
+    def _go_live(self) -> None:
+        """Let what is put be dispatched in the same pass, if nothing waits and nothing has to."""
+        is_allowed = not self.flusher.is_sync and self.log.pool is None
+        is_behind = self.dispatcher.dispatched_offset < self.log.written_offset
+        self._block[state.IS_LIVE] = is_allowed and not is_behind
+
     def _dispatch(self) -> bool:
         did = self.dispatcher.step(self._dispatch_limit, self._clock.now_ms())
+        if did:
+            self._go_live()
         self.dispatcher.notify()
         return did
 

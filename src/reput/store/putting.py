@@ -184,12 +184,7 @@ class Putter:
         """Append the messages of a batch; see ``MessageStore.put_batch``."""
         try:
             self._refuse_if_closed()
-            if len(message.body) > self._config.max_message_size:
-                raise Refused(
-                    PutStatus.MESSAGE_ILLEGAL,
-                    f"batch has {len(message.body)} bytes; "
-                    f"allowed: {self._config.max_message_size} (maxMessageSize)",
-                )
+            incoming.refuse_batch(message, self._body_bytes_max)
             records = self._records_of_batch(message)
         except Refused as refused:
             return PutResult(refused.status, reason=refused.reason)
@@ -231,7 +226,8 @@ class Putter:
                     message.sys_flag,
                     message.reconsume_times,
                     message.prepared_transaction_offset,
-                )
+                ),
+                may_wait=False,
             )
             for part in parts
         ]
@@ -252,7 +248,7 @@ class Putter:
         limit = self._config.os_page_cache_busy_time_out_mills
         return self._clock.now_ms() - since > limit
 
-    def _record_of(self, message: IncomingMessage) -> bytes:
+    def _record_of(self, message: IncomingMessage, *, may_wait: bool = True) -> bytes:
         config = self._config
         topic = self._topics.get(message.topic)
         if topic is None:
@@ -274,7 +270,7 @@ class Putter:
             )
         if message.queue_id < 0:
             raise Refused(PutStatus.MESSAGE_ILLEGAL, f"queue id {message.queue_id}; allowed: 0 on")
-        if properties and _DELAY in properties:
+        if may_wait and properties and _DELAY in properties:
             message = incoming.delayed(message, self._block[state.DELAY_COUNT])
             topic = java.encode_utf8(message.topic)
         if config.enabled_append_prop_crc:
@@ -364,10 +360,11 @@ class Putter:
             return 0
         if reason == state.STOP_LIGHT:
             one = record.decode(hot.bytes_of_record(block[state.STOP_ROW]), check_crc=False)
-            self._dispatcher.put_light_units(one)
+            with self._dispatcher.falling_behind(one.physical_offset):
+                self._dispatcher.put_light_units(one)
             return 0
         at = block[state.INPUT_POSITION]
-        (size,) = record.TOTAL_SIZE.unpack_from(data, at)
+        size, _ = record.SIZE_AND_MAGIC.unpack_from(data, at)
         if reason == state.STOP_RESERVE:
             self._commit_log.reserve(size)
             return 0
@@ -388,5 +385,6 @@ class Putter:
             block[state.INPUT_SIZE], block[state.IS_LIVE] = size, is_live
         address = block[state.LOG_ADDRESS] + self._place_words[2 * stored] - block[state.LOG_START]
         one = record.decode(hot.bytes_of_record(address), check_crc=False)
-        self._dispatcher.put_slowly(one, now_ms)
+        with self._dispatcher.falling_behind(one.physical_offset):
+            self._dispatcher.put_slowly(one, now_ms)
         return 1

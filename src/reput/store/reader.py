@@ -14,7 +14,7 @@ Never writes, never locks, never creates (anchors D18); takes file sizes from th
 import bisect
 import dataclasses
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -270,12 +270,40 @@ class StoreReader:
     def _claims(self) -> list[tuple[int, int, ConsumeQueueView | BatchConsumeQueueView]]:
         """Where the last record of each queue ends and starts in the log, the furthest first."""
         queues: list[ConsumeQueueView | BatchConsumeQueueView] = [*self.queues()]
-        for topic, ids in self.batch_queue_ids.items():
-            queues += [self.batch_queue(topic, queue_id) for queue_id in ids]
+        return self._claims_of(
+            (unit, queue) for queue in queues + self._batch_queues() if (unit := queue.last_unit)
+        )
+
+    def know_last_units(self, units: Iterable[tuple[str, int, cq_unit.Unit]]) -> None:
+        """Take the last units of all plain queues from somebody who has read them already.
+
+        Args:
+            units: Topic, queue id, and unit of each queue that has one.
+        """
+        self._claims = self._claims_of(
+            [
+                *((unit, self.queue(topic, queue_id)) for topic, queue_id, unit in units),
+                *((unit, queue) for queue in self._batch_queues() if (unit := queue.last_unit)),
+            ]
+        )
+
+    def _batch_queues(self) -> list[ConsumeQueueView | BatchConsumeQueueView]:
+        return [
+            self.batch_queue(topic, queue_id)
+            for topic, ids in self.batch_queue_ids.items()
+            for queue_id in ids
+        ]
+
+    def _claims_of(
+        self,
+        units: Iterable[
+            tuple[cq_unit.Unit | cq_unit.BatchUnit, ConsumeQueueView | BatchConsumeQueueView]
+        ],
+    ) -> list[tuple[int, int, ConsumeQueueView | BatchConsumeQueueView]]:
         claims = [
             (unit.physical_offset + unit.size, unit.physical_offset, queue)
-            for queue in queues
-            if (unit := queue.last_unit) and 0 <= unit.physical_offset < self._nominal_end
+            for unit, queue in units
+            if 0 <= unit.physical_offset < self._nominal_end
         ]
         return sorted(claims, key=lambda claim: claim[:2], reverse=True)
 

@@ -111,6 +111,8 @@ class Recovery:
         log_min = self._commit_log.min_offset
         self._queues.load(log_min)
         self._index.load()
+        if not any(queue.has_rest for queue in self._queues):
+            self._reader.know_last_units(self._queues.last_units)
         self._checkpoint.load()
         self._was_clean = self._reader.state.condition is Condition.CLEAN
         try:
@@ -194,9 +196,19 @@ class Recovery:
         if not self._block[state.INDEX_IS_ON]:
             return end
         self._index.drop_unproven(None if self._was_clean else saved.index_timestamp, end)
+        summary = self._summary(end)
+        missing = sorted(set(summary.index_names) - set(self._index.names)) if summary else []
+        if missing:
+            _log.warning("index file %s is gone; it is made anew", missing[0])
+            self._index.drop_behind(missing[0])
         if self._index.timestamp_of_full < saved.index_timestamp:
             self._checkpoint.advance(index_timestamp=self._index.timestamp_of_full)
         return self._index.end_physical_offset
+
+    def _summary(self, end: int) -> "QueueSummary | None":
+        """Return what the last clean stop noted, if nobody was here since."""
+        summary = QueueSummary.load(self._root) if self._was_clean else None
+        return summary if summary is not None and summary.end_offset == end else None
 
     # Queues -----------------------------------------------------------------------------------
 
@@ -232,10 +244,10 @@ class Recovery:
 
     def _lacks_queues(self, end: int) -> bool:
         """Mark queues that are gone or short, by what the last clean stop noted; are there any?"""
-        summary = QueueSummary.load(self._root) if self._was_clean else None
+        summary = self._summary(end)
         for broken in self._queues.broken:
             _log.warning("%s had %d bytes; its queue is made anew", broken.path, broken.size)
-        if summary is not None and summary.end_offset == end:
+        if summary is not None:
             for topic, queue_id, max_offset in summary.queues():
                 queue = self._queues.find(topic, queue_id)
                 if queue is None or queue.max_offset < max_offset:
@@ -312,11 +324,9 @@ class Recovery:
         report.rebuilt_queues = sorted(damaged)
 
     def _finish(self, end: int, report: RecoveryReport) -> None:
-        log_min = self._commit_log.min_offset
         for queue in self._queues:
             queue.is_damaged = False
             queue.row[state.QUEUE_TOLD_OFFSET] = queue.max_offset
-            queue.correct_min_offset(log_min)
         self._block[state.DISPATCHED] = max(end, self._dispatcher.dispatched_offset)
         last = self._last_record(end)
         if last is not None:
@@ -338,24 +348,27 @@ class Recovery:
 
 
 class QueueSummary:
-    """Where each queue ended at a clean stop: so that one that went away since is noticed.
+    """What followed from the log at a clean stop: so that what went away since is noticed.
 
     A file of our own, deleted when the store is opened. It counts only if the log still ends where
     it says: another broker may have been here.
     """
 
-    def __init__(self, end_offset: int, offsets: dict[str, dict[str, int]]) -> None:
+    def __init__(
+        self, end_offset: int, offsets: dict[str, dict[str, int]], index_names: list[str]
+    ) -> None:
         self.end_offset = end_offset
         self._offsets = offsets
+        self.index_names = index_names
 
     @classmethod
-    def of(cls, end_offset: int, queues: ConsumeQueues) -> "QueueSummary":
-        """Return the summary of queues that have units."""
+    def of(cls, end_offset: int, queues: ConsumeQueues, index: IndexFiles) -> "QueueSummary":
+        """Return the summary of queues that have units, and of index files."""
         offsets: dict[str, dict[str, int]] = {}
         for queue in queues:
             if queue.max_offset:
                 offsets.setdefault(queue.topic, {})[str(queue.queue_id)] = queue.max_offset
-        return cls(end_offset, offsets)
+        return cls(end_offset, offsets, index.names)
 
     @classmethod
     def load(cls, root: str) -> "QueueSummary | None":
@@ -363,7 +376,9 @@ class QueueSummary:
         try:
             with open(f"{root}/{paths.QUEUE_SUMMARY}", encoding="ascii") as file:  # noqa: PTH123
                 found = json.load(file)
-            return cls(int(found["endOffset"]), dict(found["maxOffsets"]))
+            return cls(
+                int(found["endOffset"]), dict(found["maxOffsets"]), list(found["indexFiles"])
+            )
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -385,7 +400,12 @@ class QueueSummary:
 
     def save(self, root: str, disk: Disk) -> None:
         """Write the summary, durably. Raises ``WriteFailed``."""
-        text = json.dumps({"endOffset": self.end_offset, "maxOffsets": self._offsets})
+        fields = {
+            "endOffset": self.end_offset,
+            "maxOffsets": self._offsets,
+            "indexFiles": self.index_names,
+        }
+        text = json.dumps(fields)
         path = f"{root}/{paths.QUEUE_SUMMARY}"
         disk.unlink(path)
         descriptor = disk.create(path, len(text))

@@ -59,5 +59,5 @@ def view_at(address: int, size: int) -> memoryview:
 
 def bytes_of_record(address: int) -> bytes:
     """Return a copy of a record, whose first field is its size."""
-    (size,) = record.TOTAL_SIZE.unpack(ctypes.string_at(address, record.TOTAL_SIZE.size))
+    size, _ = record.SIZE_AND_MAGIC.unpack(ctypes.string_at(address, record.SIZE_AND_MAGIC.size))
     return ctypes.string_at(address, size)

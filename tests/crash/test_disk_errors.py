@@ -1,0 +1,328 @@
+"""A disk that is full, fails, or is not ours: a clear answer, nothing lost, and on it goes."""
+
+import fcntl
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import store_fixture
+from reput.clock import ManualClock
+from reput.errors import DiskFull, StoreUnavailable, WriteFailed
+from reput.format import message as record
+from reput.store.disk import Disk
+from reput.store.incoming import IncomingMessage, PutStatus
+from reput.store.message_store import MessageStore
+from reput.store.verify import Kind
+from store_fixture import Stores
+
+pytestmark = pytest.mark.crash
+
+
+class FullDisk(Disk):
+    """Has room for so many more files, ranges and writes; then none, until told."""
+
+    left = 1 << 30
+
+    def _take(self, path: str, size: int) -> None:
+        if self.left <= 0:
+            raise DiskFull(path, size, "no room: a test")
+        self.left -= 1
+
+    def create(self, path: str, size: int, *, is_durable: bool = True) -> int:
+        self._take(path, size)
+        return super().create(path, size, is_durable=is_durable)
+
+    def reserve(self, descriptor: int, path: str, start: int, length: int) -> None:
+        self._take(path, length)
+        super().reserve(descriptor, path, start, length)
+
+    def write(self, descriptor: int, path: str, position: int, data: bytes | memoryview) -> None:
+        self._take(path, len(data))
+        super().write(descriptor, path, position, data)
+
+
+class FailingDisk(Disk):
+    """Fails the next sync whose path holds a text."""
+
+    fails_on = "nothing"
+
+    def sync_file(self, descriptor: int, path: str) -> None:
+        if self.fails_on in path:
+            self.fails_on = "nothing"
+            raise WriteFailed(path, "cannot sync: a test")
+        super().sync_file(descriptor, path)
+
+    def sync_filesystem(self, path: str) -> None:
+        if self.fails_on == "file system":
+            self.fails_on = "nothing"
+            raise WriteFailed(path, "cannot sync the file system: a test")
+        super().sync_filesystem(path)
+
+
+def message(number: int, **fields: object) -> IncomingMessage:
+    body = f"{number}".encode().ljust(700, b".")
+    text = f"KEYS\x01k{number}\x02".encode()
+    return IncomingMessage("TopicA", body, number % 2, text, **fields)  # type: ignore[arg-type]
+
+
+def bodies(store: MessageStore) -> set[int]:
+    found = set()
+    for queue_id in (0, 1):
+        at, end = 0, store.max_offset("TopicA", queue_id)
+        while at < end:
+            result = store.get("TopicA", queue_id, at)
+            found |= {int(record.decode(data).body.rstrip(b".")) for data in result.records}
+            at = result.next_offset
+    return found
+
+
+# --- no room ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+@pytest.mark.parametrize("left", range(30))
+def test_a_full_disk_is_a_status_and_nothing_is_lost(stores: Stores, left: int, flush: str) -> None:
+    disk, clock = FullDisk(), ManualClock(store_fixture.START_MS)
+    store = stores.open(disk=disk, clock=clock, flush_disk_type=flush)
+    store.put(message(0))
+    disk.left = left
+    stored, refused = {0}, 0
+    for number in range(1, 200):
+        try:
+            result = store.put(message(number))
+        except DiskFull:
+            stored.add(number)
+            continue
+        if result.status.is_stored:
+            stored.add(number)
+        else:
+            assert result.status is PutStatus.SERVICE_NOT_AVAILABLE
+            assert "no room: a test" in result.reason
+            refused += 1
+        clock.advance(1_000)
+        try:
+            store.step()
+        except DiskFull:
+            refused += 1
+    assert refused
+    disk.left = 1 << 30
+    for number in range(200, 260):
+        assert store.put(message(number)).status is PutStatus.PUT_OK
+        stored.add(number)
+    while store.step():
+        pass
+    assert not store.is_page_cache_busy()  # anchors D27
+    assert bodies(store) == stored
+    for number in stored:
+        assert len(store.query("TopicA", f"k{number}", 9).records) == 1
+
+
+LIMITED = """
+import resource, signal, sys
+import store_fixture
+from reput.store.incoming import IncomingMessage
+from reput.store.message_store import MessageStore
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+store = MessageStore.open(config=store_fixture.config(sys.argv[1]))
+store.put(IncomingMessage("TopicA", b"before"))
+resource.setrlimit(resource.RLIMIT_FSIZE, (32 * 1024, resource.RLIM_INFINITY))
+results = [store.put(IncomingMessage("TopicA", bytes(1000))) for _ in range(100)]
+refused = [one for one in results if not one.status.is_stored]
+print(len(results) - len(refused), refused[0].status.name, refused[0].reason)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+print(store.put(IncomingMessage("TopicA", b"after")).status.name)
+store.close()
+"""
+
+
+def test_a_limit_of_the_process_is_no_room(tmp_path: Path) -> None:
+    done = run(LIMITED, str(tmp_path / "store"))
+    first, second = done.splitlines()
+    stored, status, reason = first.split(" ", 2)
+    assert (int(stored) > 10, status, second) == (True, "SERVICE_NOT_AVAILABLE", "PUT_OK")
+    assert "commitlog" in reason
+    store_fixture.assert_sound(tmp_path / "store", allowed={Kind.CLOCK_BACK})
+
+
+def run(code: str, *arguments: str) -> str:
+    environment = os.environ | {"PYTHONPATH": str(Path(store_fixture.__file__).parent)}
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    ).stdout
+
+
+# --- a sync that fails ----------------------------------------------------------
+
+
+def test_a_sync_of_the_log_that_fails_ends_all_puts(stores: Stores) -> None:
+    disk = FailingDisk()
+    store = stores.open(disk=disk, flush_disk_type="SYNC_FLUSH")
+    store.put(message(0))
+    disk.fails_on = "commitlog/"
+    waiting = store.begin_put(message(1))
+    assert store.put(message(2)).status is PutStatus.FLUSH_DISK_TIMEOUT
+    assert waiting.result is not None
+    assert waiting.result.status is PutStatus.FLUSH_DISK_TIMEOUT
+    refused = store.put(message(3))
+    assert refused.status is PutStatus.SERVICE_NOT_AVAILABLE
+    assert "cannot sync: a test" in refused.reason
+    assert bodies(store) == {0}, "nobody may read what may not be on disk (anchors D3)"
+    with pytest.raises(WriteFailed):
+        store.close()
+    again = stores.open()
+    assert not again.recovery.was_clean
+    assert {0} <= bodies(again) <= {0, 1, 2}
+    assert again.put(message(4)).status is PutStatus.PUT_OK
+
+
+@pytest.mark.parametrize("what", ["file system", "index/"])
+def test_d2_a_sync_of_queues_or_index_that_fails_leaves_the_checkpoint(
+    stores: Stores, what: str
+) -> None:
+    disk, clock = FailingDisk(), ManualClock(store_fixture.START_MS)
+    store = stores.open(disk=disk, clock=clock)
+    store.step()
+    for number in range(100):
+        store.put(message(number))
+    clock.advance(70_000)
+    disk.fails_on = what
+    with pytest.raises(WriteFailed):
+        while store.step():
+            pass
+    assert store.checkpoint.fields.queue_physical_offset == 0
+    clock.advance(70_000)
+    with pytest.raises(WriteFailed):  # a second sync says nothing of the first one's pages
+        while store.step():
+            pass
+    assert store.checkpoint.fields.queue_physical_offset == 0
+    assert "cannot sync" in store.put(message(100)).reason
+    with pytest.raises(WriteFailed):
+        store.close()
+    assert bodies(stores.open()) == set(range(100))
+
+
+# --- whose folder ------------------------------------------------------------------
+
+
+def test_two_stores_of_one_process_do_not_share_a_folder(stores: Stores) -> None:
+    store = stores.open()
+    with pytest.raises(StoreUnavailable, match=f"{store.root} is in use"):
+        MessageStore.open(config=store_fixture.config(store.root))
+    assert store.put(message(0)).status is PutStatus.PUT_OK
+
+
+def test_the_lock_of_a_java_broker_keeps_us_out(tmp_path: Path) -> None:
+    """Java's FileChannel.lock is a POSIX lock on byte 0."""
+    root = tmp_path / "store"
+    MessageStore.open(config=store_fixture.config(root)).close()
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        lock = (root / "lock").open("r+b")
+        fcntl.lockf(lock, fcntl.LOCK_EX, 1)
+        os.write(writing, b"!")
+        os.read(reading, 1) if False else fcntl.lockf(lock, fcntl.LOCK_EX, 1)
+        import signal
+
+        signal.pause()
+    os.read(reading, 1)
+    try:
+        with pytest.raises(StoreUnavailable, match="is in use"):
+            MessageStore.open(config=store_fixture.config(root))
+    finally:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+    MessageStore.open(config=store_fixture.config(root)).close()
+
+
+def test_a_refused_store_is_left_alone(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    MessageStore.open(config=store_fixture.config(root)).close()
+    before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
+    store = MessageStore.open(config=store_fixture.config(root))
+    store.abandon()
+    with pytest.raises(StoreUnavailable, match="mappedFileSizeCommitLog"):
+        for path in (root / "commitlog").iterdir():
+            path.unlink()
+        (root / "commitlog" / f"{0:020d}").write_bytes(b"\0" * 100)
+        MessageStore.open(config=store_fixture.config(root))
+    assert before
+
+
+# --- clocks and listeners --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("back_ms", [1, 9_000, 20_000, 86_400_000])
+def test_a_clock_that_goes_back_between_two_lives_loses_nothing(
+    stores: Stores, back_ms: int
+) -> None:
+    stores.allow(Kind.CLOCK_BACK)
+    clock = ManualClock(store_fixture.START_MS)
+    for life in range(4):
+        store = stores.open(clock=clock)
+        for number in range(60):
+            assert store.put(message(100 * life + number)).status is PutStatus.PUT_OK
+            clock.advance(700)
+            store.step()
+        expected = {100 * one + number for one in range(life + 1) for number in range(60)}
+        store.abandon() if life % 2 else store.close()
+        clock.set(clock.now_ms() - back_ms)
+    store = stores.open(clock=clock)
+    assert bodies(store) == expected
+    for number in expected:
+        assert len(store.query("TopicA", f"k{number}", 9).records) == 1
+
+
+def test_d28_a_listener_that_fails_does_not_end_dispatch(stores: Stores) -> None:
+    store = stores.open()
+    told: list[tuple[str, int, int, int]] = []
+
+    def fail(*_: object) -> None:
+        raise ValueError("a listener's bug")
+
+    store.add_listener(fail)
+    store.add_listener(lambda *new: told.append(new))
+    for number in range(4):
+        store.put(message(number))
+    store.step()
+    assert sorted(told) == [("TopicA", 0, 0, 2), ("TopicA", 1, 0, 2)]
+    assert store.dispatcher.listener_failures == 2
+    store.put(message(4))
+    store.step()
+    assert told[2:] == [("TopicA", 0, 2, 3)]
+
+
+def test_d27_an_exception_while_appending_leaves_no_busy_store(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = stores.open()
+
+    def fail(*_: object) -> None:
+        raise ValueError("a bug")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store.log, "roll", fail)
+        with pytest.raises(ValueError, match="a bug"):
+            store.put(message(0))
+    assert not store.is_page_cache_busy()
+    assert store.put(message(1)).status is PutStatus.PUT_OK
+
+
+def test_d29_a_small_rest_is_flushed_when_it_is_old(stores: Stores) -> None:
+    clock = ManualClock(store_fixture.START_MS)
+    store = stores.open(clock=clock)
+    store.step()
+    store.put(message(0))
+    for _ in range(12):
+        clock.advance(1_000)
+        store.step()
+    assert store.log.flushed_offset == store.log.written_offset > 0
