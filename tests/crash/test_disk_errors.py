@@ -1,10 +1,8 @@
 """A disk that is full, fails, or is not ours: a clear answer, nothing lost, and on it goes."""
 
-import fcntl
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -92,11 +90,7 @@ def test_a_full_disk_is_a_status_and_nothing_is_lost(stores: Stores, left: int, 
     disk.left = left
     stored, refused = {0}, 0
     for number in range(1, 200):
-        try:
-            result = store.put(message(number))
-        except DiskFull:
-            stored.add(number)
-            continue
+        result = store.put(message(number))
         if result.status.is_stored:
             stored.add(number)
         else:
@@ -220,42 +214,62 @@ def test_two_stores_of_one_process_do_not_share_a_folder(stores: Stores) -> None
     assert store.put(message(0)).status is PutStatus.PUT_OK
 
 
+LOCKING = """
+import fcntl, signal, sys
+
+lock = open(sys.argv[1], "r+b")
+fcntl.lockf(lock, fcntl.LOCK_EX, 1)
+print("locked", flush=True)
+signal.pause()
+"""
+
+
 def test_the_lock_of_a_java_broker_keeps_us_out(tmp_path: Path) -> None:
-    """Java's FileChannel.lock is a POSIX lock on byte 0."""
+    """Java's ``FileChannel.lock`` is a POSIX lock on byte 0."""
     root = tmp_path / "store"
     MessageStore.open(config=store_fixture.config(root)).close()
-    reading, writing = os.pipe()
-    child = os.fork()
-    if not child:
-        lock = (root / "lock").open("r+b")
-        fcntl.lockf(lock, fcntl.LOCK_EX, 1)
-        os.write(writing, b"!")
-        os.read(reading, 1) if False else fcntl.lockf(lock, fcntl.LOCK_EX, 1)
-        import signal
-
-        signal.pause()
-    os.read(reading, 1)
-    try:
-        with pytest.raises(StoreUnavailable, match="is in use"):
-            MessageStore.open(config=store_fixture.config(root))
-    finally:
-        os.kill(child, 9)
-        os.waitpid(child, 0)
-    MessageStore.open(config=store_fixture.config(root)).close()
-
-
-def test_a_refused_store_is_left_alone(tmp_path: Path) -> None:
-    root = tmp_path / "store"
-    MessageStore.open(config=store_fixture.config(root)).close()
-    before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
-    store = MessageStore.open(config=store_fixture.config(root))
-    store.abandon()
-    with pytest.raises(StoreUnavailable, match="mappedFileSizeCommitLog"):
-        for path in (root / "commitlog").iterdir():
-            path.unlink()
-        (root / "commitlog" / f"{0:020d}").write_bytes(b"\0" * 100)
+    child = subprocess.Popen(
+        [sys.executable, "-c", LOCKING, str(root / "lock")], stdout=subprocess.PIPE
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"locked\n"
+    with pytest.raises(StoreUnavailable, match=f"{root} is in use"):
         MessageStore.open(config=store_fixture.config(root))
-    assert before
+    child.kill()
+    child.wait()
+    child.stdout.close()
+    MessageStore.open(config=store_fixture.config(root)).close()
+
+
+READ_ONLY = """
+mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" && exec "$2" -c "$3" "$1"
+"""
+OPENING = """
+import sys
+import store_fixture
+from reput.errors import ReputError
+from reput.store.message_store import MessageStore
+
+try:
+    MessageStore.open(config=store_fixture.config(sys.argv[1]))
+except ReputError as error:
+    print(type(error).__name__, error)
+"""
+
+
+def test_a_read_only_folder_is_refused(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    MessageStore.open(config=store_fixture.config(root)).close()
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", READ_ONLY, "sh", str(root), sys.executable, OPENING],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(Path(store_fixture.__file__).parent)},
+    )
+    if done.returncode:
+        pytest.skip(f"no mounts in a user namespace here: {done.stderr}")
+    assert done.stdout.startswith("StoreUnavailable")
+    assert "Read-only file system" in done.stdout
 
 
 # --- clocks and listeners --------------------------------------------------------------

@@ -416,10 +416,9 @@ def check_pull(seed: int) -> None:
     reply = after.log.data[: after.block[state.RESULT_BYTES]]
     at = count = 0
     while at < len(reply):
-        (size,) = record.TOTAL_SIZE.unpack_from(reply, at)
-        (physical_offset,) = record.PHYSICAL_OFFSET.unpack_from(reply, at + 28)
-        assert (physical_offset, size) in places
-        at, count = at + size, count + 1
+        one = record.decode(reply, at, check_crc=False)
+        assert (one.physical_offset, one.store_size) in places
+        at, count = at + one.store_size, count + 1
     assert (at, count) == (len(reply), after.block[state.RESULT_COUNT])
 
 

@@ -11,6 +11,7 @@ This is the façade; what it does is told in ``putting``, ``dispatch``, ``flush`
 ``recovery`` and ``retention``.
 """
 
+import contextlib
 import dataclasses
 import logging
 import os
@@ -18,7 +19,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Self
 
 from reput.clock import Clock, SystemClock
-from reput.errors import WriteFailed
+from reput.errors import DiskFull, WriteFailed
 from reput.format import names
 from reput.format.kernels import state
 from reput.store import config_tables, paths
@@ -333,7 +334,9 @@ class MessageStore:
             except WriteFailed:
                 self._putter.refusal = self._refusal()
         self._settle()
-        self._dispatch()
+        # No room for queues or index is nothing to these puts: ``step`` tries again, and tells.
+        with contextlib.suppress(DiskFull):
+            self._dispatch()
         flushed_offset = self.log.flushed_offset
         return [
             self._waiting.judge(one, flushed_offset, is_late=True, is_late_for_slave=True) or one

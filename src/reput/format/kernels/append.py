@@ -273,7 +273,7 @@ def deliver_time(block, delay, delay_size, store_timestamp):
         if digit < 0 or digit > 9 or level > INT_MAX // 10:
             return 0
         level = level * 10 + digit
-    if level <= 0:
+    if level <= 0 or level > INT_MAX:
         return 0
     if level > word(block, state.DELAY_COUNT):
         return store_timestamp + UNKNOWN_LEVEL_MS

@@ -429,9 +429,8 @@ def pull(block_address: ctypes.c_int64) -> int:
             continue
         at = address + unit.physical_offset - start
         expected = queue_offset + scanned if queue_offset >= 0 else None
-        if unit.physical_offset - start + unit.size > file_size or not _is_its_record(
-            at, unit, expected
-        ):
+        is_in_file = unit.physical_offset - start + unit.size <= file_size
+        if not is_in_file or not _is_its_record(at, unit, expected):
             damaged += 1
             scanned += 1
             continue
@@ -454,6 +453,8 @@ def pull(block_address: ctypes.c_int64) -> int:
 
 
 def _is_its_record(at: int, unit: cq_unit.Unit, queue_offset: int | None) -> bool:
+    if unit.size < record.FIXED_BYTES_V1:
+        return False
     head = _read(at, record.HEAD.size)
     size, _, _, _, _, own_queue_offset, physical_offset, _, _ = record.HEAD.unpack(head)
     return (

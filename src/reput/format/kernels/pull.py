@@ -2,7 +2,7 @@
 
 from numba import njit
 
-from reput.format import cq_unit
+from reput.format import cq_unit, message as record
 from reput.format.kernels import state
 from reput.format.kernels.append import set_word, word
 from reput.format.kernels.columns import AT_QUEUE_OFFSET
@@ -12,6 +12,7 @@ from reput.format.kernels.walk import AT_PHYSICAL_OFFSET
 UNIT_BYTES = cq_unit.SIZE
 FILLER_SIZE = cq_unit.PRE_BLANK_SIZE
 IS_GONE = state.FILE_IS_GONE
+RECORD_BYTES_MIN = record.FIXED_BYTES_V1
 
 
 @njit(**COMPILE_OPTIONS)
@@ -119,7 +120,8 @@ def pull(block):
         position = (offset - word(block, state.FILES_START)) % file_size
         at = address + position
         if (
-            position + size > file_size
+            size < RECORD_BYTES_MIN
+            or position + size > file_size
             or load_i32(at) != size
             or load_i64(at + AT_PHYSICAL_OFFSET) != offset
             or (queue_offset >= 0 and load_i64(at + AT_QUEUE_OFFSET) != queue_offset + scanned)
