@@ -124,6 +124,7 @@ def test_d27_another_put_is_turned_away_while_one_hangs(stores: Stores) -> None:
 
         def create(self, path: str, size: int, *, is_durable: bool = True) -> int:
             if paths.COMMIT_LOG in path and len(meanwhile) < 1:
+                assert not store.is_page_cache_busy(), "it has only begun"
                 clock.advance(1001)
                 assert store.is_page_cache_busy()
                 meanwhile.append(store.put(message()))

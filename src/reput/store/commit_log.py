@@ -107,7 +107,7 @@ class CommitLog:
 
     @property
     def lacks_buffer(self) -> bool:
-        """Whether there is a transient pool, and all its buffers are in use: brokers refuse puts."""
+        """Whether there is a transient pool and no free buffer in it: brokers refuse puts then."""
         return self.pool is not None and not self.pool.available
 
     @property
@@ -145,15 +145,32 @@ class CommitLog:
         room = last.size - last.written if last is not None else 0
         if last is not None and room:
             last.reserve(last.size)
-        if self._fails_without_buffer and self.lacks_buffer and not self.files.has_prepared:
-            reason = "no buffer is free in the transient store pool"
-            raise WriteFailed(self.files.folders[0], reason)
+        if last is not None and self.lacks_buffer and not self.files.has_prepared:
+            room = self._free_a_buffer(last, room)
         self.files.prepare_next()
         with self._rolling:
             if last is not None and room:
                 self._end(last, room)
             self._write_to(self.files.roll(), 0)
         self._point_at_files()
+
+    def _free_a_buffer(self, last: MappedFile, room: int) -> int:
+        """Commit what holds the buffers; return how much room is left in the last file.
+
+        Without one the next file would be written through its map, and survive a crash that takes
+        what is before it.
+        """
+        if self._fails_without_buffer:
+            reason = "no buffer is free in the transient store pool"
+            raise WriteFailed(self.files.folders[0], reason)
+        self.files.commit()
+        if self.lacks_buffer and room:  # the last file has the only one
+            with self._rolling:
+                self._end(last, room)
+                self._block[state.LOG_POSITION] = last.size
+            self.files.commit()
+            return 0
+        return room
 
     def _end(self, file: MappedFile, room: int) -> None:
         # The map has room up to its last byte, so from here on nothing can fail.

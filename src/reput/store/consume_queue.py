@@ -325,8 +325,13 @@ class ConsumeQueue:
         tail_offset = row[state.QUEUE_TAIL_OFFSET]
         if queue_offset >= tail_offset:
             return row[state.QUEUE_TAIL] + cq_unit.SIZE * (queue_offset - tail_offset), count
-        count = min(count, tail_offset - queue_offset)
-        return self._family.read(self, queue_offset, count)
+        in_files = min(count, tail_offset - queue_offset)
+        address, found = self._family.read(self, queue_offset, in_files)
+        if self._tail is not None and queue_offset + found == tail_offset and found < count:
+            rest = (count - found) * cq_unit.SIZE
+            self._family.read_behind(found, self._tail[:rest])
+            found = count
+        return address, found
 
     def units(self, queue_offset: int, count: int) -> UnitArray:
         """Return a copy of what ``units_at`` finds."""
@@ -595,6 +600,11 @@ class ConsumeQueues:
             return 0, 0
         size = os.preadv(descriptor, [self._read_buffer.data[:size]], position)
         return self._read_address, size // cq_unit.SIZE
+
+    def read_behind(self, count: int, units: npt.NDArray[np.uint8]) -> None:
+        """Put units from a tail behind those that ``read`` has just found."""
+        at = count * cq_unit.SIZE
+        self._read_buffer[at : at + len(units)] = units
 
     def delete(self, queue: ConsumeQueue, start: int) -> None:
         """Delete a file of a queue."""

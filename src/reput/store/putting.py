@@ -74,7 +74,9 @@ class Putter:
         self._record_bytes_max = config.record_bytes_max
         self._make_places(_PLACES_AT_FIRST)
         self._topics: dict[str, bytes] = {}
-        self._busy_since_ms: int | None = None
+        self._is_busy = False
+        self._put_count = 0
+        self._seen_busy = (0, 0)  # which put, and when it was seen first, by monotonic time
         self.refusal = "the store is not open"
         """Why nothing can be put; empty if it can."""
 
@@ -175,7 +177,7 @@ class Putter:
 
     def put_encoded(self, data: bytes, count: int, now_ms: int | None) -> tuple[int, memoryview]:
         """Append records that lack their place; see ``MessageStore.put_encoded``."""
-        if self.refusal or self.is_page_cache_busy():
+        if self.refusal or self._is_busy:
             return 0, self._place_words[:0]
         stored, _, _ = self._append(data, count, self._store_time(now_ms))
         return stored, self._place_words[: 2 * stored]
@@ -237,16 +239,20 @@ class Putter:
     def _refuse_if_closed(self) -> None:
         if self.refusal:
             raise Refused(PutStatus.SERVICE_NOT_AVAILABLE, self.refusal)
-        if self._busy_since_ms is not None and self.is_page_cache_busy():
+        if self._is_busy:
             raise Refused(PutStatus.OS_PAGE_CACHE_BUSY, "another put has not come to its end")
 
     def is_page_cache_busy(self) -> bool:
         """Whether a put has been at work for longer than ``osPageCacheBusyTimeOutMills``."""
-        since = self._busy_since_ms
-        if since is None:
+        if not self._is_busy:
             return False
-        limit = self._config.os_page_cache_busy_time_out_mills
-        return self._clock.now_ms() - since > limit
+        now_ms = self._clock.monotonic_ms()
+        count, since_ms = self._seen_busy
+        if count != self._put_count:
+            # A put does not look at the clock: it is as old as it was seen to be.
+            self._seen_busy = self._put_count, now_ms
+            return False
+        return now_ms - since_ms > self._config.os_page_cache_busy_time_out_mills
 
     def _record_of(self, message: IncomingMessage, *, may_wait: bool = True) -> bytes:
         config = self._config
@@ -322,7 +328,8 @@ class Putter:
             self._make_places(2 * count)
         block = self._block
         stored = 0
-        self._busy_since_ms = now_ms
+        self._put_count += 1
+        self._is_busy = True
         try:
             if is_together:
                 self._make_room_for_all(len(data))
@@ -342,7 +349,7 @@ class Putter:
         except WriteFailed as error:
             return stored, PutStatus.CREATE_MAPPED_FILE_FAILED, str(error)
         finally:
-            self._busy_since_ms = None
+            self._is_busy = False
 
     def _make_room_for_all(self, size: int) -> None:
         block = self._block

@@ -169,12 +169,12 @@ class Recovery:
     def _crashed_start(self, saved: Checkpoint, end: int) -> int:
         """Return a point before which all units were durable.
 
-        The checkpoint's offset is one, also beyond an end that came back with the crash; but no
-        record stands there if the checkpoint is damaged.
+        The checkpoint's offset is one, unless no record stands there: then it is damaged, or the
+        log is another.
         """
         log_min = self._commit_log.min_offset
-        start = min(saved.queue_physical_offset, end)
-        if start > log_min and (start == end or self._commit_log.record(start) is not None):
+        start = saved.queue_physical_offset
+        if log_min < start < end and self._commit_log.record(start) is not None:
             return start
         if start > log_min:
             _log.warning("the checkpoint says %d, where no record stands", start)

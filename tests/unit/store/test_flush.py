@@ -202,3 +202,38 @@ def test_a_sync_that_failed_is_final(tmp_path: Path) -> None:
     again, _ = make(tmp_path, **SYNC)
     with again:
         assert again.put(message()).status is PutStatus.PUT_OK
+
+
+def test_a_pool_without_a_free_buffer_commits_first(tmp_path: Path) -> None:
+    """Else the next file would survive a crash that takes what is before it."""
+    store, _ = make(
+        tmp_path,
+        transient_store_pool_enable=True,
+        transient_store_pool_size=1,
+        mapped_file_size_commit_log=10_000,
+        max_message_size=4000,
+    )
+    results = [store.put(message(b"x" * 3000)) for _ in range(20)]
+    assert all(one.status is PutStatus.PUT_OK for one in results)
+    store.abandon()  # what only a buffer held is gone
+    again, _ = make(tmp_path, mapped_file_size_commit_log=10_000, max_message_size=4000)
+    with again:
+        assert again.recovery.holes == []
+        assert again.max_offset("T", 0) >= 17, "but for the last file's, all were committed"
+
+
+def test_puts_fail_fast_without_a_buffer_if_so_configured(tmp_path: Path) -> None:
+    store, _ = make(
+        tmp_path,
+        transient_store_pool_enable=True,
+        transient_store_pool_size=1,
+        fast_fail_if_no_buffer_in_store_pool=True,
+        mapped_file_size_commit_log=10_000,
+        max_message_size=4000,
+    )
+    with store:
+        results = [store.put(message(b"x" * 3000)) for _ in range(4)]
+        assert [one.status for one in results[:3]] == [PutStatus.PUT_OK] * 3
+        assert results[3].status is PutStatus.CREATE_MAPPED_FILE_FAILED
+        assert "no buffer" in results[3].reason
+        store.flusher.commit()

@@ -1,0 +1,96 @@
+"""The log for writing: files, blanks, room, what can be read and what is durable."""
+
+import struct
+
+import pytest
+
+from reput.format import message as record
+from reput.store.incoming import IncomingMessage
+from reput.store.message_store import MessageStore
+from store_fixture import Stores
+
+FILE_BYTES = 64 * 1024
+
+
+@pytest.fixture
+def store(stores: Stores) -> MessageStore:
+    return stores.open()
+
+
+def put(store: MessageStore, body_bytes: int) -> int:
+    """Put a message of topic T without properties; return its physical offset."""
+    result = store.put(IncomingMessage("T", b"x" * body_bytes))
+    assert not result.reason
+    assert result.size == 92 + body_bytes
+    return result.physical_offset
+
+
+def fill_up_to(store: MessageStore, left: int) -> None:
+    """Fill the first file but for ``left`` bytes."""
+    for _ in range(4):
+        put(store, 15_000 - 92)
+    put(store, FILE_BYTES - 60_000 - left - 92)
+    assert store.log.written_offset == FILE_BYTES - left
+
+
+@pytest.mark.parametrize("left", [8, 9, 91, 92 + 7])
+def test_a_record_that_leaves_no_room_for_a_blank_goes_into_the_next_file(
+    store: MessageStore, left: int
+) -> None:
+    fill_up_to(store, left)
+    assert put(store, 0) == FILE_BYTES
+    blank = store.log.files.files[0].read(FILE_BYTES - left, left)
+    assert blank == struct.pack(">ii", left, -875286124) + bytes(left - 8)
+
+
+def test_a_record_and_a_blank_fit_to_the_byte(store: MessageStore) -> None:
+    fill_up_to(store, 92 + 8)
+    assert put(store, 0) == FILE_BYTES - 100
+    assert put(store, 0) == FILE_BYTES
+
+
+def test_a_full_file_is_followed_by_an_empty_log_position(store: MessageStore) -> None:
+    assert (store.log.min_offset, store.log.written_offset) == (0, 0)
+    fill_up_to(store, 50)
+    put(store, 0)
+    assert store.log.written_offset == FILE_BYTES + 92
+    assert [one.start for one in store.log.files.files] == [0, FILE_BYTES]
+
+
+def test_records_are_read_at_their_place_only(store: MessageStore) -> None:
+    first, second = put(store, 10), put(store, 20)
+    data = store.log.record(second)
+    assert data is not None
+    assert record.decode(data).body == b"x" * 20
+    assert store.log.record(first + 1) is None
+    assert store.log.record(store.log.written_offset) is None
+    assert store.log.record(1 << 40) is None
+    assert store.log.read(second, 1000) is None, "not written so far"
+
+
+def test_what_is_flushed_is_what_was_written(store: MessageStore) -> None:
+    put(store, 10)
+    assert store.log.flushed_offset == 0
+    assert store.log.flush() == 102
+    put(store, 10)
+    assert store.log.flushed_offset == 102
+
+
+def test_the_next_file_is_made_ahead(store: MessageStore) -> None:
+    put(store, 10)
+    assert store.log.step_ahead()
+    assert store.log.files.has_prepared
+    assert not store.log.step_ahead()
+
+
+def test_a_deleted_file_is_gone_for_readers(store: MessageStore) -> None:
+    fill_up_to(store, 50)
+    offset = put(store, 0)
+    assert store.get("T", 0, 0).message_count > 0  # its map is held for the kernels
+    store.log.delete_first(0, 0)
+    assert store.log.min_offset == FILE_BYTES
+    assert store.log.record(0) is None
+    assert store.log.record(offset) is not None
+    for queue in store.queues:
+        queue.delete_before(store.log.min_offset)
+    assert store.get("T", 0, 0).next_offset == 5

@@ -1,0 +1,86 @@
+"""Rows that stay where they are while tables around them grow."""
+
+import pytest
+
+from reput.format import names
+from reput.format.kernels import hot_twin, state
+from reput.store.hot_state import HotState
+
+# As the kernels look for rows; the twin's way is the plain one.
+BLOCK = hot_twin._Row
+
+
+def find(hot: HotState, topic: str, queue_id: int) -> int:
+    """Return the address of a queue's row as kernels find it, 0 if they do not."""
+    row = hot_twin._topic_row(BLOCK(hot.address), topic.encode())
+    queue = hot_twin._queue_row(row, queue_id) if row is not None else None
+    return queue.address if queue is not None else 0
+
+
+def test_each_queue_is_found_while_topics_come_and_tables_grow() -> None:
+    hot = HotState()
+    rows = {}
+    for number in range(1000):
+        topic, queue_id = f"topic-{number % 700}", number % 19
+        rows[topic, queue_id], _ = hot.add_queue(topic.encode(), queue_id)
+    assert {queue: find(hot, *queue) for queue in rows} == rows
+    assert hot.block[state.TOPIC_SLOTS] > 2 * 700
+    assert find(hot, "topic-0", 18) == 0
+    assert find(hot, "topic-700", 0) == 0
+
+
+def test_a_dropped_queue_is_not_found_and_its_row_is_used_again() -> None:
+    hot = HotState()
+    address, words = hot.add_queue(b"T", 3)
+    kept, _ = hot.add_queue(b"T", 0)
+    words[state.QUEUE_MAX_OFFSET] = 7
+    hot.drop_queue(b"T", 3, address, words)
+    assert (find(hot, "T", 3), find(hot, "T", 0)) == (0, kept)
+    again, words = hot.add_queue(b"U", 1)
+    assert again == address
+    assert words[state.QUEUE_MAX_OFFSET] == 0
+
+
+def test_a_dropped_topic_hides_no_other_one() -> None:
+    hot = HotState()
+    topics = [f"t{number}" for number in range(100)]
+    addresses = {topic: hot.add_queue(topic.encode(), 0) for topic in topics}
+    for topic in topics[::2]:
+        hot.drop_queue(topic.encode(), 0, *addresses[topic])
+        hot.drop_topic(topic.encode())
+    expected = [0 if number % 2 == 0 else addresses[t][0] for number, t in enumerate(topics)]
+    assert [find(hot, topic, 0) for topic in topics] == expected
+
+
+@pytest.mark.parametrize(
+    ("topic", "is_slow", "kind"),
+    [
+        ("T", False, state.KIND_PLAIN),
+        (names.SCHEDULE_TOPIC, False, state.KIND_SCHEDULE),
+        (names.SCHEDULE_TOPIC, True, state.KIND_SLOW),
+    ],
+)
+def test_a_topic_says_who_dispatches_it(topic: str, is_slow: bool, kind: int) -> None:
+    hot = HotState(is_slow=is_slow)
+    assert hot.topic(topic.encode()).words[state.TOPIC_KIND] == kind
+
+
+def test_a_topic_knows_where_the_hash_of_its_keys_goes_on() -> None:
+    # "TopicA#k1".hashCode() is -1903240649 in Java.
+    value = HotState().topic(b"TopicA").words[state.TOPIC_HASH]
+    for letter in b"k1":
+        value = (31 * value + letter) & 0xFFFFFFFF
+    assert value - (1 << 32) == -1903240649
+
+
+def test_lists_take_all_rows_there_are() -> None:
+    hot = HotState()
+    rows = [hot.add_queue(b"T", number)[0] for number in range(3000)]
+    for address in rows:
+        hot.mark_dirty(address)
+        hot.mark_touched(address)
+    assert hot.dirty_rows() == rows
+    hot.set_dirty_rows(rows[:5])
+    assert hot.dirty_rows() == rows[:5]
+    assert hot.take_touched_rows() == rows
+    assert hot.take_touched_rows() == []

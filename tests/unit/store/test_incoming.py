@@ -1,0 +1,147 @@
+"""Messages on their way in: their records, their stand-ins, what is refused."""
+
+import dataclasses
+
+import pytest
+
+from reput.format import message as record, names, properties as props, sys_flag as flags
+from reput.format.message import Host
+from reput.store import incoming
+from reput.store.incoming import IncomingMessage, PutResult, PutStatus, Refused
+
+V4, V6 = Host(bytes([192, 0, 2, 7]), 10911), Host(bytes(15) + b"\1", 65535)
+LEVELS = 18
+
+
+def message(**fields: object) -> IncomingMessage:
+    return dataclasses.replace(IncomingMessage("TopicA", b"hello"), **fields)  # type: ignore[arg-type]
+
+
+def with_delay(level: str, **fields: object) -> IncomingMessage:
+    return message(property_bytes=props.encode({"DELAY": level, "own": "x"}), **fields)
+
+
+# --- records ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("born", [V4, V6])
+@pytest.mark.parametrize("store", [V4, V6])
+@pytest.mark.parametrize("topic", ["TopicA", "t" * 127, "t" * 128, "Крамниця"])
+def test_the_record_says_what_the_message_says(born: Host, store: Host, topic: str) -> None:
+    one = IncomingMessage(
+        topic, b"hello", 3, b"a\1b\2", 5, born, store, -7, flags.TRANSACTION_COMMIT, 2, 1 << 40
+    )
+    decoded = record.decode(incoming.encode(one, topic.encode()), check_crc=False)
+    bits = (flags.BORN_HOST_V6 if born is V6 else 0) | (flags.STORE_HOST_V6 if store is V6 else 0)
+    assert decoded == record.StoredMessage(
+        topic=topic,
+        body=b"hello",
+        queue_id=3,
+        queue_offset=0,
+        physical_offset=0,
+        born_timestamp=5,
+        born_host=born,
+        store_timestamp=0,
+        store_host=store,
+        flag=-7,
+        sys_flag=flags.TRANSACTION_COMMIT | bits,
+        reconsume_times=2,
+        prepared_transaction_offset=1 << 40,
+        store_size=91 + 5 + len(topic.encode()) + 4 + 12 * bits.bit_count() + (len(topic) > 127),
+        version=2 if len(topic.encode()) > 127 else 1,
+        property_bytes=b"a\1b\2",
+        properties={"a": "b"},
+    )
+
+
+def test_host_bits_that_a_client_made_up_are_not_kept() -> None:
+    one = message(sys_flag=flags.BORN_HOST_V6 | flags.STORE_HOST_V6)
+    assert record.decode(incoming.encode(one, b"TopicA"), check_crc=False).sys_flag == 0
+
+
+def test_room_for_the_checksum_follows_the_separator_that_was_missing() -> None:
+    one = incoming.with_crc_room(message(property_bytes=b"a\1b"))
+    assert one.property_bytes == b"a\1b\2__CRC32#\0010000000000\2"
+    with pytest.raises(Refused) as refused:
+        incoming.with_crc_room(message(property_bytes=b"a\1" + b"b" * 32760))
+    assert refused.value.status is PutStatus.PROPERTIES_SIZE_EXCEEDED
+
+
+# --- delayed messages -------------------------------------------------------
+
+
+@pytest.mark.parametrize(("level", "stored"), [("1", 1), ("18", 18), ("99", 18)])
+def test_a_delayed_message_waits_in_the_queue_of_its_level(level: str, stored: int) -> None:
+    one = incoming.delayed(with_delay(level, queue_id=2), LEVELS)
+    assert (one.topic, one.queue_id) == (names.SCHEDULE_TOPIC, stored - 1)
+    assert one.properties == {
+        "DELAY": str(stored),
+        "own": "x",
+        "REAL_TOPIC": "TopicA",
+        "REAL_QID": "2",
+    }
+
+
+@pytest.mark.parametrize("level", ["0", "-1", "soon"])
+def test_other_messages_do_not_wait(level: str) -> None:
+    one = with_delay(level)
+    assert incoming.delayed(one, LEVELS) is one
+
+
+@pytest.mark.parametrize(
+    ("kind", "waits"),
+    [
+        (flags.TRANSACTION_PREPARED, False),
+        (flags.TRANSACTION_COMMIT, True),
+        (flags.TRANSACTION_ROLLBACK, False),
+    ],
+)
+def test_what_is_not_committed_does_not_wait(kind: int, waits: bool) -> None:
+    one = incoming.delayed(with_delay("3", sys_flag=kind), LEVELS)
+    assert (one.topic == names.SCHEDULE_TOPIC) == waits
+
+
+# --- refusals and results ---------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"body": b"x" * 11}, "11 bytes; allowed: 10"),
+        ({"sys_flag": flags.TRANSACTION_PREPARED}, "transaction"),
+        ({"property_bytes": b"DELAY\0013"}, "DELAY 3"),
+    ],
+)
+def test_what_a_batch_cannot_be(fields: dict[str, object], reason: str) -> None:
+    incoming.refuse_batch(message(body=b"x" * 10), 10)
+    with pytest.raises(Refused, match=reason) as refused:
+        incoming.refuse_batch(message(**fields), 10)
+    assert refused.value.status is PutStatus.MESSAGE_ILLEGAL
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        ("x" * 32768, PutStatus.MESSAGE_ILLEGAL),
+        # 4.9 counts characters first, and then bytes.
+        ("é" * 20_000, PutStatus.PROPERTIES_SIZE_EXCEEDED),
+    ],
+)
+def test_d20_properties_that_are_too_long(text: str, status: PutStatus) -> None:
+    with pytest.raises(Refused, match="allowed: 32767") as refused:
+        incoming.refuse_lengths(message(property_bytes=text.encode()), b"TopicA", 127)
+    assert refused.value.status is status
+
+
+@pytest.mark.parametrize("topic", [b"", b"t" * 128])
+def test_topics_that_are_too_long_or_empty(topic: bytes) -> None:
+    with pytest.raises(Refused, match=f"topic has {len(topic)} bytes; allowed: 1 to 127"):
+        incoming.refuse_lengths(message(), topic, 127)
+
+
+def test_offset_ids_are_javas() -> None:
+    host = Host(bytes([127, 0, 0, 1]), 20911)
+    one = PutResult(PutStatus.PUT_OK, store_host=host)
+    assert one.offset_id == "7F000001000051AF0000000000000000"
+    both = one._replace(physical_offsets=(0, 16))
+    assert both.offset_id == f"{one.offset_id},7F000001000051AF0000000000000010"
