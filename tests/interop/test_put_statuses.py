@@ -13,7 +13,7 @@ import pytest
 
 from interop import same_puts
 from interop.java_store import JavaStore, Put
-from interop.same_puts import SIZES, in_batch, plain
+from interop.same_puts import LIGHT, SIZES, in_batch, plain
 from reput.format import batch as batches, sys_flag as flags
 from reput.format.batch import InnerMessage
 
@@ -60,6 +60,14 @@ CASES = {
     "a long retry topic": Case(bare("%RETRY%" + "t" * 128), ILLEGAL, in_5=OK, ours=OK),
     "a retry topic of 256 bytes": Case(bare("%RETRY%" + "t" * 249), ILLEGAL, in_5=NOT_ASKED),
     "no topic": Case(bare(""), OK, ours=ILLEGAL),
+    # In Java it makes folders elsewhere; 5.x never dispatches anything again.
+    "a topic that leads out of the store": Case(bare("../T"), NOT_ASKED, NOT_ASKED, ILLEGAL),
+    "a light queue that leads out of the store": Case(
+        bare(INNER_MULTI_DISPATCH="%LMQ%a,%LMQ%/../../b"), NOT_ASKED, NOT_ASKED, ILLEGAL
+    ),
+    "a light queue without a name": Case(
+        bare(INNER_MULTI_DISPATCH="%LMQ%a,"), NOT_ASKED, NOT_ASKED, ILLEGAL
+    ),
     "a queue below 0": Case(Put("T", -1, b""), OK, ours=ILLEGAL),
     "the longest body": Case(bare(body=b"x" * BODY_MAX), OK),
     "a body longer by one": Case(bare(body=b"x" * (BODY_MAX + 1)), ILLEGAL),
@@ -114,7 +122,7 @@ def test_java_answers_as_we_say(java_store: JavaStore, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_we_answer_as_4_9_or_say_why_not(name: str, tmp_path: Path) -> None:
     case = CASES[name]
-    with same_puts.open_ours(tmp_path, SIZES) as store:
+    with same_puts.open_ours(tmp_path, {**SIZES, **LIGHT}) as store:
         end = store.max_physical_offset
         result = same_puts.put(store, case.put, last_separator=False)
         assert result.status.name == (case.status if case.ours is None else case.ours)

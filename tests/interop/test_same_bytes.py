@@ -37,6 +37,8 @@ pytestmark = pytest.mark.interop
 @pytest.mark.parametrize("has_checksums", [False, True], ids=["plain", "checksums"])
 def test_all_files(java_store: JavaStore, has_checksums: bool, tmp_path: Path) -> None:
     version = java_store.version
+    if version.startswith("4.5"):
+        pytest.skip("4.5 does not answer with the store times of batches, and counts slots twice")
     if has_checksums and not version.startswith("5"):
         pytest.skip("__CRC32# is of 5.x")
     settings = settings_of(version)

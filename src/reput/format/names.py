@@ -82,6 +82,11 @@ def is_legal_topic(topic: str, length_max: int = TOPIC_LENGTH_MAX) -> bool:
     return 0 < len(topic) <= length_max and _LEGAL.match(topic) is not None
 
 
+def is_folder_name(topic: str) -> bool:
+    """Whether a queue's folder can bear the name, and stays inside of the store."""
+    return topic not in ("", ".", "..") and "/" not in topic and "\0" not in topic
+
+
 def retry_topic(group: str) -> str:
     """Return the retry topic of a consumer group."""
     return RETRY_PREFIX + group

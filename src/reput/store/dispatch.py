@@ -447,7 +447,9 @@ def light_queues_of(one: StoredMessage) -> list[tuple[str, int, int]]:
         return []
     topics = named.split(props.LMQ_SEPARATOR)
     numbers = offsets.split(props.LMQ_SEPARATOR)
-    if len(topics) != len(numbers) or not all(n.isascii() and n.isdigit() for n in numbers):
+    are_numbers = all(n.isascii() and n.isdigit() for n in numbers)
+    are_folders = all(map(names.is_folder_name, topics))
+    if len(topics) != len(numbers) or not are_numbers or not are_folders:
         _log.warning(
             "the message at physical offset %d names queues %r with offsets %r; it is in its own "
             "queue only",

@@ -7,6 +7,7 @@ kernel's to fill in while it copies the record into the log.
 import dataclasses
 import enum
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -263,6 +264,20 @@ def refuse_batch(message: IncomingMessage, body_bytes_max: int) -> None:
     else:
         return
     raise Refused(PutStatus.MESSAGE_ILLEGAL, reason)
+
+
+def refuse_names(topics: Iterable[str]) -> None:
+    """Check the names of queues that a message goes to.
+
+    Raises:
+        Refused: One of them cannot be a folder's, or would lead out of the store.
+    """
+    for topic in topics:
+        if not names.is_folder_name(topic):
+            raise Refused(
+                PutStatus.MESSAGE_ILLEGAL,
+                f"topic or light queue {topic!r}; allowed: what can be the name of a folder",
+            )
 
 
 def refuse_lengths(message: IncomingMessage, topic: bytes, topic_bytes_max: int) -> None:

@@ -170,6 +170,7 @@ class MemoryStore:
     def _checked(self, message: IncomingMessage, *, is_single: bool) -> IncomingMessage:
         """Return what is stored in place of a message; checks are in the broker's order."""
         config = self.config
+        incoming.refuse_names([message.topic])
         topic = java.encode_utf8(message.topic)
         longest = config.max_topic_length
         if message.topic.startswith(names.RETRY_PREFIX):
@@ -193,8 +194,10 @@ class MemoryStore:
         properties = message.properties
         if not self._is_light(message.topic, properties):
             return message
+        topics = properties[props.INNER_MULTI_DISPATCH].split(props.LMQ_SEPARATOR)
+        incoming.refuse_names(topics)
         offsets = []
-        for topic in properties[props.INNER_MULTI_DISPATCH].split(props.LMQ_SEPARATOR):
+        for topic in topics:
             key = _further_queue(topic, message.queue_id)
             if topic.startswith(names.LMQ_PREFIX) and key not in self._queues:
                 self._refuse_more_light_queues()

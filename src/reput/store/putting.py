@@ -166,8 +166,10 @@ class Putter:
         stored = incoming.delayed(message, self._block[state.DELAY_COUNT])
         if not named or not names.may_have_light_queues(stored.topic):
             return []
+        topics = named.split(props.LMQ_SEPARATOR)
+        incoming.refuse_names(topics)
         queues = []
-        for topic in named.split(props.LMQ_SEPARATOR):
+        for topic in topics:
             is_light = topic.startswith(names.LMQ_PREFIX)
             queue_id = 0 if is_light else message.queue_id
             if is_light and self._queues.find(topic, 0) is None:
@@ -258,6 +260,7 @@ class Putter:
         config = self._config
         topic = self._topics.get(message.topic)
         if topic is None:
+            incoming.refuse_names([message.topic])
             topic = java.encode_utf8(message.topic)
             if len(self._topics) > _TOPICS_REMEMBERED_MAX:
                 self._topics.clear()

@@ -59,6 +59,10 @@ def files(root: Path) -> dict[int, list[Unit]]:
     return found
 
 
+def written(root: Path) -> list[Unit]:
+    return [one for units_of_file in files(root).values() for one in units_of_file]
+
+
 # --- writing ----------------------------------------------------------------
 
 
@@ -74,7 +78,7 @@ def test_units_are_read_from_memory_and_from_files_alike(
     fill(queue, 2000)
     assert units(queue) == expected(0, 2007)
     queues.write_out()
-    assert sum(files(tmp_path).values(), []) == expected(0, 2007)
+    assert written(tmp_path) == expected(0, 2007)
 
 
 def test_a_queue_that_begins_later_has_blanks_before_its_first_unit(
@@ -108,7 +112,7 @@ def test_it_goes_on_where_it_ended(queues: ConsumeQueues, count: int, tmp_path: 
     assert queue.end_physical_offset == 100 * count
     fill(queue, 3)
     again.write_out()
-    assert sum(files(tmp_path).values(), []) == expected(0, count + 3)
+    assert written(tmp_path) == expected(0, count + 3)
     again.close()
 
 
@@ -146,7 +150,7 @@ def test_a_cut_takes_out_what_points_behind_it(
     assert units(queue) == expected(0, left)
     fill(queue, 1)
     queues.write_out()
-    assert sum(files(tmp_path).values(), []) == expected(0, left + 1)
+    assert written(tmp_path) == expected(0, left + 1)
 
 
 def test_expiry_deletes_files_and_moves_the_minimum_at_once(

@@ -82,5 +82,7 @@ def test_lists_take_all_rows_there_are() -> None:
     assert hot.dirty_rows() == rows
     hot.set_dirty_rows(rows[:5])
     assert hot.dirty_rows() == rows[:5]
-    assert hot.take_touched_rows() == rows
+    hot.take_off_lists(set(rows[1:]))
+    assert hot.dirty_rows() == rows[:1]
+    assert hot.take_touched_rows() == rows[:1]
     assert hot.take_touched_rows() == []

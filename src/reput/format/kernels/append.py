@@ -384,10 +384,19 @@ def dispatch_record(
 
 
 @njit(**COMPILE_OPTIONS)
-def body_place(at):
-    """Return the address of a record's body and its size."""
+def text_places(at):
+    """Return where body, topic and properties of a record stand.
+
+    As address and size, of the properties as address and end.
+    """
     tail = at + AT_BORN_HOST + born_to_tail(load_i32(at + AT_SYS_FLAG))
-    return tail + TAIL_BYTES, load_i32(tail + BODY_LENGTH_IN_TAIL)
+    body = tail + TAIL_BYTES
+    body_size = load_i32(tail + BODY_LENGTH_IN_TAIL)
+    magic = load_i32(at + AT_MAGIC)
+    topic_size = load_topic_length(body + body_size, magic)
+    topic = body + body_size + topic_length_bytes(magic)
+    properties = topic + topic_size + 2
+    return body, body_size, topic, topic_size, properties, properties + load_i16(properties - 2)
 
 
 @njit(**COMPILE_OPTIONS)
@@ -445,14 +454,8 @@ def append(block, buffer):
         if behind > limit:
             stop = state.STOP_RESERVE
             break
-        magic = load_i32(source + AT_MAGIC)
         sys_flag = load_i32(source + AT_SYS_FLAG)
-        body, body_size = body_place(source)
-        width = topic_length_bytes(magic)
-        topic_size = load_topic_length(body + body_size, magic)
-        topic = body + body_size + width
-        properties = topic + topic_size + 2
-        properties_end = properties + load_i16(properties - 2)
+        body, body_size, topic, topic_size, properties, properties_end = text_places(source)
         topic_row = find_topic(block, topic, topic_size)
         if topic_row == 0:
             stop = state.STOP_TOPIC
@@ -537,13 +540,8 @@ def dispatch(block, buffer, stop_position, end, file_end, base):
             stop = state.STOP_DAMAGE
             break
         size = load_i32(source)
-        magic = load_i32(source + AT_MAGIC)
         sys_flag = load_i32(source + AT_SYS_FLAG)
-        body, body_size = body_place(source)
-        topic_size = load_topic_length(body + body_size, magic)
-        topic = body + body_size + topic_length_bytes(magic)
-        properties = topic + topic_size + 2
-        properties_end = properties + load_i16(properties - 2)
+        _, _, topic, topic_size, properties, properties_end = text_places(source)
         topic_row = find_topic(block, topic, topic_size)
         if topic_row == 0:
             stop = state.STOP_TOPIC
