@@ -39,6 +39,8 @@ from reput.store.mapped_file import MappedFile
 if TYPE_CHECKING:
     from reput.store.filter_bits import FilterBits
 
+_QUEUE_OFFSET_MAX = 1 << 38
+"""A queue does not begin beyond this: its file would be larger than file systems allow."""
 STEP_BYTES = 16 * 1024 * 1024
 """One step reads at most about this much of the log."""
 
@@ -297,32 +299,56 @@ class Dispatcher:
             return True
         if reason in (state.STOP_TOPIC, state.STOP_QUEUE):
             one = record.decode(data, check_crc=False)
+            if not _may_have_queue(one):
+                return False
             self._queues.make(one.topic, one.queue_id)
             return True
         if reason == state.STOP_INDEX:
             keys = self._keys(record.decode(data, check_crc=False))
             return self._index.make_room(len(keys), now_ms)
         if reason == state.STOP_GAP:
-            self._fill_gap(record.decode(data, check_crc=False))
-            return True
+            return self._fill_gap(record.decode(data, check_crc=False))
         assert reason == state.STOP_SLOW, f"stopped for {reason}"
         return False
 
     def _keys(self, one: StoredMessage) -> list[str]:
         return record.index_keys(one, has_tags=bool(self._block[state.INDEX_HAS_TAGS]))
 
-    def _fill_gap(self, one: StoredMessage) -> None:
+    def _is_possible(self, queue: ConsumeQueue, queue_offset: int, one: StoredMessage) -> bool:
+        """Whether so many messages as a record says fit between its queue's last one and itself.
+
+        No checksum covers a queue offset; what a damaged one says must not fill the disk.
+        """
+        room = one.physical_offset - queue.end_physical_offset
+        most = queue.max_offset + room // record.FIXED_BYTES_V1
+        if queue_offset <= (_QUEUE_OFFSET_MAX if queue.is_fresh else most):
+            return True
+        _log.error(
+            "the record at physical offset %d says that it is message %d of queue %s/%d, which "
+            "has %d: it is in no queue",
+            one.physical_offset,
+            queue_offset,
+            queue.topic,
+            queue.queue_id,
+            queue.max_offset,
+        )
+        return False
+
+    def _fill_gap(self, one: StoredMessage) -> bool:
+        """Bring a queue up to the message before a record; return whether that can be done."""
         queue = self._queues.make(one.topic, one.queue_id)
+        if not self._is_possible(queue, one.queue_offset, one):
+            return False
         if queue.is_fresh:
             queue.start_at(one.queue_offset)
-            return
+            return True
         if self.is_strict:
             raise QueueGap(queue, one.queue_offset)
         if queue.end_physical_offset <= self._commit_log.min_offset:
             # Nothing is left of the messages before the gap, nor of those in it.
             queue.reset()
             queue.start_at(one.queue_offset)
-            return
+            return True
         # Java reads every unit as a message. One that repeats the next is read twice, by a consumer
         # that must bear that anyway; any other filler would end, or break, a pull.
         missing = one.queue_offset - queue.max_offset
@@ -337,10 +363,19 @@ class Dispatcher:
         for _ in range(missing):
             queue.append(filler)
         self.refilled_units += missing
+        return True
 
     def _dispatch_slowly(self, data: bytes, now_ms: int) -> None:
         one = record.decode(data, check_crc=False)
-        if flags.is_queued(one.sys_flag) and not self._is_buried(one.topic, one):
+        is_wanted = flags.is_queued(one.sys_flag) and not self._is_buried(one.topic, one)
+        if is_wanted and not _may_have_queue(one):
+            _log.error(
+                "the record at physical offset %d names queue %d of topic %r: it is in no queue",
+                one.physical_offset,
+                one.queue_id,
+                one.topic,
+            )
+        elif is_wanted:
             queue = self._queues.make(one.topic, one.queue_id)
             if one.queue_offset > queue.max_offset:
                 self._fill_gap(one)
@@ -366,8 +401,8 @@ class Dispatcher:
     def _put_unit(self, one: StoredMessage) -> None:
         if self._is_buried(one.topic, one):
             return
-        queue = self._queues.make(one.topic, one.queue_id)
-        if queue.max_offset == one.queue_offset:
+        queue = self._queues.find(one.topic, one.queue_id)
+        if queue is not None and queue.max_offset == one.queue_offset:
             queue.make_room()
             code = self._extended(queue, one, self._tags_code(one))
             queue.append(cq_unit.Unit(one.physical_offset, one.store_size, code))
@@ -424,6 +459,8 @@ class Dispatcher:
             if self._is_buried(topic, one):
                 continue
             queue = self._queues.make(topic, queue_id)
+            if not self._is_possible(queue, queue_offset, one):
+                continue
             if queue.is_fresh and queue_offset:
                 queue.start_at(queue_offset)
             if queue_offset == queue.max_offset:
@@ -437,6 +474,11 @@ class Dispatcher:
                 filler = cq_unit.Unit(one.physical_offset, one.store_size, code)
                 while queue.max_offset <= queue_offset:
                     queue.append(filler)
+
+
+def _may_have_queue(one: StoredMessage) -> bool:
+    """Whether it can have a queue: if damaged, it may name none, or one outside the store."""
+    return names.is_folder_name(one.topic) and one.queue_id >= 0
 
 
 def light_queues_of(one: StoredMessage) -> list[tuple[str, int, int]]:

@@ -1,0 +1,91 @@
+"""Dispatch of records that lie about themselves: no checksum covers a record's head and topic.
+
+What ``verify`` says of such a store is damage, as it should be.
+"""
+
+import shutil
+import struct
+from pathlib import Path
+
+import pytest
+
+from reput.format import message as record, properties as props
+from reput.store import paths
+from reput.store.incoming import IncomingMessage
+from reput.store.verify import Kind
+from store_fixture import Stores
+from store_subject import batch_body
+
+LOG = f"{paths.COMMIT_LOG}/{paths.offset_name(0)}"
+
+
+def write_and_forget(stores: Stores, *messages: IncomingMessage) -> tuple[Path, list[int]]:
+    """A crashed store of which only the log is left, and where its records stand."""
+    store = stores.open()
+    results = store.put_many(messages)
+    assert all(one.status.is_stored for one in results)
+    store.abandon()
+    root = stores.root()
+    shutil.rmtree(root / paths.CONSUME_QUEUE, ignore_errors=True)
+    shutil.rmtree(root / paths.INDEX, ignore_errors=True)
+    return root, [one.physical_offset for one in results]
+
+
+def overwrite(root: Path, at: int, data: bytes) -> None:
+    with (root / LOG).open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+def ordinary(n: int, topic: str = "Topic") -> IncomingMessage:
+    return IncomingMessage(topic, b"body %d" % n, 0, props.encode({"KEYS": f"k{n}"}))
+
+
+@pytest.mark.parametrize("lie", [1 << 60, (1 << 63) - 1, 10_000])
+def test_an_impossible_queue_offset_fills_no_disk(stores: Stores, lie: int) -> None:
+    stores.allow(*Kind)
+    root, places = write_and_forget(stores, *map(ordinary, range(6)))
+    overwrite(root, places[3] + record.POSITION_QUEUE_OFFSET, struct.pack(">q", lie))
+
+    store = stores.open()
+
+    # The fourth is lost to its queue: two units lead to the fifth, one of them in its place.
+    assert store.max_offset("Topic", 0) == 6
+    found = store.get("Topic", 0, 0).records
+    assert [record.decode(one).body for one in found] == [b"body %d" % n for n in (0, 1, 2, 4, 5)]
+    assert len(store.query("Topic", "k3").records) == 1, "it is found by its key"
+
+
+@pytest.mark.parametrize("topic", ["../ab", "a/b/c", ".\0.."])
+def test_a_topic_that_is_no_folder_makes_none(stores: Stores, topic: str) -> None:
+    stores.allow(*Kind)
+    root, places = write_and_forget(stores, ordinary(0, "abcde"[: len(topic)]), ordinary(1))
+    data = (root / LOG).read_bytes()
+    at = data.index(b"abcde"[: len(topic)], places[0])
+    overwrite(root, at, topic.encode())
+
+    store = stores.open()
+
+    assert store.max_offset("Topic", 0) == 1
+    store.close()
+    made = {one.relative_to(root / paths.CONSUME_QUEUE) for one in root.rglob("consumequeue/*/*")}
+    assert {str(one) for one in made} == {"Topic/0"}
+    assert {one.name for one in root.parent.iterdir()} == {root.name}
+
+
+def test_an_impossible_offset_in_a_light_queue(stores: Stores) -> None:
+    lying = props.encode(
+        {props.INNER_MULTI_DISPATCH: "%LMQ%a", props.INNER_MULTI_QUEUE_OFFSET: "9" * 18}
+    )
+    stores.allow(*Kind)
+    settings = {"enable_lmq": True, "enable_multi_dispatch": True}
+    store = stores.open(**settings)
+    honest = props.encode({props.INNER_MULTI_DISPATCH: "%LMQ%a"})
+    assert store.put(IncomingMessage("Topic", b"1", 0, honest)).status.is_stored
+    # The messages of a batch are stored as they are sent.
+    body = batch_body(IncomingMessage("Topic", b"2", 0, lying))
+    assert store.put_batch(IncomingMessage("Topic", body)).status.is_stored
+    while store.step():
+        pass
+    assert store.max_offset("%LMQ%a", 0) == 1
+    assert store.max_offset("Topic", 0) == 2
