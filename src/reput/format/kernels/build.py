@@ -2,7 +2,8 @@
 
 Runs at build time (``hatch_build.py``), and at run time only where numba is installed and the
 shared object is not. Every entry point becomes a C function ``int64 reput_NAME(int64, ...)``. The
-code is for the architecture's base processor: what one machine built loads on another.
+code is for the architecture's base processor: what one machine built loads on another. But for
+``fold``, which is asked for only where the processor can.
 """
 
 import os
@@ -11,6 +12,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
+
+from reput.format.kernels import fold
 
 SHARED_OBJECT = "_kernels.so"
 _LINKERS = ("cc", "gcc", "clang")
@@ -49,8 +52,11 @@ define i64 @reput_{name}({parameters}) {{
 
 def module_text() -> tuple[str, list[str]]:
     """Compile every entry point; return thunks as LLVM text and the modules to link with it."""
+    import llvmlite.binding as llvm
     from numba import types
 
+    # Numba wants every symbol to be somewhere; this one is linked in, and not called before.
+    llvm.add_symbol(fold.SYMBOL, 1)
     thunks: list[str] = []
     modules: list[str] = []
     for name, (dispatcher, arguments) in entry_points().items():
@@ -72,7 +78,7 @@ def object_code() -> bytes:
     triple = llvm.get_process_triple()
     target = llvm.Target.from_triple(triple)
     machine = target.create_target_machine(opt=3, reloc="pic", codemodel="default")
-    program = llvm.parse_assembly(f'target triple = "{triple}"\n{thunks}')
+    program = llvm.parse_assembly(f'target triple = "{triple}"\n{fold.text(triple)}{thunks}')
     for text in modules:
         program.link_in(llvm.parse_assembly(text))
     for part in (*program.functions, *program.global_variables):

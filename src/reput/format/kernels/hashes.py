@@ -2,8 +2,10 @@
 
 from numba import njit
 
+from reput.format.kernels import fold
 from reput.format.kernels.memory import (
     COMPILE_OPTIONS,
+    fold_crc,
     get_i32,
     get_i64,
     get_u8,
@@ -13,6 +15,9 @@ from reput.format.kernels.memory import (
 )
 
 LOW_32 = 0xFFFFFFFF
+FOLD_BYTES_MIN = fold.BYTES_MIN
+CAN_FOLD = 16 * 256 * 4
+"""Where a word behind the CRC tables says whether this processor can fold."""
 HIGH_BITS = -0x7F7F7F7F7F7F7F80  # 0x80 in each byte, as a signed 64-bit number
 
 
@@ -24,10 +29,17 @@ def table_entry(table, row, byte):
 
 @njit(**COMPILE_OPTIONS)
 def crc32(table, address, size):
-    """Return zlib's CRC-32 of ``size`` bytes, sixteen bytes a step (``native.crc_tables``)."""
+    """Return zlib's CRC-32 of ``size`` bytes: folded where the processor can, else by tables.
+
+    ``table`` is the address of ``native.crc_tables``.
+    """
     crc = LOW_32
     at = address
     end = address + size
+    if size >= FOLD_BYTES_MIN and get_u32(table + CAN_FOLD):
+        whole = size - size % 16
+        crc = fold_crc(crc, at, whole)
+        at += whole
     while end - at >= 16:
         a = get_u32(at) ^ crc
         b = get_u32(at + 4)

@@ -9,7 +9,6 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from reput.format import message as record
@@ -39,7 +38,7 @@ dispatch = _choose("dispatch", hot_twin.dispatch, [_INTEGER] * 6, is_short=False
 
 def crc_tables() -> npt.NDArray[Any]:
     """Return the tables whose address the block holds; keep the array alive."""
-    return np.ascontiguousarray(native.crc_tables())
+    return native.crc_tables()
 
 
 def address_of(buffer: npt.NDArray[Any]) -> int:

@@ -9,7 +9,10 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
+
+from reput.format.kernels import fold
 
 _INT64 = ir.IntType(64)
 
@@ -89,6 +92,18 @@ def copy(typing_context: Any, target: Any, source: Any, size: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), generate
+
+
+@intrinsic
+def fold_crc(typing_context: Any, crc: Any, address: Any, size: Any) -> Any:
+    """Continue a CRC over whole runs of 16 bytes; see ``fold``."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = ir.FunctionType(_INT64, [_INT64] * 3)
+        function = cgutils.get_or_insert_function(builder.module, kind, fold.SYMBOL)
+        return builder.call(function, arguments)
+
+    return types.int64(types.int64, types.int64, types.int64), generate
 
 
 COMPILE_OPTIONS: dict[str, Any] = {

@@ -36,7 +36,16 @@ from reput.format.kernels.layout import (
 
 _SHARED_OBJECT = Path(__file__).with_name("_kernels.so")
 _SOURCES = (
-    *("memory.py", "hashes.py", "walk.py", "columns.py", "append.py", "pull.py", "build.py"),
+    *(
+        "memory.py",
+        "hashes.py",
+        "walk.py",
+        "columns.py",
+        "append.py",
+        "pull.py",
+        "fold.py",
+        "build.py",
+    ),
     # whose numbers are compiled in:
     *("state.py", "../message.py", "../properties.py", "../sys_flag.py"),
     *("../cq_unit.py", "../index_entry.py"),
@@ -177,15 +186,29 @@ def engine() -> str:
 
 @functools.cache
 def crc_tables() -> npt.NDArray[np.uint32]:
-    """Return 16 tables of 256 words: row k, byte b is the CRC of b followed by k zero bytes."""
-    tables = np.zeros((16, 256), np.uint32)
+    """Return 16 tables of 256 words, and a word: whether this processor can fold (``fold``).
+
+    Row k, byte b is the CRC of b followed by k zero bytes.
+    """
+    words = np.zeros(16 * 256 + 1, np.uint32)
+    words[-1] = _can_fold()
+    tables = words[:-1].reshape(16, 256)
     # zlib inverts before and after; undone, what is left is the plain remainder.
     for byte in range(256):
         tables[0, byte] = zlib.crc32(bytes([byte])) ^ zlib.crc32(b"\0")
     for row in range(1, 16):
         last = tables[row - 1]
         tables[row] = (last >> 8) ^ tables[0][last & 255]
-    return tables
+    return words
+
+
+def _can_fold() -> bool:
+    """Whether the processor multiplies without carry, as far as the system tells."""
+    try:
+        flags = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return False
+    return os.uname().machine == "x86_64" and " pclmulqdq " in flags
 
 
 def _address(array: npt.NDArray[Any]) -> int:
