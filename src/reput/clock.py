@@ -1,6 +1,7 @@
 """The time, as an object that is passed in: production reads the system's, tests own theirs.
 
-What decides takes ``now_ms`` as an argument; only loops at the outermost edge ask a clock.
+What decides takes ``now_ms`` as an argument; a clock is asked where somebody calls in from outside:
+by the store for a caller that names no time, and by loops.
 """
 
 import time

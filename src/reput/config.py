@@ -193,19 +193,12 @@ class Settings:
 
 
 def key_of(name: str) -> str:
-    """Return the key of a field: ``check_crc_on_recover`` is ``checkCRCOnRecover``."""
+    """Return the key of a field: ``enabled_append_prop_crc`` is ``enabledAppendPropCRC``."""
     first, *rest = name.split("_")
     words = (
         word.upper() if word.upper() in _ACRONYMS else word[:1].upper() + word[1:] for word in rest
     )
     return first + "".join(words)
-
-
-def name_of(key: str) -> str:
-    """Return the field of a key; the inverse of ``key_of``."""
-    for acronym in _ACRONYMS:
-        key = key.replace(acronym, acronym.capitalize())
-    return re.sub(r"[A-Z]", lambda capital: "_" + capital[0].lower(), key)
 
 
 def check_ranges(part: object) -> None:

@@ -203,7 +203,7 @@ def test_messages_that_leave_the_log_while_they_are_read(stores: Stores) -> None
 
 @pytest.mark.parametrize("ending", ["close", "abandon"])
 def test_after_reopening_everything_is_as_it_was(stores: Stores, ending: str) -> None:
-    settings = {"enable_lmq": True, "enable_multi_dispatch": True}
+    settings = {"enable_multi_dispatch": True}
     store = stores.open(**settings)
     light = {"INNER_MULTI_DISPATCH": "%LMQ%x"}
     for i in range(60):

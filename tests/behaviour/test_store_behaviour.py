@@ -567,7 +567,7 @@ def test_transactions(
 
 
 def test_messages_go_to_the_light_queues_they_name(open_subject: Open) -> None:
-    subject = open_subject(enable_lmq=True, enable_multi_dispatch=True)
+    subject = open_subject(enable_multi_dispatch=True)
     both = {"INNER_MULTI_DISPATCH": "%LMQ%x,%LMQ%y"}
     only = {"INNER_MULTI_DISPATCH": "%LMQ%x"}
 
@@ -586,7 +586,7 @@ def test_messages_go_to_the_light_queues_they_name(open_subject: Open) -> None:
 
 
 def test_messages_put_together_follow_each_other_in_light_queues(open_subject: Open) -> None:
-    subject = open_subject(enable_lmq=True, enable_multi_dispatch=True)
+    subject = open_subject(enable_multi_dispatch=True)
     given = [
         message(body=f"m{i}".encode(), properties={"INNER_MULTI_DISPATCH": "%LMQ%x"})
         for i in range(6)
@@ -609,7 +609,7 @@ def test_messages_put_together_follow_each_other_in_light_queues(open_subject: O
 def test_retried_delayed_and_system_messages_go_to_no_light_queue(
     open_subject: Open, topic: str, delay: str
 ) -> None:
-    subject = open_subject(enable_lmq=True, enable_multi_dispatch=True)
+    subject = open_subject(enable_multi_dispatch=True)
 
     subject.put(topic, properties={"INNER_MULTI_DISPATCH": "%LMQ%x", "DELAY": delay})
 
@@ -622,8 +622,15 @@ def test_light_queues_are_off_by_default(subject: Subject) -> None:
     assert subject.store.get("%LMQ%x", 0, 0).status is GetStatus.NO_MATCHED_LOGIC_QUEUE
 
 
+def test_topics_may_be_limited_to_less_than_usual(open_subject: Open) -> None:
+    subject = open_subject(max_topic_length=10)
+
+    assert status_of(subject, "t" * 10) is PutStatus.PUT_OK
+    assert status_of(subject, "t" * 11) is PutStatus.MESSAGE_ILLEGAL
+
+
 def test_light_queues_are_counted(open_subject: Open) -> None:
-    subject = open_subject(enable_lmq=True, enable_multi_dispatch=True, max_lmq_consume_queue_num=1)
+    subject = open_subject(enable_multi_dispatch=True, max_lmq_consume_queue_num=1)
     subject.put(properties={"INNER_MULTI_DISPATCH": "%LMQ%x"})
 
     refused = status_of(subject, properties={"INNER_MULTI_DISPATCH": "%LMQ%y"})
@@ -1169,7 +1176,7 @@ def test_listeners_are_told_once_of_what_can_be_read(subject: Subject) -> None:
 
 
 def test_listeners_hear_of_light_queues_but_not_of_prepared_messages(open_subject: Open) -> None:
-    subject = open_subject(enable_lmq=True, enable_multi_dispatch=True)
+    subject = open_subject(enable_multi_dispatch=True)
     told: list[tuple[str, int, int, int]] = []
     subject.store.add_listener(lambda *args: told.append(args))
 

@@ -204,7 +204,6 @@ class StoreMachine(RuleBasedStateMachine):
             self.root,
             mapped_file_size_commit_log=LOG_FILE_BYTES,
             max_message_size=4096,
-            enable_lmq=True,
             enable_multi_dispatch=True,
             **SETTINGS[self.kind],
         )

@@ -112,7 +112,6 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 )
 def test_names_and_keys(name: str, key: str) -> None:
     assert config.key_of(name) == key
-    assert config.name_of(key) == name
 
 
 # --- values ------------------------------------------------------------------

@@ -23,7 +23,7 @@ from reput.format import checkpoint_page
 from reput.format.checkpoint_page import Checkpoint
 from reput.store.disk import Disk
 
-log = logging.getLogger("reput.store")
+_log = logging.getLogger(__name__)
 
 
 class CheckpointFile:
@@ -50,7 +50,7 @@ class CheckpointFile:
         page = self._read()
         is_whole = len(page) >= checkpoint_page.PAGE.size
         if page and not is_whole:
-            log.warning(
+            _log.warning(
                 "%s is cut: %d of %d bytes; recovery starts at the oldest file",
                 self.path,
                 len(page),

@@ -3,10 +3,9 @@
 Kernels append through the state block; this module gives them files to append to, ends a full file
 with its blank, and knows how far the log is written, committed and durable.
 
-Not here: what may be put (``message_store``), when to flush (``flush``), damage (``recovery``).
+Not here: what may be put (``putting``), when to flush (``flush``), damage (``recovery``).
 """
 
-import logging
 import threading
 
 import numpy as np
@@ -26,8 +25,6 @@ _RESERVE_AHEAD_BYTES = 32 * 1024 * 1024
 _RESERVE_STEP_BYTES = 1024 * 1024
 """And this far where the background did not keep up."""
 _FILES_AT_FIRST = 64
-
-_log = logging.getLogger(__name__)
 
 
 class CommitLog:
@@ -145,9 +142,10 @@ class CommitLog:
         room = last.size - last.written if last is not None else 0
         if last is not None and room:
             last.reserve(last.size)
-        if last is not None and self.lacks_buffer and not self.files.has_prepared:
-            room = self._free_a_buffer(last, room)
         self.files.prepare_next()
+        if last is not None and not self.files.has_prepared:
+            room = self._free_a_buffer(last, room)
+            self.files.prepare_next()
         with self._rolling:
             if last is not None and room:
                 self._end(last, room)
@@ -211,7 +209,7 @@ class CommitLog:
             did = True
         if last.size - position < _RESERVE_AHEAD_BYTES and not self.files.has_prepared:
             self.files.prepare_next()
-            did = True
+            did = did or self.files.has_prepared
         return did
 
     # Durability -------------------------------------------------------------------------------
@@ -234,8 +232,10 @@ class CommitLog:
             WriteFailed: The disk fails. It then fails for good: nobody knows what is on disk.
         """
         self._note_written()
-        self.flushed_offset = max(self.flushed_offset, self.files.flush())
-        return self.flushed_offset
+        flushed = self.files.flush()
+        with self._rolling:  # two may flush, and the later may have begun earlier
+            self.flushed_offset = max(self.flushed_offset, flushed)
+            return self.flushed_offset
 
     # Reading ----------------------------------------------------------------------------------
 

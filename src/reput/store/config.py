@@ -60,51 +60,63 @@ ACCEPTED_WITHOUT_EFFECT: Mapping[str, str] = _keys_by_reason(
     {
         "one thread writes and takes no lock": """
             useReentrantLockWhenPutMessage useABSLock spinLockCollisionRetreatOptimalDegree
-            topicQueueLockNum debugLockEnable putMsgIndexHightWater""",
+            topicQueueLockNum debugLockEnable""",
         "puts never wait in a queue of their own": "putMessageTimeout maxAsyncPutMessageRequests",
         "work moves by steps, not by threads that are woken": """
-            wakeCommitWhenPutMessage wakeFlushWhenPutMessage batchDispatchRequestThreadPoolNums
-            enableBuildConsumeQueueConcurrently dispatchFromSenderThread dispatchCqThreads
-            dispatchCqCacheNum enableAsyncReput correctLogicMinOffsetSleepInterval
-            correctLogicMinOffsetForceInterval""",
+            wakeCommitWhenPutMessage wakeFlushWhenPutMessage flushCommitLogTimed
+            batchDispatchRequestThreadPoolNums enableBuildConsumeQueueConcurrently
+            dispatchFromSenderThread dispatchCqThreads dispatchCqCacheNum enableAsyncReput
+            correctLogicMinOffsetSleepInterval correctLogicMinOffsetForceInterval""",
         "recovery finds what to dispatch in log and queues, however far back": """
             commitLogRecoverMaxNum maxRecoveryCommitlogFiles recheckReputOffsetFromCq
-            enableAcceleratedRecovery checkCommitLogOffsetOnRecover
+            enableAcceleratedRecovery messageIndexSafe
             enableLogConsumeQueueRepeatedlyBuildWhenRecover""",
+        "a record must always stand where it says": "checkCommitLogOffsetOnRecover",
+        "after a crash a record is judged by the checksums that it has": """
+            checkCRCOnRecover forceVerifyPropCRC""",
         "how bytes reach a file is not an option": """
-            writeWithoutMmap sharedByteBufferNum putConsumeQueueDataByFileChannel
-            enableRunningFlagsInFlush""",
+            writeWithoutMmap sharedByteBufferNum putConsumeQueueDataByFileChannel""",
+        "a sync that failed always ends puts": "enableRunningFlagsInFlush",
+        "warming a file changes no byte, so there is nothing to sync": """
+            flushLeastPagesWhenWarmMapedFile""",
         "a file is mapped while it is used": """
             mappedFileSwapEnable commitLogForceSwapMapInterval commitLogSwapMapInterval
             commitLogSwapMapReserveFileNum logicQueueForceSwapMapInterval logicQueueSwapMapInterval
             logicQueueSwapMapReserveFileNum cleanSwapedMapInterval""",
         "reading ahead is the system's": """
             dataReadAheadEnable coldDataFlowControlEnable coldDataScanEnable
-            accessMessageInMemoryHotRatio timerColdDataCheckIntervalMs""",
-        "a pull reads one queue file": "travelCqFileNumWhenGetMessage maxConsumeQueueScan",
-        "one rule limits how much goes in a round: deleteFileBatchMax": """
-            maxBatchDeleteFilesNum logicalDiskSpaceCleanForciblyThreshold""",
-        "dispatch ends at the flushed point under SYNC_FLUSH, as by default": "readUnCommitted",
-        "maxLmqConsumeQueueNum always limits": "enableLmqQuota",
+            accessMessageInMemoryHotRatio timerColdDataCheckIntervalMs sampleSteps""",
+        "a pull reads one queue file": "travelCqFileNumWhenGetMessage",
+        "nobody estimates how many messages a filter takes": """
+            maxConsumeQueueScan sampleCountThreshold""",
+        "dispatch always ends at the flushed point under SYNC_FLUSH": "readUnCommitted",
+        "light queues are known by their name, and maxLmqConsumeQueueNum always limits them": """
+            enableLmq enableLmqQuota""",
         "statistics and logs are the broker's": "diskFallRecorded enableScheduleMessageStats",
         "the broker delivers delayed messages in steps": """
             enableScheduleAsyncDeliver scheduleAsyncDeliverMaxPendingLimit
             scheduleAsyncDeliverMaxResendNum2Blocked""",
         "an offset stays until its group or topic is deleted": "enableCleanExpiredOffset",
-        "the remoting layer decides how it sends": "enableBatchPush pullBatchMaxMessageCount",
+        "the broker saves offsets when it wants to": """
+            flushConsumerOffsetInterval flushDelayOffsetInterval""",
+        "the broker asks for as many as it wants": "defaultQueryMaxNum",
+        "filters bring their bits with them, in consumerFilter.json": """
+            bitMapLengthConsumeQueueExt expectConsumerNumUseFilter maxErrorRateOfBloomFilter""",
+        "RocketMQ does not read them either": """
+            putMsgIndexHightWater maxBatchDeleteFilesNum pullBatchMaxMessageCount""",
         "replication between brokers is not here": """
-            haListenPort haMasterAddress haSendHeartbeatInterval haHousekeepingInterval
-            haTransferBatchSize haMaxTimeSlaveNotCatchup haFlowControlEnable
+            duplicationEnable haListenPort haMasterAddress haSendHeartbeatInterval
+            haHousekeepingInterval haTransferBatchSize haMaxTimeSlaveNotCatchup haFlowControlEnable
             maxHaTransferByteInSecond totalReplicas inSyncReplicas minInSyncReplicas
             allAckInSyncStateSet enableAutoInSyncReplicas asyncLearner syncFromLastFile
             syncMasterFlushOffsetWhenStartup maxSlaveResendLength maxChecksumRange
-            replicasPerDiskPartition disappearTimeAfterStart storePathEpochFile
-            storePathBrokerIdentity""",
+            replicasPerDiskPartition logicalDiskSpaceCleanForciblyThreshold disappearTimeAfterStart
+            storePathEpochFile storePathBrokerIdentity""",
         "there is no DLedger here (enableDLegerCommitLog is refused)": """
-            dLegerGroup dLegerPeers dLegerSelfId preferredLeaderId storePathDLedgerCommitLog""",
+            enableBatchPush dLegerGroup dLegerPeers dLegerSelfId preferredLeaderId
+            storePathDLedgerCommitLog""",
         "there are no queues of batches here": """
-            mapperFileSizeBatchConsumeQueue sampleSteps sampleCountThreshold
-            searchBcqByCacheEnable""",
+            mapperFileSizeBatchConsumeQueue searchBcqByCacheEnable""",
         "there are no compaction topics here": """
             enableCompaction compactionMappedFileSize compactionCqMappedFileSize compactionThreadNum
             compactionScheduleInternal maxOffsetMapSize""",
@@ -202,14 +214,8 @@ class StoreConfig:
     """Use that longer head where a topic needs it; without it such a topic is refused."""
     enabled_append_prop_crc: bool = False
     """Append a checksum over the whole record to its properties: 20 bytes."""
-    force_verify_prop_crc: bool = False
-    """Recovery ends the log at a record without that checksum: only if all were written so."""
     message_delay_level: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
     """What level 1, 2, ... waits: s, m, h, d, separated by spaces. See ``delay_levels_ms``."""
-    flush_delay_offset_interval: LongMilliseconds = 10_000
-    """How often delay progress is written; after a crash as much may be delivered again."""
-    flush_consumer_offset_interval: Milliseconds = 5_000
-    """How often consumer offsets are written; after a crash as much may be consumed again."""
 
     # --- who waits -------------------------------------------------------
 
@@ -225,15 +231,11 @@ class StoreConfig:
     """Bytes a slave may be behind and still count as there (5.x: haMaxGapNotInSync)."""
     os_page_cache_busy_time_out_mills: LongMilliseconds = 1_000
     """Milliseconds one put may take until others are turned away as busy."""
-    duplication_enable: bool = False
-    """Dispatch only what replication has confirmed."""
 
     # --- flushing the log ------------------------------------------------
 
     flush_interval_commit_log: Milliseconds = 500
     """Between two looks at the log under ASYNC_FLUSH."""
-    flush_commit_log_timed: bool = True
-    """Wait that long even if messages arrive; without it each put may start a look."""
     flush_commit_log_least_pages: Pages = 4
     """Fewer written pages wait for the thorough interval."""
     flush_commit_log_thorough_interval: Milliseconds = 10_000
@@ -256,8 +258,6 @@ class StoreConfig:
     """After this any written byte is committed."""
     warm_maped_file_enable: bool = False
     """Touch every page of a new log file and lock it in memory: seconds a file, then no stalls."""
-    flush_least_pages_when_warm_maped_file: Annotated[int, Range(1)] = 1024 // 4 * 16
-    """Pages touched between two syncs under SYNC_FLUSH."""
 
     # --- queues ----------------------------------------------------------
 
@@ -267,37 +267,19 @@ class StoreConfig:
     """Fewer written pages wait for the thorough interval."""
     flush_consume_queue_thorough_interval: Milliseconds = 60_000
     """After this all queues are flushed, and the checkpoint with them; recovery redoes as much."""
-    enable_lmq: bool = False
-    """Know the light queues ``%LMQ%...``."""
     enable_multi_dispatch: bool = False
     """Put a message into the light queues that it names, one unit each."""
     max_lmq_consume_queue_num: Annotated[int, Range(0)] = 20_000
     """Light queues at most."""
-
-    # --- filter bits (BrokerConfig's) ------------------------------------
-
     enable_calc_filter_bit_map: bool = False
     """Evaluate every group's SQL filter when a message is dispatched; needs the extension."""
-    bit_map_length_consume_queue_ext: Annotated[int, Range(0, 32767)] = 64
-    """Bits of a message; a broker takes those its Bloom filter needs instead (112)."""
-    expect_consumer_num_use_filter: Count = 32
-    """Groups the Bloom filter is made for."""
-    max_error_rate_of_bloom_filter: Annotated[int, Range(1, 99)] = 20
-    """Percent of messages that may pass it wrongly, and are then looked at."""
 
     # --- index -----------------------------------------------------------
 
     message_index_enable: bool = True
     """Index messages by key and unique id: about 20 bytes each."""
-    message_index_safe: bool = False
-    """Recovery starts early enough for the index too."""
     index_tags: bool = False
     """Index each tag as well, as 5.4 and later do; 4.9's files have no such entries. Ours alone."""
-
-    # --- recovery --------------------------------------------------------
-
-    check_crc_on_recover: bool = True
-    """Check the sums of bodies too: costs a pass over every byte that recovery looks at."""
 
     # --- expiry ----------------------------------------------------------
 
@@ -342,8 +324,6 @@ class StoreConfig:
     """Bytes of queue units one pull may look at, where its message count does not ask for more."""
     max_msgs_num_batch: Count = 64
     """Messages that a query by key returns at most."""
-    default_query_max_num: Count = 32
-    """Messages that a query by unique id returns at most."""
     offset_check_in_slave: bool = False
     """A slave corrects a wrong offset as a master does; else it returns what was asked for."""
 

@@ -14,12 +14,13 @@ Not here: which units to put (``dispatch``), and what a broken queue means (``re
 """
 
 import contextlib
-import logging
 import os
+import threading
 from collections import OrderedDict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -43,7 +44,23 @@ _SYNC_ONE_BY_ONE_MAX = 32
 """More files than this are made durable by one call for the whole file system."""
 READ_UNITS_MAX = 4096
 
-_log = logging.getLogger(__name__)
+
+class QueueEnd(NamedTuple):
+    """Where a queue ended at a clean stop."""
+
+    max_offset: int
+    min_offset: int
+    physical_offset: int
+    """Of the last unit, like the next two."""
+    size: int
+    tags_code: int
+    modified_ns: int
+    """When its last file was written to last, as the file system has it."""
+
+    @property
+    def last_unit(self) -> cq_unit.Unit:
+        """The last unit."""
+        return cq_unit.Unit(self.physical_offset, self.size, self.tags_code)
 
 
 class ConsumeQueue:
@@ -232,7 +249,7 @@ class ConsumeQueue:
             return
         end = 0
         for queue_offset in range(self.max_offset - 1, self.first_offset - 1, -1):
-            unit = self._unit(queue_offset)
+            unit = self.unit(queue_offset)
             if unit is not None and unit.is_ext_address:
                 with contextlib.suppress(CorruptRecord):
                     end = self.extension.end_of(unit.tags_code)
@@ -274,7 +291,7 @@ class ConsumeQueue:
             self.files.pop(0)
             self._family.sync_names(self)
             deleted += 1
-        first = self._unit(self.min_offset)
+        first = self.unit(self.min_offset)
         if deleted and self.extension is not None and first is not None and first.is_ext_address:
             self.extension.delete_before(first.tags_code)
         return deleted
@@ -293,12 +310,12 @@ class ConsumeQueue:
         low = min(max(self.first_offset, self.min_offset), high)
         if self.end_physical_offset <= log_min:
             low = high
-        first = self._unit(low) if low < high else None
+        first = self.unit(low) if low < high else None
         if first is not None and first.is_written and first.physical_offset >= log_min:
             high = low
         while low < high:
             middle = (low + high) // 2
-            unit = self._unit(middle)
+            unit = self.unit(middle)
             if unit is not None and unit.is_written and unit.physical_offset >= log_min:
                 high = middle
             else:
@@ -340,13 +357,25 @@ class ConsumeQueue:
 
     def unit(self, queue_offset: int) -> cq_unit.Unit | None:
         """Return one unit between ``first_offset`` and ``max_offset``; None if there is none."""
-        return self._unit(queue_offset)
-
-    def _unit(self, queue_offset: int) -> cq_unit.Unit | None:
         if not self.first_offset <= queue_offset < self.max_offset:
             return None
         address, found = self.units_at(queue_offset, 1)
         return cq_unit.unpack(hot.bytes_at(address, cq_unit.SIZE)) if found else None
+
+    def end(self) -> QueueEnd | None:
+        """Return where the queue ends, once it is written out; None without units."""
+        last = self.unit(self.max_offset - 1)
+        if last is None or not last.is_written:
+            return None
+        modified_ns = self._family.modified_ns(self, self.files[-1])
+        return QueueEnd(
+            self.max_offset,
+            self.min_offset,
+            last.physical_offset,
+            last.size,
+            last.tags_code,
+            modified_ns,
+        )
 
     def following_file(self, queue_offset: int) -> int:
         """Return the first queue offset of the next file behind the one of ``queue_offset``."""
@@ -393,6 +422,7 @@ class ConsumeQueues:
         self._queues: dict[str, dict[int, ConsumeQueue]] = {}
         self._by_address: dict[int, ConsumeQueue] = {}
         self._descriptors: OrderedDict[str, int] = OrderedDict()
+        self._noting = threading.Lock()  # of what follows
         self._unsynced: dict[str, int] = {}  # path -> bytes written
         self._has_new_names = False
         self._read_buffer = np.zeros(READ_UNITS_MAX * cq_unit.SIZE, np.uint8)
@@ -463,15 +493,20 @@ class ConsumeQueues:
 
     # Files ------------------------------------------------------------------------------------
 
-    def load(self, log_min: int) -> None:
+    def load(self, log_min: int, ends: Mapping[tuple[str, int], QueueEnd] | None = None) -> None:
         """Find all queues that have files.
+
+        Args:
+            log_min: Where the log begins.
+            ends: Where queues ended at a clean stop, when the log began there too. Files that have
+                not been written to since are not looked into.
 
         Raises:
             StoreUnavailable: Files have another size than the configured one (anchors D19), or
                 cannot be read.
         """
         found = list(self._folders())
-        sizes = {size for _, _, files in found for size in files.values()}
+        sizes = {one.st_size for _, _, files in found for one in files.values()}
         if found and sizes and self.file_size not in sizes and len(sizes) == 1:
             path = next(path for _, path, files in found if files)
             raise StoreUnavailable(
@@ -480,7 +515,8 @@ class ConsumeQueues:
             )
         for (topic, queue_id), path, files in found:
             queue = self.make(topic, queue_id)
-            for start, size in sorted(files.items()):
+            for start, file_state in sorted(files.items()):
+                size = file_state.st_size
                 if size > self.file_size:
                     raise StoreUnavailable(
                         f"{path}/{paths.offset_name(start)} has {size} bytes, but "
@@ -491,11 +527,45 @@ class ConsumeQueues:
                     self.broken.append(BrokenFile(self._path(queue, start), size))
                     queue.is_damaged = True
                 queue.files.append(start)
+            known = ends.get((topic, queue_id)) if ends else None
+            if known is not None and self._is_unchanged(queue, known, files):
+                self._take_end(queue, known)
+                continue
             self._find_end(queue, log_min)
             if queue.extension is not None:
                 queue.cut_extension()
 
-    def _folders(self) -> Iterator[tuple[tuple[str, int], str, dict[int, int]]]:
+    def _is_unchanged(
+        self, queue: ConsumeQueue, known: QueueEnd, files: dict[int, os.stat_result]
+    ) -> bool:
+        """Whether a queue's files are those of the clean stop, and need not be looked into."""
+        last = (known.max_offset - 1) * cq_unit.SIZE // self.file_size * self.file_size
+        return (
+            not queue.is_damaged
+            and queue.files[-1:] == [last]
+            and last - queue.files[0] == (len(queue.files) - 1) * self.file_size
+            and files[last].st_mtime_ns == known.modified_ns
+            and queue.extension is None
+            and not known.last_unit.is_ext_address
+        )
+
+    def _take_end(self, queue: ConsumeQueue, known: QueueEnd) -> None:
+        self._set_loaded_end(queue, known.max_offset)
+        queue.row[state.QUEUE_MIN_OFFSET] = known.min_offset
+        queue.row[state.QUEUE_END_PHYSICAL] = known.physical_offset + known.size
+        self.last_units.append((queue.topic, queue.queue_id, known.last_unit))
+
+    def _set_loaded_end(self, queue: ConsumeQueue, max_offset: int) -> None:
+        row = queue.row
+        row[state.QUEUE_MAX_OFFSET] = row[state.QUEUE_NEXT_OFFSET] = max_offset
+        row[state.QUEUE_WRITTEN_OFFSET] = row[state.QUEUE_TAIL_OFFSET] = max_offset
+        row[state.QUEUE_TOLD_OFFSET] = max_offset
+
+    def modified_ns(self, queue: ConsumeQueue, start: int) -> int:
+        """Return when a file of a queue was written to last."""
+        return os.stat(self._path(queue, start)).st_mtime_ns  # noqa: PTH116 - paths are texts here
+
+    def _folders(self) -> Iterator[tuple[tuple[str, int], str, dict[int, os.stat_result]]]:
         family = f"{self.root}/{paths.CONSUME_QUEUE}"
         for topic in _scan(family):
             if not topic.is_dir():
@@ -505,7 +575,7 @@ class ConsumeQueues:
                 if queue_id is None or not entry.is_dir():
                     continue
                 files = {
-                    start: file.stat().st_size
+                    start: file.stat()
                     for file in _scan(entry.path)
                     if (start := paths.parse_offset_name(file.name)) is not None
                 }
@@ -526,9 +596,7 @@ class ConsumeQueues:
         last = cq_unit.unpack(units[count - 1].tobytes()) if count else None
         end = queue.files[-1] // cq_unit.SIZE + count
         row = queue.row
-        row[state.QUEUE_MAX_OFFSET] = row[state.QUEUE_NEXT_OFFSET] = end
-        row[state.QUEUE_WRITTEN_OFFSET] = row[state.QUEUE_TAIL_OFFSET] = end
-        row[state.QUEUE_TOLD_OFFSET] = end
+        self._set_loaded_end(queue, end)
         if last is not None and last.is_written:
             row[state.QUEUE_END_PHYSICAL] = last.physical_offset + last.size
             if last.is_ext_address and queue.extension is None:
@@ -574,7 +642,8 @@ class ConsumeQueues:
         self._disk.make_folder(queue.folder, is_durable=False)
         path = self._path(queue, start)
         self._keep(path, self._disk.create(path, self.file_size, is_durable=False))
-        self._has_new_names = True
+        with self._noting:
+            self._has_new_names = True
 
     def write(
         self, queue: ConsumeQueue, start: int, position: int, data: memoryview | bytes
@@ -582,13 +651,15 @@ class ConsumeQueues:
         """Write into a file that is there. Raises ``DiskFull``."""
         path = self._path(queue, start)
         self._disk.write(self._open(queue, start), path, position, data)
-        self._unsynced[path] = self._unsynced.get(path, 0) + len(data)
+        with self._noting:
+            self._unsynced[path] = self._unsynced.get(path, 0) + len(data)
 
     def note_written(self, file_paths: list[str]) -> None:
         """Note that files of extensions must be synced with the others."""
-        for path in file_paths:
-            self._unsynced[path] = self._unsynced.get(path, 0) + cq_unit.SIZE
-            self._has_new_names = True
+        with self._noting:
+            for path in file_paths:
+                self._unsynced[path] = self._unsynced.get(path, 0) + cq_unit.SIZE
+                self._has_new_names = True
 
     def read(self, queue: ConsumeQueue, queue_offset: int, count: int) -> tuple[int, int]:
         """Read units of one file into memory; see ``ConsumeQueue.units_at``."""
@@ -612,9 +683,10 @@ class ConsumeQueues:
         descriptor = self._descriptors.pop(path, None)
         if descriptor is not None:
             os.close(descriptor)
-        self._unsynced.pop(path, None)
         self._disk.unlink(path)
-        self._has_new_names = True  # one less: a deleted file that came back would count
+        with self._noting:
+            self._unsynced.pop(path, None)
+            self._has_new_names = True  # one less: a deleted file that came back would count
 
     def sync_names(self, queue: ConsumeQueue) -> None:
         """Make durable which files a queue has. Raises ``WriteFailed``."""
@@ -688,15 +760,14 @@ class ConsumeQueues:
         Raises:
             WriteFailed: The disk failed; it will be tried again.
         """
-        # Popped one by one: the writer may be adding.
-        due = {
-            path: self._unsynced.pop(path)
-            for path, size in list(self._unsynced.items())
-            if size >= least_bytes
-        }
-        if not due and (least_bytes or not self._has_new_names):
-            return
-        has_new_names, self._has_new_names = self._has_new_names, False
+        with self._noting:
+            due = {path: size for path, size in self._unsynced.items() if size >= least_bytes}
+            has_new_names = self._has_new_names
+            if not due and (least_bytes or not has_new_names):
+                return
+            for path in due:
+                del self._unsynced[path]
+            self._has_new_names = False
         try:
             if has_new_names or len(due) > _SYNC_ONE_BY_ONE_MAX:
                 self._disk.sync_filesystem(self.root)
@@ -704,18 +775,19 @@ class ConsumeQueues:
             for path in due:
                 self._sync_file(path)
         except BaseException:
-            for path, size in due.items():
-                self._unsynced[path] = self._unsynced.get(path, 0) + size
-            self._has_new_names |= has_new_names
+            with self._noting:
+                for path, size in due.items():
+                    self._unsynced[path] = self._unsynced.get(path, 0) + size
+                self._has_new_names |= has_new_names
             raise
 
     def _sync_file(self, path: str) -> None:
         try:
             descriptor = self._disk.open(path)
-        except WriteFailed:
-            if os.path.exists(path):  # noqa: PTH110
-                raise
-            return  # deleted meanwhile
+        except WriteFailed as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                return  # deleted meanwhile
+            raise
         try:
             self._disk.sync_file(descriptor, path)
         finally:

@@ -97,8 +97,6 @@ class Dispatcher:
         self._index = index
         self._tombstones = {} if tombstones is None else tombstones
         self._ahead: list[tuple[int, str]] = []  # tombstones that dispatch has not come to
-        self._light_queues_max = config.max_lmq_consume_queue_num
-        self._light_queues: set[str] = set()
         self._delays = hot_state.set_delays(config.delay_levels_ms)
         self._block[state.HAS_LIGHT_QUEUES] = config.enable_multi_dispatch
         self._is_extending = config.enable_consume_queue_ext

@@ -10,6 +10,7 @@ says nothing about them. The store then takes no more puts.
 """
 
 import logging
+import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -165,6 +166,7 @@ class Flusher:
         self.is_sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self.failure: WriteFailed | None = None
         """The sync or commit that failed, after which nothing is known to be durable."""
+        self._handing_over = threading.Lock()  # of `_written_out`
         self._written_out: _WrittenOut | None = None
         self._committed_timestamp = 0
         self._committed_ms = self._flushed_ms = _NEVER_MS
@@ -236,7 +238,8 @@ class Flusher:
             WriteFailed: The disk failed, now or before. What it lost follows from the log, but only
                 recovery can tell.
         """
-        written, self._written_out = self._written_out, None
+        with self._handing_over:
+            written, self._written_out = self._written_out, None
         if written is None:
             return False
         if not written.least_bytes:
@@ -253,8 +256,10 @@ class Flusher:
         return True
 
     def _sync_later(self, written: _WrittenOut) -> None:
-        if self._written_out is None or self._written_out.least_bytes >= written.least_bytes:
-            self._written_out = written
+        with self._handing_over:
+            waiting = self._written_out
+            if waiting is None or waiting.least_bytes >= written.least_bytes:
+                self._written_out = written
 
     # Steps ------------------------------------------------------------------------------------
 

@@ -20,7 +20,10 @@ from reput.format import (
     sys_flag as flags,
 )
 from reput.format.message import Host
+from reput.store.config import StoreConfig
 
+BACKWARD_MS_MAX = 10_000
+"""A clock that goes back less than this is waited for: store times only grow."""
 LOCAL_HOST = Host(b"\x7f\0\0\1", 0)
 
 _HEAD_V4 = struct.Struct(">iiiiiqqiq4siq4siiqi")
@@ -140,7 +143,7 @@ def encode(message: IncomingMessage, topic: bytes) -> bytes:
         return b"".join(
             (
                 _HEAD_V4.pack(
-                    91 + len(body) + len(topic) + len(properties),
+                    record.FIXED_BYTES_V1 + len(body) + len(topic) + len(properties),
                     record.MAGIC_V1,
                     0,
                     message.queue_id,
@@ -280,12 +283,19 @@ def refuse_names(topics: Iterable[str]) -> None:
             )
 
 
-def refuse_lengths(message: IncomingMessage, topic: bytes, topic_bytes_max: int) -> None:
+def refuse_lengths(message: IncomingMessage, topic: bytes, config: StoreConfig) -> None:
     """Check topic and properties, in the broker's order.
+
+    Retry topics may be longer than others: a group's name is in them.
 
     Raises:
         Refused: One of them is too long, or empty.
     """
+    topic_bytes_max = config.max_topic_length
+    if message.topic.startswith(names.RETRY_PREFIX):
+        topic_bytes_max = max(topic_bytes_max, names.LONG_TOPIC_LENGTH_MAX)
+    if not config.auto_message_version_on_topic_len:
+        topic_bytes_max = min(topic_bytes_max, record.TOPIC_BYTES_MAX_V1)
     if not topic or len(topic) > topic_bytes_max:
         raise Refused(
             PutStatus.MESSAGE_ILLEGAL,

@@ -41,6 +41,21 @@ class _File:
     file: MappedFile
     header: index_entry.Header
     """Of a file that is full; the current one's is in the state block."""
+    _view: memoryview | None = None
+
+    def view(self) -> memoryview:
+        """Return the file's bytes, which stay mapped until ``let_go``."""
+        if self._view is None:
+            is_held = self.file.hold()
+            assert is_held, f"{self.file.path} is closed"
+            self._view = hot.view_at(self.file.address, self.file.size)
+        return self._view
+
+    def let_go(self) -> None:
+        """Use the file's bytes no more."""
+        if self._view is not None:
+            self._view = None
+            self.file.release()
 
 
 class IndexFiles:
@@ -319,6 +334,7 @@ class IndexFiles:
         if kept == len(self._files):
             return
         while len(self._files) > kept:
+            self._files[-1].let_go()
             self._files.pop().file.destroy(now_ms=0)
         self._disk.sync_folder(self._folder)
         block = self._block
@@ -344,9 +360,9 @@ class IndexFiles:
     def entries_of_last_record(self) -> int:
         """Count the entries of the record that was indexed last."""
         count = 0
-        for file, header in self._newest_first():
+        for one, header in self._newest_first():
             for number in range(header.next_entry - 1, 0, -1):
-                if self._entry(file, number).physical_offset != self.end_physical_offset:
+                if self._entry(one.file, number).physical_offset != self.end_physical_offset:
                     return count
                 count += 1
         return count
@@ -362,44 +378,41 @@ class IndexFiles:
         """
         key_hash = index_entry.key_hash(index_key)
         last = -1
-        for file, header in self._newest_first():
+        for one, header in self._newest_first():
             is_before = header.end_timestamp < begin_ms - SLACK_MS
             if header.entry_count == 0 or header.begin_timestamp > end_ms + SLACK_MS or is_before:
                 continue
-            for physical_offset in self._chain(file, header, key_hash, begin_ms, end_ms):
+            for physical_offset in self._chain(one, header, key_hash, begin_ms, end_ms):
                 if physical_offset != last:
                     yield physical_offset
                 last = physical_offset
 
-    def _newest_first(self) -> Iterator[tuple[MappedFile, index_entry.Header]]:
+    def _newest_first(self) -> Iterator[tuple[_File, index_entry.Header]]:
         for i in range(len(self._files) - 1, -1, -1):
             one = self._files[i]
-            yield one.file, self._header() if i == len(self._files) - 1 else one.header
+            yield one, self._header() if i == len(self._files) - 1 else one.header
 
     def _chain(
         self,
-        file: MappedFile,
+        one: _File,
         header: index_entry.Header,
         key_hash: int,
         begin_ms: int,
         end_ms: int,
     ) -> Iterator[int]:
-        if not file.hold():
-            return
-        try:
-            slot = file.address + index_entry.slot_position(key_hash % self._slot_count)
-            number = int.from_bytes(hot.bytes_at(slot, index_entry.SLOT.size), signed=True)
-            newer = header.next_entry
-            while 0 < number < newer:
-                at = file.address + index_entry.entry_position(number, self._slot_count)
-                entry = index_entry.unpack_entry(hot.bytes_at(at, index_entry.ENTRY.size), 0)
-                about_ms = header.begin_timestamp + 1000 * entry.seconds
-                is_in_time = begin_ms - SLACK_MS < about_ms <= end_ms or number == 1
-                if entry.key_hash == key_hash and is_in_time:
-                    yield entry.physical_offset
-                newer, number = number, entry.previous
-        finally:
-            file.release()
+        slot = index_entry.slot_position(key_hash % self._slot_count)
+        (number,) = index_entry.SLOT.unpack_from(one.view(), slot)
+        newer = header.next_entry
+        while 0 < number < newer:
+            at = index_entry.entry_position(number, self._slot_count)
+            entry_hash, physical_offset, seconds, previous = index_entry.ENTRY.unpack_from(
+                one.view(), at
+            )
+            if entry_hash == key_hash:
+                about_ms = header.begin_timestamp + 1000 * seconds
+                if begin_ms - SLACK_MS < about_ms <= end_ms or number == 1:
+                    yield physical_offset
+            newer, number = number, previous
 
     # Durability and expiry --------------------------------------------------------------------
 
@@ -408,17 +421,13 @@ class IndexFiles:
 
         May run in a worker thread.
         """
-        timestamp = self.timestamp_of_full
+        timestamp = self.timestamp_of_full  # first: its file is on the list by then, or synced
         while self._full_unsynced:
             self._full_unsynced[0].flush()
             self._full_unsynced.pop(0)
-        if self._files:
-            last = self._files[-1].file
-            # Entries land anywhere in the slots: that more was put says nothing of the old bytes.
-            last.written = index_entry.entry_position(
-                max(self._block[state.INDEX_NEXT], 1), self._slot_count
-            )
-            last.flush()
+        # Not flushed: it may be the next one by now, and the header follows its entries.
+        for one in self._files[-1:]:
+            one.file.sync()
         return timestamp
 
     def delete_before(self, log_min: int) -> int:
@@ -429,6 +438,7 @@ class IndexFiles:
         """
         deleted = 0
         while len(self._files) > 1 and self._files[0].header.end_physical_offset < log_min:
+            self._files[0].let_go()
             self._files[0].file.destroy(now_ms=0)
             self._files.pop(0)
             deleted += 1
@@ -440,6 +450,7 @@ class IndexFiles:
         """Unmap all files."""
         self._block[state.INDEX_ADDRESS] = 0
         for one in self._files:
+            one.let_go()
             one.file.close()
         self._files.clear()
 

@@ -21,7 +21,7 @@ from reput.errors import NotInStore, StoreUnavailable, WriteFailed
 from reput.store import memory
 from reput.store.disk import Disk
 
-log = logging.getLogger("reput.store")
+_log = logging.getLogger(__name__)
 
 RESERVE_BYTES = 16 * 1024 * 1024
 """Room is taken in steps of this size: a small disk is not eaten by one empty file."""
@@ -78,6 +78,7 @@ class MappedFile:
         self._is_taken_away = False
         self._deleted_ms: int | None = None
         self._room = threading.Lock()  # of `reserved`
+        self._syncs = threading.Lock()  # of `flushed` and `_failure`
         self._commits = threading.Lock()  # of `_buffer` and `_committed`
         self._buffer: WriteBuffer | None = None
         self._descriptor: _Descriptor | None = None  # while the file is written to
@@ -199,7 +200,7 @@ class MappedFile:
             try:
                 memory.lock(self.address, self.size)
             except OSError as error:
-                log.warning(
+                _log.warning(
                     "%s is not locked in memory: %s; raise the memlock limit (ulimit -l)",
                     self.path,
                     error.strerror,
@@ -315,17 +316,23 @@ class MappedFile:
             WriteFailed: The disk fails. This file then fails at every flush, as a sync that
                 succeeds after one that failed says nothing about the bytes of the first.
         """
-        target = self.committed
-        if target > self.flushed and self.hold():
-            try:
-                self._sync(self._writable())
-                with self._lock:  # two may flush, and the later may have begun earlier
-                    self.flushed = max(self.flushed, target)
-            finally:
-                self.release()
-            if self.flushed == self.size:
-                self._descriptor = None  # closes when the last thread that uses it is done
-        return self.flushed
+        # One at a time: the system tells of bytes it lost once, and all must know.
+        with self._syncs:
+            target = self.committed
+            if target > self.flushed and self._sync_held():
+                self.flushed = target
+                if target == self.size:
+                    self._descriptor = None  # closes when the last thread that uses it is done
+            return self.flushed
+
+    def sync(self) -> None:
+        """Make durable all bytes that there are, where ``flush`` cannot tell what has changed.
+
+        Raises:
+            WriteFailed: As ``flush``.
+        """
+        with self._syncs:
+            self._sync_held()
 
     # --- life -----------------------------------------------------------------
 
@@ -422,8 +429,8 @@ class MappedFile:
         if buffer is None:
             return  # another thread was at the end first
         if start < stop:
-            number = self._writable().number
-            self._disk.write(number, self.path, start, buffer.view[start:stop])
+            descriptor = self._writable()  # kept: another thread may drop it
+            self._disk.write(descriptor.number, self.path, start, buffer.view[start:stop])
             self._committed = stop
             _clear(buffer, start, stop)
         if stop == self.size:
@@ -431,7 +438,7 @@ class MappedFile:
 
     def _take_away(self, mapped: memory.FileMap) -> None:
         if not self._is_taken_away:
-            log.warning(
+            _log.warning(
                 "%s was deleted, but is still held by %d readers; its room is given back now, and "
                 "what they read from it does not count",
                 self.path,
@@ -449,6 +456,17 @@ class MappedFile:
 
     def _writable(self) -> "_Descriptor":
         return self._descriptor or _Descriptor(self._disk.open(self.path))
+
+    def _sync_held(self) -> bool:
+        """Sync it unless it is closed, deleted or only read; return whether it was synced."""
+        descriptor = self._descriptor  # before the hold: it is still there then, or not needed
+        if descriptor is None or not self.hold():
+            return False
+        try:
+            self._sync(descriptor)
+        finally:
+            self.release()
+        return True
 
     def _sync(self, descriptor: "_Descriptor") -> None:
         if self._failure is not None:

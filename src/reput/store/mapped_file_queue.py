@@ -1,7 +1,6 @@
 """The run of equal files behind one physical offset, in one folder or over several."""
 
 import bisect
-import itertools
 import logging
 import os
 import threading
@@ -14,11 +13,15 @@ from reput.store import paths
 from reput.store.disk import Disk
 from reput.store.mapped_file import FORCED_AFTER_MS, MappedFile, WriteBuffer
 
-log = logging.getLogger("reput.store")
+_log = logging.getLogger(__name__)
 
 
 class BufferPool(Protocol):
     """Where files get buffers."""
+
+    @property
+    def available(self) -> int:
+        """How many buffers can be borrowed now."""
 
     def borrow(self) -> WriteBuffer | None:
         """Return a buffer, None if there is no more."""
@@ -85,7 +88,7 @@ class MappedFileQueue:
         )
         if found and Path(found[-1][1]).stat().st_size == 0:
             _, path = found.pop()
-            log.warning("%s is empty and is deleted: the store stopped while making it", path)
+            _log.warning("%s is empty and is deleted: the store stopped while making it", path)
             self._disk.unlink(path)
         files: list[MappedFile] = []
         for start, path in found:
@@ -134,11 +137,6 @@ class MappedFileQueue:
         is_inside = index >= 0 and files[index].start <= physical_offset < files[index].end
         return files[index] if is_inside else None
 
-    def gaps(self) -> list[tuple[int, int]]:
-        """Return ranges (from, to) of physical offsets between the files that no file holds."""
-        pairs = itertools.pairwise(self.files)
-        return [(one.end, other.start) for one, other in pairs if one.end < other.start]
-
     # --- growing --------------------------------------------------------------
 
     def roll(self, start: int = 0) -> MappedFile:
@@ -167,13 +165,15 @@ class MappedFileQueue:
     def prepare_next(self) -> None:
         """Make the file behind the last one, with room and pages for the first step.
 
-        Meant for a worker thread; ``roll`` waits for it. Nothing if it is made, or there is none.
+        Meant for a worker thread; ``roll`` waits for it. Nothing if it is made, if there is no last
+        one, or where the pool has no buffer for it.
 
         Raises:
             WriteFailed: No folder can take a file; also ``DiskFull``.
         """
         with self._making:
-            if self._prepared is None and self.files:
+            has_buffer = self._pool is None or self._pool.available
+            if self._prepared is None and self.files and has_buffer:
                 self._prepared = self._make(self.files[-1].end, is_touched=True)
 
     def drop_prepared(self) -> None:
@@ -294,7 +294,7 @@ class MappedFileQueue:
             try:
                 return self._make_in(folder, start, is_touched=is_touched)
             except WriteFailed as error:
-                log.warning("no new file in %s: %s", folder, error)
+                _log.warning("no new file in %s: %s", folder, error)
                 # That there is no room is what the caller can do something about.
                 failure = failure if isinstance(failure, DiskFull) else error
         raise failure
@@ -347,5 +347,5 @@ def _named_files(folder: str) -> list[tuple[int, str]]:
     except OSError as error:
         raise StoreUnavailable(f"{folder} cannot be read: {error.strerror}") from error
     if others:
-        log.warning("%s holds what is no log file, left alone: %s", folder, sorted(others)[:10])
+        _log.warning("%s holds what is no log file, left alone: %s", folder, sorted(others)[:10])
     return found

@@ -36,8 +36,6 @@ from reput.store.getting import GetResult, GetStatus, MessageFilter, QueryResult
 from reput.store.incoming import IncomingMessage, PutResult, PutStatus, Refused
 from reput.store.reader import END_OF_TIME_MS, Boundary
 
-_BACKWARD_MS_MAX = 10_000
-
 
 class _Unit(NamedTuple):
     """Where a message of a queue is, and its tags code."""
@@ -172,10 +170,7 @@ class MemoryStore:
         config = self.config
         incoming.refuse_names([message.topic])
         topic = java.encode_utf8(message.topic)
-        longest = config.max_topic_length
-        if message.topic.startswith(names.RETRY_PREFIX):
-            longest = max(longest, names.LONG_TOPIC_LENGTH_MAX)
-        incoming.refuse_lengths(message, topic, longest)
+        incoming.refuse_lengths(message, topic, config)
         if len(message.body) > config.max_message_size:
             raise Refused(PutStatus.MESSAGE_ILLEGAL, f"body has {len(message.body)} bytes")
         if message.queue_id < 0:
@@ -218,7 +213,7 @@ class MemoryStore:
 
     def _store_time(self, now_ms: int | None) -> int:
         now_ms = self._clock.now_ms() if now_ms is None else now_ms
-        is_little_back = 0 < self._last_ms - now_ms <= _BACKWARD_MS_MAX
+        is_little_back = 0 < self._last_ms - now_ms <= incoming.BACKWARD_MS_MAX
         return self._last_ms if is_little_back else now_ms
 
     def _store(self, message: IncomingMessage) -> StoredMessage:

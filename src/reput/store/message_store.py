@@ -15,6 +15,7 @@ import contextlib
 import dataclasses
 import logging
 import os
+import threading
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Self
 
@@ -38,8 +39,9 @@ from reput.store.incoming import IncomingMessage, PutResult, PutStatus
 from reput.store.index_file import IndexFiles
 from reput.store.putting import Putter
 from reput.store.reader import END_OF_TIME_MS, Boundary, refuse_rocksdb
-from reput.store.recovery import Progress, QueueSummary, Recovery, RecoveryReport
+from reput.store.recovery import Progress, Recovery, RecoveryReport
 from reput.store.retention import Retention
+from reput.store.summary import Summary
 from reput.store.tombstones import Tombstones
 
 if TYPE_CHECKING:
@@ -51,7 +53,8 @@ _log = logging.getLogger(__name__)
 class MessageStore:
     """A store folder that is open for writing; open with ``MessageStore.open``.
 
-    May be used by one thread at a time. ``sync`` may run in another one meanwhile.
+    May be used by one thread at a time. ``sync`` or ``step_disk`` may run in another one meanwhile,
+    also while the store is closed; they do nothing from then on.
     """
 
     def __init__(self, config: StoreConfig, clock: Clock, disk: Disk, lock: FolderLock) -> None:
@@ -100,6 +103,7 @@ class MessageStore:
         self.recovery: RecoveryReport
         """What opening it found and did."""
         self._is_open = False
+        self._disk_half = threading.Lock()  # held by what works at the disk, and by the end
 
     # Opening and closing ----------------------------------------------------------------------
 
@@ -220,6 +224,10 @@ class MessageStore:
         Raises:
             WriteFailed: The disk failed. The folder is let go nevertheless, as after a crash.
         """
+        with self._disk_half:
+            self._close()
+
+    def _close(self) -> None:
         if not self._is_open:
             return
         self._is_open = False
@@ -233,9 +241,9 @@ class MessageStore:
             self.dispatcher.notify()
             self.flusher.flush_all()
             self.log.files.drop_prepared()
-            QueueSummary.of(self.log.written_offset, self.queues, self.index).save(
-                self.root, self._disk
-            )
+            log = self.log
+            summary = Summary.of(log.min_offset, log.written_offset, self.queues, self.index)
+            summary.save(self.root, self._disk)
             self._disk.unlink(f"{self.root}/{paths.ABORT}")
             self._disk.sync_folder(self.root)
         finally:
@@ -243,10 +251,11 @@ class MessageStore:
 
     def abandon(self) -> None:
         """Let the folder go as it is, as a crash would: nothing more is written or flushed."""
-        if self._is_open:
-            self._is_open = False
-            self._putter.refusal = self._refusal()
-            self._let_go()
+        with self._disk_half:
+            if self._is_open:
+                self._is_open = False
+                self._putter.refusal = self._refusal()
+                self._let_go()
 
     def _let_go(self) -> None:
         self.log.close()
@@ -401,8 +410,11 @@ class MessageStore:
         Raises:
             WriteFailed: As ``step``.
         """
-        did = self.flusher.step_disk(self._clock.monotonic_ms())
-        return self.log.step_ahead() or did
+        with self._disk_half:
+            if not self._is_open:
+                return False
+            did = self.flusher.step_disk(self._clock.monotonic_ms())
+            return self.log.step_ahead() or did
 
     def step_memory(self, now_ms: int | None = None) -> bool:
         """Do the half of ``step`` that only the thread may do which puts.

@@ -30,8 +30,6 @@ from reput.store.incoming import IncomingMessage, PutResult, PutStatus, Refused
 
 _PLACES_AT_FIRST = 256
 _TOPICS_REMEMBERED_MAX = 100_000
-_BACKWARD_MS_MAX = 10_000
-"""A clock that goes back less than this is waited for: store times only grow."""
 _PUT_OK = PutStatus.PUT_OK
 _LIGHT = props.INNER_MULTI_DISPATCH.encode()
 _DELAY = props.DELAY.encode()
@@ -71,6 +69,8 @@ class Putter:
         self._block[state.HAS_RECORD_CRC] = config.enabled_append_prop_crc
         self._has_light_queues = config.enable_multi_dispatch
         self._body_bytes_max = config.max_message_size
+        # Longer ones may be allowed; that is looked at if there is one.
+        self._topic_bytes_max = min(config.max_topic_length, record.TOPIC_BYTES_MAX_V1)
         self._record_bytes_max = config.record_bytes_max
         self._make_places(_PLACES_AT_FIRST)
         self._topics: dict[str, bytes] = {}
@@ -266,11 +266,8 @@ class Putter:
                 self._topics.clear()
             self._topics[message.topic] = topic
         properties = message.property_bytes
-        if not topic or len(topic) > 127 or len(properties) > props.LENGTH_MAX:
-            longest = config.max_topic_length
-            if message.topic.startswith(names.RETRY_PREFIX):
-                longest = max(longest, names.LONG_TOPIC_LENGTH_MAX)
-            incoming.refuse_lengths(message, topic, longest)
+        if not topic or len(topic) > self._topic_bytes_max or len(properties) > props.LENGTH_MAX:
+            incoming.refuse_lengths(message, topic, config)
         if len(message.body) > self._body_bytes_max:
             raise Refused(
                 PutStatus.MESSAGE_ILLEGAL,
@@ -312,7 +309,7 @@ class Putter:
         last = self._block[state.LOG_TIMESTAMP]
         if now_ms >= last:
             return now_ms
-        if last - now_ms <= _BACKWARD_MS_MAX:
+        if last - now_ms <= incoming.BACKWARD_MS_MAX:
             return last
         _log.warning("the clock went back by %d ms", last - now_ms)
         return now_ms

@@ -18,7 +18,6 @@ Recovery may crash too. ``abort`` is there before anything is changed, and the c
 durably, before queues have less.
 """
 
-import json
 import logging
 import os
 from collections.abc import Callable
@@ -27,7 +26,6 @@ from dataclasses import dataclass, field
 from reput.errors import CorruptRecord, StoreUnavailable
 from reput.format.checkpoint_page import Checkpoint
 from reput.format.kernels import state
-from reput.store import paths
 from reput.store.checkpoint import CheckpointFile
 from reput.store.commit_log import CommitLog
 from reput.store.commit_log_view import Damage
@@ -38,6 +36,7 @@ from reput.store.files import Folder
 from reput.store.hot_state import HotState
 from reput.store.index_file import IndexFiles
 from reput.store.reader import Condition, LogTail, StoreReader
+from reput.store.summary import Summary
 from reput.store.tombstones import Tombstones
 from reput.store.torn_records import find_torn_records
 
@@ -98,6 +97,8 @@ class Recovery:
         self._reader = StoreReader(folder, holds_lock=True)
         self._tail: LogTail
         self._was_clean: bool
+        self._summary: Summary | None
+        """What the last clean stop noted, if nobody was here since."""
 
     def load(self) -> None:
         """Find the files and the end of the log; nothing is changed that matters.
@@ -109,16 +110,20 @@ class Recovery:
         self._commit_log.load()
         # A queue of full files is loaded first: the end of the log is also where queues say it is.
         log_min = self._commit_log.min_offset
-        self._queues.load(log_min)
+        self._was_clean = self._reader.state.condition is Condition.CLEAN
+        summary = self._summary = Summary.load(self._root) if self._was_clean else None
+        is_same_log = summary is not None and summary.log_start == log_min
+        self._queues.load(log_min, summary.ends if summary and is_same_log else None)
         self._index.load()
         if not any(queue.has_rest for queue in self._queues):
             self._reader.know_last_units(self._queues.last_units)
         self._checkpoint.load()
-        self._was_clean = self._reader.state.condition is Condition.CLEAN
         try:
             self._tail = self._reader.tail
         except CorruptRecord as error:
             raise StoreUnavailable(f"{self._root}: {error}") from error
+        if summary is not None and summary.log_end != self._tail.end_offset:
+            self._summary = None  # somebody was here since
 
     def run(self, now_ms: int, progress: Progress) -> RecoveryReport:
         """Bring log, queues and index into agreement, once they are loaded and ``abort`` is there.
@@ -196,7 +201,7 @@ class Recovery:
         if not self._block[state.INDEX_IS_ON]:
             return end
         self._index.drop_unproven(None if self._was_clean else saved.index_timestamp, end)
-        summary = self._summary(end)
+        summary = self._summary
         missing = sorted(set(summary.index_names) - set(self._index.names)) if summary else []
         if missing:
             _log.warning("index file %s is gone; it is made anew", missing[0])
@@ -204,11 +209,6 @@ class Recovery:
         if self._index.timestamp_of_full < saved.index_timestamp:
             self._checkpoint.advance(index_timestamp=self._index.timestamp_of_full)
         return self._index.end_physical_offset
-
-    def _summary(self, end: int) -> "QueueSummary | None":
-        """Return what the last clean stop noted, if nobody was here since."""
-        summary = QueueSummary.load(self._root) if self._was_clean else None
-        return summary if summary is not None and summary.end_offset == end else None
 
     # Queues -----------------------------------------------------------------------------------
 
@@ -244,14 +244,12 @@ class Recovery:
 
     def _lacks_queues(self, end: int) -> bool:
         """Mark queues that are gone or short, by what the last clean stop noted; are there any?"""
-        summary = self._summary(end)
         for broken in self._queues.broken:
             _log.warning("%s had %d bytes; its queue is made anew", broken.path, broken.size)
-        if summary is not None:
-            for topic, queue_id, max_offset in summary.queues():
-                queue = self._queues.find(topic, queue_id)
-                if queue is None or queue.max_offset < max_offset:
-                    self._queues.make(topic, queue_id).is_damaged = True
+        for (topic, queue_id), known in self._summary.ends.items() if self._summary else ():
+            queue = self._queues.find(topic, queue_id)
+            if queue is None or queue.max_offset < known.max_offset:
+                self._queues.make(topic, queue_id).is_damaged = True
         for queue in self._queues:
             # After a crash that is what was not synced; else units before it were lost.
             queue.is_damaged |= queue.has_rest and self._was_clean
@@ -332,7 +330,7 @@ class Recovery:
         if last is not None:
             self._block[state.LAST_PHYSICAL_OFFSET], self._block[state.LAST_STORE_TIMESTAMP] = last
             self._block[state.LOG_TIMESTAMP] = last[1]
-        QueueSummary.forget(self._root, self._disk)
+        Summary.forget(self._root, self._disk)
 
     def _last_record(self, end: int) -> tuple[int, int] | None:
         """Return (physical offset, store time) of the last record that is queued."""
@@ -345,72 +343,3 @@ class Recovery:
             return None
         timestamp = self._commit_log.store_timestamp_at(unit.physical_offset)
         return (unit.physical_offset, timestamp) if timestamp is not None else None
-
-
-class QueueSummary:
-    """What followed from the log at a clean stop: so that what went away since is noticed.
-
-    A file of our own, deleted when the store is opened. It counts only if the log still ends where
-    it says: another broker may have been here.
-    """
-
-    def __init__(
-        self, end_offset: int, offsets: dict[str, dict[str, int]], index_names: list[str]
-    ) -> None:
-        self.end_offset = end_offset
-        self._offsets = offsets
-        self.index_names = index_names
-
-    @classmethod
-    def of(cls, end_offset: int, queues: ConsumeQueues, index: IndexFiles) -> "QueueSummary":
-        """Return the summary of queues that have units, and of index files."""
-        offsets: dict[str, dict[str, int]] = {}
-        for queue in queues:
-            if queue.max_offset:
-                offsets.setdefault(queue.topic, {})[str(queue.queue_id)] = queue.max_offset
-        return cls(end_offset, offsets, index.names)
-
-    @classmethod
-    def load(cls, root: str) -> "QueueSummary | None":
-        """Return the summary, None if there is none that can be read."""
-        try:
-            with open(f"{root}/{paths.QUEUE_SUMMARY}", encoding="ascii") as file:  # noqa: PTH123
-                found = json.load(file)
-            return cls(
-                int(found["endOffset"]), dict(found["maxOffsets"]), list(found["indexFiles"])
-            )
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-
-    @staticmethod
-    def forget(root: str, disk: Disk) -> None:
-        """Delete the summary: from now on it would be wrong."""
-        path = f"{root}/{paths.QUEUE_SUMMARY}"
-        if os.path.exists(path):  # noqa: PTH110
-            disk.unlink(path)
-            disk.sync_folder(root)
-
-    def queues(self) -> list[tuple[str, int, int]]:
-        """Return (topic, queue id, maximum offset) of each queue."""
-        return [
-            (topic, int(queue_id), int(max_offset))
-            for topic, ids in self._offsets.items()
-            for queue_id, max_offset in ids.items()
-        ]
-
-    def save(self, root: str, disk: Disk) -> None:
-        """Write the summary, durably. Raises ``WriteFailed``."""
-        fields = {
-            "endOffset": self.end_offset,
-            "maxOffsets": self._offsets,
-            "indexFiles": self.index_names,
-        }
-        text = json.dumps(fields)
-        path = f"{root}/{paths.QUEUE_SUMMARY}"
-        disk.unlink(path)
-        descriptor = disk.create(path, len(text))
-        try:
-            disk.write(descriptor, path, 0, text.encode("ascii"))
-            disk.sync_file(descriptor, path)
-        finally:
-            os.close(descriptor)

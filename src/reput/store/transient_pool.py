@@ -10,7 +10,7 @@ import threading
 
 from reput.store import memory
 
-log = logging.getLogger("reput.store")
+_log = logging.getLogger(__name__)
 
 
 class TransientPool:
@@ -48,7 +48,7 @@ class TransientPool:
             try:
                 memory.lock(buffer.address, buffer.size)
             except OSError as error:
-                log.warning(
+                _log.warning(
                     "a pool buffer of %d bytes is not locked in memory and may be swapped out: "
                     "%s; raise the memlock limit (ulimit -l)",
                     buffer.size,

@@ -78,7 +78,7 @@ def test_an_impossible_offset_in_a_light_queue(stores: Stores) -> None:
         {props.INNER_MULTI_DISPATCH: "%LMQ%a", props.INNER_MULTI_QUEUE_OFFSET: "9" * 18}
     )
     stores.allow(*Kind)
-    settings = {"enable_lmq": True, "enable_multi_dispatch": True}
+    settings = {"enable_multi_dispatch": True}
     store = stores.open(**settings)
     honest = props.encode({props.INNER_MULTI_DISPATCH: "%LMQ%a"})
     assert store.put(IncomingMessage("Topic", b"1", 0, honest)).status.is_stored

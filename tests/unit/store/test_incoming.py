@@ -1,12 +1,14 @@
 """Messages on their way in: their records, their stand-ins, what is refused."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 
 from reput.format import message as record, names, properties as props, sys_flag as flags
 from reput.format.message import Host
 from reput.store import incoming
+from reput.store.config import StoreConfig
 from reput.store.incoming import IncomingMessage, PutResult, PutStatus, Refused
 
 V4, V6 = Host(bytes([192, 0, 2, 7]), 10911), Host(bytes(15) + b"\1", 65535)
@@ -129,14 +131,32 @@ def test_what_a_batch_cannot_be(fields: dict[str, object], reason: str) -> None:
 )
 def test_d20_properties_that_are_too_long(text: str, status: PutStatus) -> None:
     with pytest.raises(Refused, match="allowed: 32767") as refused:
-        incoming.refuse_lengths(message(property_bytes=text.encode()), b"TopicA", 127)
+        incoming.refuse_lengths(message(property_bytes=text.encode()), b"TopicA", StoreConfig())
     assert refused.value.status is status
 
 
 @pytest.mark.parametrize("topic", [b"", b"t" * 128])
 def test_topics_that_are_too_long_or_empty(topic: bytes) -> None:
     with pytest.raises(Refused, match=f"topic has {len(topic)} bytes; allowed: 1 to 127"):
-        incoming.refuse_lengths(message(), topic, 127)
+        incoming.refuse_lengths(message(), topic, StoreConfig())
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "longest"),
+    [
+        ("t", {"max_topic_length": 40}, 40),
+        ("t", {"max_topic_length": 200}, 200),
+        ("t", {"max_topic_length": 200, "auto_message_version_on_topic_len": False}, 127),
+        ("%RETRY%g", {}, 255),
+        ("%RETRY%g", {"auto_message_version_on_topic_len": False}, 127),
+    ],
+)
+def test_how_long_a_topic_may_be(name: str, settings: dict[str, Any], longest: int) -> None:
+    config = StoreConfig(**settings)
+    one = dataclasses.replace(message(), topic=name)
+    incoming.refuse_lengths(one, b"t" * longest, config)
+    with pytest.raises(Refused, match=f"allowed: 1 to {longest}"):
+        incoming.refuse_lengths(one, b"t" * (longest + 1), config)
 
 
 def test_offset_ids_are_javas() -> None:

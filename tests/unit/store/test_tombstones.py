@@ -135,7 +135,7 @@ def test_d18_what_was_put_and_not_dispatched_is_deleted_too(stores: Stores) -> N
 
 @ENDS
 def test_d18_light_queues_stay_deleted(stores: Stores, end: End) -> None:
-    settings: dict[str, Any] = {"enable_lmq": True, "enable_multi_dispatch": True}
+    settings: dict[str, Any] = {"enable_multi_dispatch": True}
     store = stores.open(**settings)
     light = f"{names.LMQ_PREFIX}one"
     for _ in range(5):
@@ -255,7 +255,7 @@ def test_a_broken_file_is_reported_and_stops_nothing(
 
 
 def test_clean_topics_deletes_what_the_table_does_not_know(stores: Stores) -> None:
-    store = stores.open(enable_lmq=True, enable_multi_dispatch=True)
+    store = stores.open(enable_multi_dispatch=True)
     put(store, "Kept", b"1", INNER_MULTI_DISPATCH=f"{names.LMQ_PREFIX}one")
     put(store, "Unknown", b"2")
     put(store, "Unknown", b"3", 1)
@@ -266,7 +266,7 @@ def test_clean_topics_deletes_what_the_table_does_not_know(stores: Stores) -> No
     left = {"Kept", names.SCHEDULE_TOPIC, names.OP_HALF_TOPIC, f"{names.LMQ_PREFIX}one"}
     assert set(store.queues.topics()) == left
     store.abandon()
-    store = stores.open(enable_lmq=True, enable_multi_dispatch=True)
+    store = stores.open(enable_multi_dispatch=True)
     assert set(store.queues.topics()) == left
 
 

@@ -21,7 +21,6 @@ from reput.format.kernels import state
 from reput.format.message import StoredMessage, Verdict
 
 _WORD = struct.Struct("=q")
-_LONG = struct.Struct(">q")
 _INT = struct.Struct(">i")
 
 
