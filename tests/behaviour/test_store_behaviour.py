@@ -629,6 +629,17 @@ def test_topics_may_be_limited_to_less_than_usual(open_subject: Open) -> None:
     assert status_of(subject, "t" * 11) is PutStatus.MESSAGE_ILLEGAL
 
 
+def test_a_prepared_message_takes_no_offset_of_a_light_queue(open_subject: Open) -> None:
+    subject = open_subject(enable_multi_dispatch=True)
+    light = {"INNER_MULTI_DISPATCH": "%LMQ%x"}
+    subject.put(properties=light, sys_flag=flags.TRANSACTION_PREPARED)
+    last = subject.put(properties=light)
+
+    assert subject.store.max_offset("%LMQ%x", 0) == 1
+    (found,) = subject.store.get("%LMQ%x", 0, 0).records
+    assert record.decode(found).physical_offset == last.physical_offset
+
+
 def test_light_queues_are_counted(open_subject: Open) -> None:
     subject = open_subject(enable_multi_dispatch=True, max_lmq_consume_queue_num=1)
     subject.put(properties={"INNER_MULTI_DISPATCH": "%LMQ%x"})

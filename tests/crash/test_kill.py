@@ -70,9 +70,11 @@ def run_and_kill(root: Path, seed: int, flush: str) -> list[list[str]]:
     told = b""
     stop: float | None = None
     life = random.Random(seed).random() * LIFE_S
+    poll = select.poll()
+    poll.register(child.stdout, select.POLLIN | select.POLLHUP)
     while stop is None or time.monotonic() < stop:
         left = 30 if stop is None else stop - time.monotonic()
-        if select.select([child.stdout], [], [], max(left, 0))[0]:
+        if poll.poll(max(left, 0) * 1000):
             data = os.read(child.stdout.fileno(), 1 << 16)
             assert data, "the child ended by itself"
             told += data

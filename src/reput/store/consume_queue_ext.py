@@ -34,6 +34,7 @@ class ConsumeQueueExt:
         self._end = 0
         self._pending = bytearray()
         self._pending_at = 0
+        self._unsynced: list[str] = []  # files that ended since the last ``write_out``
 
     @property
     def end(self) -> int:
@@ -64,7 +65,7 @@ class ConsumeQueueExt:
         left = self._file_size - self._end % self._file_size
         if len(data) > left - _END_BYTES:
             self._append(cq_unit.EXT_END.pack(cq_unit.EXT_END_MARK))
-            self.write_out()
+            self._unsynced = self.write_out()
             self._end += self._file_size - self._end % self._file_size
         address = cq_unit.ext_address(self._end)
         self._append(data)
@@ -77,13 +78,14 @@ class ConsumeQueueExt:
         self._end += len(data)
 
     def write_out(self) -> list[str]:
-        """Write what waits in memory; return the path of the file that must be synced, if any.
+        """Write what waits in memory; return the paths of the files that must be synced.
 
         Raises:
             DiskFull: There was no room; it can be tried again.
         """
         if not self._pending:
-            return []
+            written, self._unsynced = self._unsynced, []
+            return written
         file, position = divmod(self._pending_at, self._file_size)
         path = self._path(file * self._file_size)
         if not Path(path).exists():
@@ -96,7 +98,8 @@ class ConsumeQueueExt:
         finally:
             os.close(descriptor)
         self._pending.clear()
-        return [path]
+        written, self._unsynced = [*self._unsynced, path], []
+        return written
 
     def unit(self, address: int) -> cq_unit.ExtUnit:
         """Return the unit at an address.

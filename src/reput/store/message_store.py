@@ -103,7 +103,7 @@ class MessageStore:
         self.recovery: RecoveryReport
         """What opening it found and did."""
         self._is_open = False
-        self._disk_half = threading.Lock()  # held by what works at the disk, and by the end
+        self._disk_half = threading.RLock()  # held by what works at the disk, and by the end
 
     # Opening and closing ----------------------------------------------------------------------
 

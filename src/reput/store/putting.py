@@ -17,6 +17,7 @@ from reput.format import (
     message as record,
     names,
     properties as props,
+    sys_flag as flags,
 )
 from reput.format.kernels import hot, state
 from reput.format.message import Host
@@ -155,7 +156,9 @@ class Putter:
         stored, status, reason = self._append(data, 1, now_ms)
         if not stored:
             return PutResult(status, reason=reason)
-        for queue, queue_offset in zip(queues, offsets, strict=True):
+        # One that is prepared or rolled back goes to no queue, and takes no offset.
+        taken = zip(queues, offsets, strict=True) if flags.is_queued(message.sys_flag) else ()
+        for queue, queue_offset in taken:
             # Dispatch may come later: the next message must not get the same.
             row = queue.row
             row[state.QUEUE_NEXT_OFFSET] = max(row[state.QUEUE_NEXT_OFFSET], queue_offset + 1)

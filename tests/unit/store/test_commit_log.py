@@ -83,6 +83,14 @@ def test_the_next_file_is_made_ahead(store: MessageStore) -> None:
     assert not store.log.step_ahead()
 
 
+def test_no_file_is_made_ahead_without_a_buffer_of_the_pool(stores: Stores) -> None:
+    store = stores.open(transient_store_pool_enable=True, transient_store_pool_size=1)
+    put(store, 10)
+    store.log.step_ahead()
+    assert not store.log.files.has_prepared, "its bytes would survive a crash that takes older ones"
+    assert not store.log.step_ahead()
+
+
 def test_a_deleted_file_is_gone_for_readers(store: MessageStore) -> None:
     fill_up_to(store, 50)
     offset = put(store, 0)

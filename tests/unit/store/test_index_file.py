@@ -27,11 +27,11 @@ def index(tmp_path: Path) -> Iterator[IndexFiles]:
     made.close()
 
 
-def open_index(root: Path, slots: int = SLOTS) -> IndexFiles:
+def open_index(root: Path, slots: int = SLOTS, disk: Disk | None = None) -> IndexFiles:
     config = StoreConfig(
         store_path_root_dir=str(root), max_hash_slot_num=slots, max_index_num=ENTRIES
     )
-    made = IndexFiles(str(root), config, HotState(), Disk())
+    made = IndexFiles(str(root), config, HotState(), disk or Disk())
     made.load()
     return made
 
@@ -72,6 +72,25 @@ def test_a_record_may_begin_in_one_file_and_end_in_the_next(
     # As in Java: it begins with its first entry, though that one counts from the file before.
     assert second == index_entry.Header(NOW_MS + 1000, NOW_MS + 1000, 300, 300, 2, 3)
     assert [find(index, key) for key in "adg"] == [[0], [300], [300]]
+
+
+def test_a_full_file_is_synced_once_more_after_its_end(tmp_path: Path) -> None:
+    """Its header may have been written after its last entry was synced."""
+
+    class Counting(Disk):
+        def sync_file(self, descriptor: int, path: str) -> None:
+            synced.append(path)
+
+    synced: list[str] = []
+    index = open_index(tmp_path, disk=Counting())
+    put(index, 0, "a", "b", "c", "d", "e")
+    index.sync()
+    (first,) = (str(one) for one in (tmp_path / "index").iterdir())
+    put(index, 300, "f")
+    synced.clear()
+    assert index.sync() == NOW_MS
+    assert first in synced
+    index.close()
 
 
 def test_d12_files_made_within_one_millisecond_have_names_of_their_own(
