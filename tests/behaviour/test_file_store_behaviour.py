@@ -6,7 +6,7 @@ import pytest
 
 from reput.clock import ManualClock
 from reput.errors import DiskFull, WriteFailed
-from reput.format import java, names
+from reput.format import index_entry, java, names
 from reput.store import paths
 from reput.store.getting import GetStatus
 from reput.store.incoming import PutResult, PutStatus
@@ -252,3 +252,33 @@ def test_a_store_without_messages_is_nothing_worse(stores: Stores) -> None:
         store = stores.open()
         assert store.recovery.end_offset == 0
         store.close()
+
+
+def test_d13_only_slots_that_were_free_count_as_used(stores: Stores) -> None:
+    store = stores.open()
+    for _ in range(5):
+        assert store.put(message(keys="one")).status.is_stored
+    assert store.put(message(keys="two")).status.is_stored  # falls on another of the 50 slots
+    store.close()
+    (path,) = (stores.root() / paths.INDEX).iterdir()
+    header = index_entry.unpack_header(path.read_bytes())
+    assert (header.slots_used, header.entry_count) == (2, 6)
+
+
+def test_d7c_queues_cost_no_mapping_and_no_descriptor_each(stores: Stores) -> None:
+    def counts() -> tuple[int, int]:
+        maps = Path("/proc/self/maps").read_text().count("consumequeue")
+        return len(list(Path("/proc/self/fd").iterdir())), maps
+
+    store = stores.open()
+    store.put(message())
+    before, _ = counts()
+    for queue_id in range(500):
+        for _ in range(12):  # more than a queue file holds
+            assert store.put(message(queue_id=queue_id)).status.is_stored
+    store.flusher.write_out_queues()
+    descriptors, maps = counts()
+    assert maps == 0
+    assert descriptors < before + 200, "a cache of limited size, however many queues there are"
+    for queue_id in range(500):
+        assert store.get("TopicA", queue_id, 0).message_count == 12 + (queue_id == 0)

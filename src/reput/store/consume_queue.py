@@ -417,6 +417,8 @@ class ConsumeQueues:
         self.file_size = file_size
         self.tail_bytes = 0
         """Memory in tails."""
+        self.light_count = 0
+        """How many of them are light queues."""
         self._hot = hot_state
         self._disk = disk
         self._queues: dict[str, dict[int, ConsumeQueue]] = {}
@@ -466,6 +468,7 @@ class ConsumeQueues:
             if self._ext_file_size:
                 found.extension = self._extension(found)
             self._queues.setdefault(topic, {})[queue_id] = found
+            self.light_count += found.is_light
             self._by_address[address] = found
         return found
 
@@ -728,6 +731,7 @@ class ConsumeQueues:
             with contextlib.suppress(OSError):  # not empty: other queues, or somebody else's files
                 folder.rmdir()
         del self._by_address[queue.address]
+        self.light_count -= queue.is_light
         del self._queues[queue.topic][queue.queue_id]
         name = java.encode_utf8(queue.topic)
         self._hot.drop_queue(name, queue.queue_id, queue.address, queue.row)

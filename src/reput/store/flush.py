@@ -50,7 +50,6 @@ class PendingPut:
     """A put that is in the log and waits for the disk, or for a slave."""
 
     stored: PutResult
-    end_offset: int
     deadline_ms: int
     """When it waits no longer for the disk. Monotonic."""
     slave_deadline_ms: int
@@ -87,7 +86,6 @@ class GroupCommit:
         """Let a put wait."""
         pending = PendingPut(
             stored,
-            stored.end_offset,
             monotonic_ms + self._config.sync_flush_timeout,
             monotonic_ms + self._config.slave_timeout,
         )

@@ -138,7 +138,7 @@ class MemoryStore:
         """Store a message; there is nothing to wait for."""
         result = self.put(message, now_ms)
         now_ms = self._clock.monotonic_ms()
-        return PendingPut(result, result.end_offset, now_ms, now_ms, result)
+        return PendingPut(result, now_ms, now_ms, result)
 
     def is_page_cache_busy(self) -> bool:
         """No: there is none."""

@@ -333,7 +333,7 @@ class MessageStore:
         monotonic_ms = self._clock.monotonic_ms()
         if result.status is PutStatus.PUT_OK and self._waiting.is_needed and message.waits:
             return self._waiting.add(result, monotonic_ms)
-        return PendingPut(result, result.end_offset, monotonic_ms, monotonic_ms, result)
+        return PendingPut(result, monotonic_ms, monotonic_ms, result)
 
     def _finish_puts(self, results: list[PutResult]) -> list[PutResult]:
         """Make stored messages durable, and judge them as they are then: nobody waits here."""

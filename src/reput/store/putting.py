@@ -294,7 +294,7 @@ class Putter:
 
     def _refuse_more_light_queues(self) -> None:
         limit = self._config.max_lmq_consume_queue_num
-        count = sum(topic.startswith(names.LMQ_PREFIX) for topic in self._queues.topics())
+        count = self._queues.light_count
         if count >= limit:
             raise Refused(
                 PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED,
