@@ -11,7 +11,7 @@ What differs on purpose, each with its own test below:
     a string damages nothing (anchors D21).
 
     4.9 copies the properties of a batch into each of its messages. We do not, as 5.3.4 and later:
-    the unique key is among them, and all messages would get the same (5.x issue 9416).
+    the unique key is among them, and all messages would get the same (rmq#9416).
 """
 
 import dataclasses
