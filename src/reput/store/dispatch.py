@@ -102,6 +102,8 @@ class Dispatcher:
         self._is_extending = config.enable_consume_queue_ext
         self.filter_bits: FilterBits | None = None
         """What computes the filter bits of extension units, if any are wanted."""
+        self.batch_topics: frozenset[str] = frozenset()
+        """Topics of 5.x whose queues are of another kind, and must not get plain ones beside."""
         self.listeners: list[Listener] = []
         self._torn: deque[Damage] = deque()
         self._lacks_keys = False
@@ -280,6 +282,14 @@ class Dispatcher:
         one = record.decode(data, check_crc=False)
         return self._is_buried(one.topic, one)
 
+    def why_no_queue(self, topic: str, queue_id: int, sys_flag: int) -> str:
+        """Return why a message cannot be in a plain queue; empty if it can."""
+        if topic in self.batch_topics or sys_flag & flags.INNER_BATCH:
+            return f"topic {topic!r} has batch queues (queue.type=BatchCQ), which are not kept here"
+        if not names.is_folder_name(topic) or queue_id < 0:
+            return f"there is no queue {queue_id} of topic {topic!r}"  # a damaged record
+        return ""
+
     # What kernels stop for --------------------------------------------------------------------
 
     def provide(self, reason: int, data: bytes, now_ms: int) -> bool:
@@ -297,7 +307,7 @@ class Dispatcher:
             return True
         if reason in (state.STOP_TOPIC, state.STOP_QUEUE):
             one = record.decode(data, check_crc=False)
-            if not _may_have_queue(one):
+            if self.why_no_queue(one.topic, one.queue_id, one.sys_flag):
                 return False
             self._queues.make(one.topic, one.queue_id)
             return True
@@ -366,13 +376,9 @@ class Dispatcher:
     def _dispatch_slowly(self, data: bytes, now_ms: int) -> None:
         one = record.decode(data, check_crc=False)
         is_wanted = flags.is_queued(one.sys_flag) and not self._is_buried(one.topic, one)
-        if is_wanted and not _may_have_queue(one):
-            _log.error(
-                "the record at physical offset %d names queue %d of topic %r: it is in no queue",
-                one.physical_offset,
-                one.queue_id,
-                one.topic,
-            )
+        reason = self.why_no_queue(one.topic, one.queue_id, one.sys_flag)
+        if is_wanted and reason:
+            _log.error("the record at %d is in no queue: %s", one.physical_offset, reason)
         elif is_wanted:
             queue = self._queues.make(one.topic, one.queue_id)
             if one.queue_offset > queue.max_offset:
@@ -472,11 +478,6 @@ class Dispatcher:
                 filler = cq_unit.Unit(one.physical_offset, one.store_size, code)
                 while queue.max_offset <= queue_offset:
                     queue.append(filler)
-
-
-def _may_have_queue(one: StoredMessage) -> bool:
-    """Whether it can have a queue: if damaged, it may name none, or one outside the store."""
-    return names.is_folder_name(one.topic) and one.queue_id >= 0
 
 
 def light_queues_of(one: StoredMessage) -> list[tuple[str, int, int]]:

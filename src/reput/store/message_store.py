@@ -154,6 +154,7 @@ class MessageStore:
         return store
 
     def _start(self, progress: Progress) -> None:
+        self.dispatcher.batch_topics = frozenset(self._batch_topics())
         folder = open_folder(self.root, commit_log_folders=self.config.commit_log_folders)
         refuse_rocksdb(folder)
         recovery = Recovery(
@@ -179,6 +180,12 @@ class MessageStore:
             raise
         self._is_open = True
         self._putter.refusal = self._refusal()
+
+    def _batch_topics(self) -> list[str]:
+        try:
+            return os.listdir(f"{self.root}/{paths.BATCH_CONSUME_QUEUE}")  # noqa: PTH208 - names
+        except FileNotFoundError:
+            return []
 
     def _set_limits(self) -> None:
         config, block = self.config, self._block

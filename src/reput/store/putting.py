@@ -347,6 +347,8 @@ class Putter:
                 block[state.PLACES] = self._places_address + state.PLACE_BYTES * stored
                 stored += self._provide(block[state.STOP], data, stored, now_ms)
                 block[state.PLACES] = self._places_address + state.PLACE_BYTES * stored
+        except Refused as refused:
+            return stored, refused.status, refused.reason
         except DiskFull as error:
             return stored, PutStatus.SERVICE_NOT_AVAILABLE, str(error)
         except WriteFailed as error:
@@ -378,6 +380,11 @@ class Putter:
         if reason == state.STOP_RESERVE:
             self._commit_log.reserve(size)
             return 0
+        if reason in (state.STOP_TOPIC, state.STOP_QUEUE):
+            one = record.decode(data[at : at + size], check_crc=False)
+            why_not = self._dispatcher.why_no_queue(one.topic, one.queue_id, one.sys_flag)
+            if why_not:
+                raise Refused(PutStatus.MESSAGE_ILLEGAL, why_not)
         if self._dispatcher.provide(reason, data[at : at + size], now_ms):
             return 0
         return self._append_slowly(data, at + size, stored, now_ms)

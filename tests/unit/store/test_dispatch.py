@@ -9,9 +9,13 @@ from pathlib import Path
 
 import pytest
 
+import golden
+from reput import config as configuration
 from reput.format import message as record, properties as props
-from reput.store import paths
-from reput.store.incoming import IncomingMessage
+from reput.store import incoming, paths
+from reput.store.config import StoreConfig
+from reput.store.incoming import IncomingMessage, PutStatus
+from reput.store.message_store import MessageStore
 from reput.store.verify import Kind
 from store_fixture import Stores
 from store_subject import batch_body
@@ -89,3 +93,24 @@ def test_an_impossible_offset_in_a_light_queue(stores: Stores) -> None:
         pass
     assert store.max_offset("%LMQ%a", 0) == 1
     assert store.max_offset("Topic", 0) == 2
+
+
+def test_topics_with_batch_queues_get_no_plain_ones(tmp_path: Path) -> None:
+    """A 5.x broker would not start with both."""
+    root = golden.copy_store("5.5.0", "v5", tmp_path)
+    settings = dict(golden.manifest("5.5.0", "v5")["config"])
+    for name in ("storePathRootDir", "storePathCommitLog"):
+        settings.pop(name, None)
+    explicit = {"store_path_root_dir": str(root)}
+    config = configuration.load(StoreConfig, settings, environment={}, explicit=explicit).value
+    (topic,) = (one.name for one in (root / paths.BATCH_CONSUME_QUEUE).iterdir())
+    before = {one.name for one in (root / paths.CONSUME_QUEUE).iterdir()}
+    (root / paths.ABORT).touch()  # so that its batches are met again
+    with MessageStore.open(config=config) as store:
+        refused = store.put(IncomingMessage(topic, b"x"))
+        assert refused.status is PutStatus.MESSAGE_ILLEGAL
+        assert "BatchCQ" in refused.reason
+        assert store.put(IncomingMessage("Other", b"x")).status.is_stored
+        stored, _ = store.put_encoded(incoming.encode(IncomingMessage(topic, b"x"), b"../x"), 1)
+        assert stored == 0
+    assert {one.name for one in (root / paths.CONSUME_QUEUE).iterdir()} == before | {"Other"}
