@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from reput.errors import DiskFull, StoreUnavailable, WriteFailed
+from reput.store import paths
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _CANNOT_RESERVE = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
@@ -144,6 +145,19 @@ class Disk:
             Path(source).replace(target)
         except OSError as error:
             _fail(source, f"rename to {target}", error)
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Make a file hold these bytes, durably: a crash leaves the old file or the new one."""
+        draft = path + paths.DRAFT_SUFFIX
+        self.unlink(draft)
+        descriptor = self.create(draft, len(data), is_durable=False)
+        try:
+            self.write(descriptor, draft, 0, data)
+            self.sync_file(descriptor, draft)
+        finally:
+            os.close(descriptor)
+        self.rename(draft, path)
+        self.sync_folder(os.path.dirname(path))  # noqa: PTH120 - paths are texts here
 
     def unlink(self, path: str) -> None:
         """Take a name away; nothing if it is gone. Durable by ``sync_folder``."""

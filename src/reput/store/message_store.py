@@ -197,19 +197,8 @@ class MessageStore:
         block[state.COUNT_ON_DISK_MAX] = config.max_transfer_count_on_message_in_disk
 
     def _write_abort(self) -> None:
-        # Renamed into place: at no moment is a store that crashed without it.
-        path = f"{self.root}/{paths.ABORT}"
-        draft = path + paths.DRAFT_SUFFIX
-        text = str(os.getpid()).encode()
-        self._disk.unlink(draft)
-        descriptor = self._disk.create(draft, len(text))
-        try:
-            self._disk.write(descriptor, draft, 0, text)
-            self._disk.sync_file(descriptor, draft)
-        finally:
-            os.close(descriptor)
-        self._disk.rename(draft, path)
-        self._disk.sync_folder(self.root)
+        # In one step: at no moment is a store that crashed without it.
+        self._disk.replace(f"{self.root}/{paths.ABORT}", str(os.getpid()).encode())
 
     def _refusal(self) -> str:
         if not self._is_open:

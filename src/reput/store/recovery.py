@@ -155,7 +155,7 @@ class Recovery:
         self._cut_queues(end if was_clean else queue_start, end, report)
         self._reset_damaged()
         self._dispatch(start, min(queue_start, end), end, report, now_ms, progress)
-        self._finish(end, report)
+        self._finish(end)
         return report
 
     def _sync_log(self) -> None:
@@ -321,18 +321,18 @@ class Recovery:
         report.refilled_units = dispatcher.refilled_units
         report.rebuilt_queues = sorted(damaged)
 
-    def _finish(self, end: int, report: RecoveryReport) -> None:
+    def _finish(self, end: int) -> None:
         for queue in self._queues:
             queue.is_damaged = False
             queue.row[state.QUEUE_TOLD_OFFSET] = queue.max_offset
         self._block[state.DISPATCHED] = max(end, self._dispatcher.dispatched_offset)
-        last = self._last_record(end)
+        last = self._last_record()
         if last is not None:
             self._block[state.LAST_PHYSICAL_OFFSET], self._block[state.LAST_STORE_TIMESTAMP] = last
             self._block[state.LOG_TIMESTAMP] = last[1]
         Summary.forget(self._root, self._disk)
 
-    def _last_record(self, end: int) -> tuple[int, int] | None:
+    def _last_record(self) -> tuple[int, int] | None:
         """Return (physical offset, store time) of the last record that is queued."""
         known = self._block[state.LAST_PHYSICAL_OFFSET]
         if self._block[state.LAST_STORE_TIMESTAMP]:

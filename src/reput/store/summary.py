@@ -6,7 +6,6 @@ the log still ends where it says: another broker may have been here.
 """
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -73,15 +72,8 @@ class Summary:
             "queues": queues,
             "indexFiles": self.index_names,
         }
-        text = json.dumps(fields, separators=(",", ":")).encode("ascii")
-        path = f"{root}/{paths.QUEUE_SUMMARY}"
-        disk.unlink(path)
-        descriptor = disk.create(path, len(text))
-        try:
-            disk.write(descriptor, path, 0, text)
-            disk.sync_file(descriptor, path)
-        finally:
-            os.close(descriptor)
+        text = json.dumps(fields, separators=(",", ":"))
+        disk.replace(f"{root}/{paths.QUEUE_SUMMARY}", text.encode("ascii"))
 
 
 def _ends(

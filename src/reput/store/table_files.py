@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from reput.errors import WriteFailed
 from reput.store import config_tables, paths
@@ -233,84 +233,83 @@ class _TableFile:
         raise NotImplementedError
 
 
-class TopicTable(_TableFile):
+class _Named(Protocol):
+    """An entry that knows its name."""
+
+    @property
+    def name(self) -> str: ...
+
+
+_Entry = TypeVar("_Entry", bound=_Named)
+
+
+class _NamedTable(_TableFile, Generic[_Entry]):
+    """A table of entries by name; members that this version does not know stay as stored."""
+
+    is_versioned = True
+
+    def get(self, name: str) -> _Entry | None:
+        """Return an entry, or None."""
+        return self._entries.get(name)
+
+    def all(self) -> dict[str, _Entry]:
+        """Return all entries by name, in a dictionary of the caller's."""
+        return dict(self._entries)
+
+    def put(self, entry: _Entry, now_ms: int) -> None:
+        """Add or replace an entry; the version changes if that changes anything."""
+        if self._entries.get(entry.name) != entry:
+            stored = self._stored.get(entry.name, {})
+            self._entries[entry.name] = entry
+            self._stored[entry.name] = {**stored, **self._merged(entry, stored)}
+            self._changed(now_ms)
+
+    def delete(self, name: str, now_ms: int) -> bool:
+        """Remove an entry; return whether it was there."""
+        if self._entries.pop(name, None) is None:
+            return False
+        del self._stored[name]
+        self._changed(now_ms)
+        return True
+
+    def _decode(self, entries: Table) -> None:
+        self._stored = entries
+        self._entries = {name: self._entry(name, value) for name, value in entries.items()}
+
+    def _encode(self) -> Table:
+        return self._stored
+
+    def _entry(self, name: str, value: Table) -> _Entry:
+        raise NotImplementedError
+
+    def _merged(self, entry: _Entry, stored: Table) -> Table:
+        raise NotImplementedError
+
+
+class TopicTable(_NamedTable[TopicConfig]):
     """topics.json: the topics, by name."""
 
     path = paths.TOPICS
     entries_member = "topicConfigTable"
-    is_versioned = True
 
-    def get(self, name: str) -> TopicConfig | None:
-        """Return a topic, or None."""
-        return self._topics.get(name)
+    def _entry(self, name: str, value: Table) -> TopicConfig:
+        return config_tables.topic_config(name, value)
 
-    def all(self) -> dict[str, TopicConfig]:
-        """Return all topics by name, in a dictionary of the caller's."""
-        return dict(self._topics)
-
-    def put(self, topic: TopicConfig, now_ms: int) -> None:
-        """Add or replace a topic; the version changes if that changes anything."""
-        if self._topics.get(topic.name) != topic:
-            stored = self._stored.get(topic.name, {})
-            self._topics[topic.name] = topic
-            self._stored[topic.name] = {**stored, **_topic_entry(topic, stored)}
-            self._changed(now_ms)
-
-    def delete(self, name: str, now_ms: int) -> bool:
-        """Remove a topic; return whether it was there."""
-        if self._topics.pop(name, None) is None:
-            return False
-        del self._stored[name]
-        self._changed(now_ms)
-        return True
-
-    def _decode(self, entries: Table) -> None:
-        self._stored = entries
-        self._topics = {
-            name: config_tables.topic_config(name, value) for name, value in entries.items()
-        }
-
-    def _encode(self) -> Table:
-        return self._stored
+    def _merged(self, entry: TopicConfig, stored: Table) -> Table:
+        return _topic_entry(entry, stored)
 
 
-class SubscriptionGroupTable(_TableFile):
+class SubscriptionGroupTable(_NamedTable[SubscriptionGroup]):
     """subscriptionGroup.json: the consumer groups, by name."""
 
     path = paths.SUBSCRIPTION_GROUPS
     entries_member = "subscriptionGroupTable"
-    is_versioned = True
 
-    def get(self, name: str) -> SubscriptionGroup | None:
-        """Return a group, or None."""
-        return self._groups.get(name)
+    def _entry(self, name: str, value: Table) -> SubscriptionGroup:
+        return _group(name, value)
 
-    def all(self) -> dict[str, SubscriptionGroup]:
-        """Return all groups by name, in a dictionary of the caller's."""
-        return dict(self._groups)
-
-    def put(self, group: SubscriptionGroup, now_ms: int) -> None:
-        """Add or replace a group; the version changes if that changes anything."""
-        if self._groups.get(group.name) != group:
-            stored = self._stored.get(group.name, {})
-            self._groups[group.name] = group
-            self._stored[group.name] = {**stored, **_group_entry(group)}
-            self._changed(now_ms)
-
-    def delete(self, name: str, now_ms: int) -> bool:
-        """Remove a group; return whether it was there."""
-        if self._groups.pop(name, None) is None:
-            return False
-        del self._stored[name]
-        self._changed(now_ms)
-        return True
-
-    def _decode(self, entries: Table) -> None:
-        self._stored = entries
-        self._groups = {name: _group(name, value) for name, value in entries.items()}
-
-    def _encode(self) -> Table:
-        return self._stored
+    def _merged(self, entry: SubscriptionGroup, stored: Table) -> Table:
+        return _group_entry(entry)
 
 
 class ConsumerOffsetTable(_TableFile):

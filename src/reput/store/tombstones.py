@@ -10,7 +10,6 @@ The file is ours alone: a JSON object, topic to physical offset.
 
 import json
 import logging
-import os
 from collections.abc import Iterable
 
 from reput.store import paths
@@ -62,19 +61,11 @@ class Tombstones:
             return
         target = f"{self._root}/{paths.TOMBSTONES}"
         if by_topic:
-            draft = target + paths.DRAFT_SUFFIX
-            text = json.dumps(by_topic, indent="\t", sort_keys=True).encode("ascii")
-            self._disk.unlink(draft)
-            descriptor = self._disk.create(draft, len(text), is_durable=False)
-            try:
-                self._disk.write(descriptor, draft, 0, text)
-                self._disk.sync_file(descriptor, draft)
-            finally:
-                os.close(descriptor)
-            self._disk.rename(draft, target)
+            text = json.dumps(by_topic, indent="\t", sort_keys=True)
+            self._disk.replace(target, text.encode("ascii"))
         else:
             self._disk.unlink(target)
-        self._disk.sync_folder(self._root)
+            self._disk.sync_folder(self._root)
         self.by_topic.clear()
         self.by_topic.update(by_topic)
 

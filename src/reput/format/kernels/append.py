@@ -134,6 +134,29 @@ def find_queue(topic_row, queue_id):
 
 
 @njit(**COMPILE_OPTIONS)
+def find_rows(block, topic, topic_size, queue_id):
+    """Return the rows of a topic and of one of its queues, and why not: STOP_DONE if both exist."""
+    topic_row = find_topic(block, topic, topic_size)
+    if topic_row == 0:
+        return 0, 0, state.STOP_TOPIC
+    row = find_queue(topic_row, queue_id)
+    if row == 0:
+        set_word(block, state.STOP_ROW, topic_row)
+        return topic_row, 0, state.STOP_QUEUE
+    return topic_row, row, state.STOP_DONE
+
+
+@njit(**COMPILE_OPTIONS)
+def is_slow(topic_row, sys_flag, properties, end):
+    """Whether the dispatch of a record is Python's."""
+    return (
+        word(topic_row, state.TOPIC_KIND) == state.KIND_SLOW
+        or sys_flag & INNER_BATCH != 0
+        or not is_utf8(properties, end - properties)
+    )
+
+
+@njit(**COMPILE_OPTIONS)
 def find_properties(at, end):
     """Find the properties that dispatch needs; of equal names the last one counts.
 
@@ -456,22 +479,12 @@ def append(block, buffer):
             break
         sys_flag = load_i32(source + AT_SYS_FLAG)
         body, body_size, topic, topic_size, properties, properties_end = text_places(source)
-        topic_row = find_topic(block, topic, topic_size)
-        if topic_row == 0:
-            stop = state.STOP_TOPIC
-            break
-        row = find_queue(topic_row, load_i32(source + AT_QUEUE_ID))
-        if row == 0:
-            set_word(block, state.STOP_ROW, topic_row)
-            stop = state.STOP_QUEUE
+        topic_row, row, stop = find_rows(block, topic, topic_size, load_i32(source + AT_QUEUE_ID))
+        if stop != state.STOP_DONE:
             break
         offset = start + position
         if is_live:
-            if (
-                word(topic_row, state.TOPIC_KIND) == state.KIND_SLOW
-                or sys_flag & INNER_BATCH
-                or not is_utf8(properties, properties_end - properties)
-            ):
+            if is_slow(topic_row, sys_flag, properties, properties_end):
                 stop = state.STOP_SLOW
                 break
             # In front of the copy: if it finds no room, nothing has happened.
@@ -542,20 +555,10 @@ def dispatch(block, buffer, stop_position, end, file_end, base):
         size = load_i32(source)
         sys_flag = load_i32(source + AT_SYS_FLAG)
         _, _, topic, topic_size, properties, properties_end = text_places(source)
-        topic_row = find_topic(block, topic, topic_size)
-        if topic_row == 0:
-            stop = state.STOP_TOPIC
+        topic_row, row, stop = find_rows(block, topic, topic_size, load_i32(source + AT_QUEUE_ID))
+        if stop != state.STOP_DONE:
             break
-        row = find_queue(topic_row, load_i32(source + AT_QUEUE_ID))
-        if row == 0:
-            set_word(block, state.STOP_ROW, topic_row)
-            stop = state.STOP_QUEUE
-            break
-        if (
-            word(topic_row, state.TOPIC_KIND) == state.KIND_SLOW
-            or sys_flag & INNER_BATCH
-            or not is_utf8(properties, properties_end - properties)
-        ):
+        if is_slow(topic_row, sys_flag, properties, properties_end):
             stop = state.STOP_SLOW
             break
         kind = sys_flag & TRANSACTION
