@@ -17,6 +17,7 @@ from pathlib import Path
 WORKLOADS = (
     *("kernels", "log_write", "store_put", "store_get", "store_open", "many_queues"),
     *("spark_scan", "spark_memory", "store_info", "start"),
+    *("broker_send", "broker_pull", "broker_latency", "broker_idle", "broker_official"),
 )
 
 

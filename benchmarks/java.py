@@ -1,6 +1,8 @@
 """The official Java store, measured in the same run as ours where both do the same work."""
 
+import importlib
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +11,40 @@ TESTS = Path(__file__).parents[1] / "tests"
 
 def store(version: str = "4.9.7") -> Any:
     """Return the ``JavaStore`` of the tests, or None where Java or its jars cannot be had."""
+    return _or_none(lambda: _of_tests("java_store").JavaStore(version))
+
+
+def cluster() -> Any:
+    """Return the class ``JavaCluster`` of the tests, or None as above."""
+
+    def find() -> Any:
+        _of_tests("java_oracle").cluster_jars("4.9.7")
+        return _of_tests("java_cluster").JavaCluster
+
+    return _or_none(find)
+
+
+def ports() -> Any:
+    """Return the module of the tests that knows which ports are free."""
+    return _of_tests("java_cluster")
+
+
+def load_programs() -> Any:
+    """Return the folder with the official load programs of 5.5.0, or None as above."""
+    return _or_none(lambda: _of_tests("java_oracle").benchmark_jars())
+
+
+def _of_tests(name: str) -> Any:
     sys.path.insert(0, str(TESTS))
     try:
-        from interop import java_store
+        return importlib.import_module(f"interop.{name}")
+    finally:
+        sys.path.remove(str(TESTS))
 
-        return java_store.JavaStore(version)
+
+def _or_none(find: Callable[[], Any]) -> Any:
+    try:
+        return find()
     except Exception as error:  # noqa: BLE001 - whatever is missing, ours is measured
         print(f"without Java: {error}", file=sys.stderr)
         return None
-    finally:
-        sys.path.remove(str(TESTS))

@@ -6,14 +6,32 @@
     ├── NotInStore           the store is fine, what was asked for is not in it
     ├── WriteFailed          the system did not write or sync, so nothing new is durable
     │   └── DiskFull         there is no room: free some, or add a folder, and try again
-    └── InvalidOption        a setting or argument is wrong; says which and what is allowed
+    ├── InvalidOption        a setting or argument is wrong; says which and what is allowed
+    ├── InvalidHeader        a field of a request or reply is missing or wrong
+    ├── InvalidBody          a JSON body is not what it should be
+    ├── RequestRefused       a request cannot be served; with the response code that says why
+    └── RemotingError        what happens between two processes
+        ├── NotAFrame        bytes that are no frame: the connection is closed
+        ├── Unreachable      no connection could be made
+        ├── ConnectionLost   it was closed while a reply was awaited
+        ├── RequestTimedOut  no reply came in time
+        ├── Overloaded       too many requests wait for a reply
+        └── Answered         the reply says no; its code and remark say why
 
-Bugs are assertions and never one of these.
+Bugs are assertions and never one of these. What a caller may do is in ``retriable`` (the same
+again, perhaps elsewhere) and ``refresh_route`` (ask the name server first).
 """
 
 
 class ReputError(Exception):
     """Base of all errors that reput raises on purpose."""
+
+    retriable = False
+    """Whether the same may succeed later, or with another broker."""
+    refresh_route = False
+    """Whether what is known of the topic's route is outdated."""
+    response_code = 1
+    """What a peer is told whose request ends so: SYSTEM_ERROR."""
 
 
 class CorruptRecord(ReputError):
@@ -98,3 +116,113 @@ class InvalidOption(ReputError):
         self.value = value
         self.allowed = allowed
         super().__init__(f"option {name!r} is {value!r}; allowed: {allowed}")
+
+
+class InvalidHeader(ReputError):
+    """A header field of a request or reply is missing or wrong; the text says which and why."""
+
+
+class InvalidBody(ReputError):
+    """The body of a request or reply is not the JSON that it should be; the text says where."""
+
+
+class RequestRefused(ReputError):
+    """A request cannot be served.
+
+    Args:
+        code: The response code that says why.
+        remark: Why, as a sentence.
+    """
+
+    def __init__(self, code: int, remark: str) -> None:
+        self.response_code = code
+        super().__init__(remark)
+
+
+class RemotingError(ReputError):
+    """Something went wrong between two processes."""
+
+
+class NotAFrame(RemotingError):
+    """Bytes are no frame of the protocol: nothing behind them can be read either."""
+
+
+class Unreachable(RemotingError):
+    """No connection could be made.
+
+    Args:
+        address: Whom to, ``host:port``.
+        reason: What the system said.
+    """
+
+    retriable = True
+    refresh_route = True
+
+    def __init__(self, address: str, reason: str) -> None:
+        self.address = address
+        self.reason = reason
+        super().__init__(f"cannot connect to {address}: {reason}")
+
+
+class ConnectionLost(RemotingError):
+    """The connection was closed while a reply was awaited: the request may have been served.
+
+    Args:
+        address: Whom to, ``host:port``.
+        reason: Who closed it, where known.
+    """
+
+    retriable = True
+    refresh_route = True
+
+    def __init__(self, address: str, reason: str = "closed by the other side") -> None:
+        self.address = address
+        self.reason = reason
+        super().__init__(f"connection to {address} lost: {reason}")
+
+
+class RequestTimedOut(RemotingError):
+    """No reply came in time: the request may have been served.
+
+    Args:
+        address: Who was asked.
+        code: What was asked for.
+        timeout_ms: How long was waited.
+    """
+
+    retriable = True
+
+    def __init__(self, address: str, code: int, timeout_ms: int) -> None:
+        self.address = address
+        self.code = code
+        self.timeout_ms = timeout_ms
+        super().__init__(f"{address} did not answer request {code} within {timeout_ms} ms")
+
+
+class Overloaded(RemotingError):
+    """Too many requests wait for a reply; the text says how many are allowed."""
+
+    retriable = True
+    response_code = 2
+
+
+class Answered(RemotingError):
+    """A reply whose code is not success.
+
+    Args:
+        code: The response code.
+        remark: What the other side says.
+        address: Who says it.
+    """
+
+    _RETRIABLE = frozenset({1, 2, 14, 16, 17, 204, 205, 215})
+    _REFRESH = frozenset({16, 17})
+
+    def __init__(self, code: int, remark: str | None, address: str = "") -> None:
+        self.response_code = code
+        self.remark = remark or ""
+        self.address = address
+        self.retriable = code in self._RETRIABLE
+        self.refresh_route = code in self._REFRESH
+        place = f"{address} answers " if address else ""
+        super().__init__(f"{place}code {code}: {self.remark or 'no remark'}")

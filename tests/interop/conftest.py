@@ -1,15 +1,21 @@
 """What asks Java, for each version, once a session."""
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
-from interop import java_oracle
+from interop import java_cluster, java_oracle
+from interop.java_cluster import JavaClient, JavaCluster, Settings
 from interop.java_oracle import JavaUnavailable, Oracle
 from interop.java_store import JavaStore
 
 pytest.register_assert_rewrite("interop.same_puts")
+
+StartOfficial = Callable[..., JavaCluster]
+Running = TypeVar("Running")
 
 BROKER_JARS = tuple(f"rocketmq-{name}" for name in ("broker", "filter", "acl", "auth", "srvutil"))
 """What the classes of a broker's settings and tables touch, beyond the jars of every oracle."""
@@ -49,22 +55,68 @@ def table_oracle(
 @pytest.fixture(scope="session", params=VERSIONS)
 def java_store(request: pytest.FixtureRequest) -> JavaStore:
     """The message store of a version; each use starts a process."""
-    try:
-        return JavaStore(request.param)
-    except JavaUnavailable as reason:
-        if java_oracle.wants_all_versions():
-            raise
-        pytest.skip(str(reason))
+    return _or_skip(lambda: JavaStore(request.param))
+
+
+BROKERS = [
+    pytest.param(version, marks=pytest.mark.xdist_group(f"rocketmq-{version}"))
+    for version in java_cluster.broker_versions()
+]
+
+
+@pytest.fixture(scope="session", params=BROKERS)
+def official(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[JavaCluster]:
+    """The official name server and broker of a version, shared: take topics of your own."""
+    folder = tmp_path_factory.mktemp(f"cluster-{request.param}")
+    with _or_skip(lambda: JavaCluster(request.param, folder)) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def start_official(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartOfficial]:
+    """Starts an official cluster of the test's own, killed after it.
+
+    ``start_official("4.9.7", {"flushDiskType": "SYNC_FLUSH"}, folder)``; without a folder in a new
+    one.
+    """
+    with contextlib.ExitStack() as stack:
+
+        def start(
+            version: str = java_cluster.DEFAULT_BROKERS[0],
+            settings: Settings | None = None,
+            folder: Path | None = None,
+        ) -> JavaCluster:
+            root = folder or tmp_path_factory.mktemp(f"cluster-{version}")
+            return stack.enter_context(_or_skip(lambda: JavaCluster(version, root, settings)))
+
+        yield start
+
+
+@pytest.fixture(scope="session", params=VERSIONS)
+def java_client(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[JavaClient]:
+    """The official clients of a version, in one Java process; see ``java_cluster``."""
+    folder = tmp_path_factory.mktemp(f"client-{request.param}")
+    with _or_skip(lambda: JavaClient(request.param, folder)) as client:
+        yield client
 
 
 def _running(
     kind: type[Oracle], version: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Oracle]:
+    process = _or_skip(lambda: kind(version, tmp_path_factory.mktemp(f"rocketmq-{version}")))
+    yield process
+    process.close()
+
+
+def _or_skip(start: Callable[[], Running]) -> Running:
+    """Return what starts; where Java is missing, skip, unless all versions are wanted."""
     try:
-        process = kind(version, tmp_path_factory.mktemp(f"rocketmq-{version}"))
+        return start()
     except JavaUnavailable as reason:
         if java_oracle.wants_all_versions():
             raise
         pytest.skip(str(reason))
-    yield process
-    process.close()

@@ -4,6 +4,7 @@
 The jars come from Maven, once a user: ``$REPUT_JARS/VERSION``, or ``~/.cache/reput/jars/VERSION``.
 """
 
+import hashlib
 import json
 import os
 import shutil
@@ -60,31 +61,25 @@ def jars(version: str) -> Path:
     Raises:
         JavaUnavailable: There is no Maven, or it cannot fetch them.
     """
-    root = os.environ.get("REPUT_JARS")
-    cache = Path(root) if root else Path.home() / ".cache" / "reput" / "jars"
-    folder = cache / version
-    pom = HERE / "pom.xml"
-    names = [f"{node.text}-{version}.jar" for node in _artifacts(pom)]
-    if all((folder / name).is_file() for name in names):
-        return folder
-    mvn = tool("mvn")
-    cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache, prefix=f".{version}-") as new:
-        command = [mvn, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
-        command += [f"-Drocketmq.version={version}", "-DincludeScope=runtime"]
-        result = subprocess.run(
-            [*command, f"-DoutputDirectory={new}/jars"], capture_output=True, text=True, check=False
-        )
-        if result.returncode:
-            raise JavaUnavailable(f"mvn could not fetch RocketMQ {version}: {result.stdout[-800:]}")
-        if folder.exists():
-            shutil.rmtree(folder, ignore_errors=True)
-        try:
-            Path(new, "jars").rename(folder)
-        except OSError:  # another session was faster
-            if not all((folder / name).is_file() for name in names):
-                raise
-    return folder
+    return _fetched(_cache() / version, HERE / "pom.xml", version)
+
+
+def cluster_jars(version: str) -> Path:
+    """Return the folder with name server, broker, admin tools and client of a version.
+
+    Raises:
+        JavaUnavailable: There is no Maven, or it cannot fetch them.
+    """
+    return _fetched(_cache() / f"cluster-{version}", HERE / "cluster.pom.xml", version)
+
+
+def benchmark_jars() -> Path:
+    """Return the folder with ``org.apache.rocketmq.example.benchmark`` of 5.5.0.
+
+    Raises:
+        JavaUnavailable: There is no Maven, or it cannot fetch them.
+    """
+    return _fetched(_cache() / "example-5.5.0", HERE / "example.pom.xml", "5.5.0")
 
 
 def more_jars(version: str, part: str, artifacts: Iterable[str], work: Path) -> Path:
@@ -99,26 +94,91 @@ def more_jars(version: str, part: str, artifacts: Iterable[str], work: Path) -> 
     Raises:
         JavaUnavailable: There is no Maven, or it cannot fetch them.
     """
-    root = os.environ.get("REPUT_JARS")
-    cache = Path(root) if root else Path.home() / ".cache" / "reput" / "jars"
-    folder = cache / f"{part}-{version}"
+    folder = _cache() / f"{part}-{version}"
     if (folder / f"rocketmq-{part}-{version}.jar").is_file():
         return folder
-    mvn = tool("mvn")
     pom = (HERE / "pom.xml").read_text(encoding="utf-8")
     pom = pom.replace(">rocketmq-client<", f">rocketmq-{part}<")
     (work / "pom.xml").write_text(pom, encoding="utf-8")
-    cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache, prefix=f".{part}-{version}-") as new:
-        command = [mvn, "-q", "-B", "-f", str(work / "pom.xml"), "dependency:copy-dependencies"]
-        command += [f"-Drocketmq.version={version}", f"-DincludeArtifactIds={','.join(artifacts)}"]
-        result = subprocess.run(
-            [*command, f"-DoutputDirectory={new}/jars"], capture_output=True, text=True, check=False
-        )
-        if result.returncode:
-            raise JavaUnavailable(f"mvn could not fetch the {part}: {result.stdout[-800:]}")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{part}-{version}-") as new:
+        only = f"-DincludeArtifactIds={','.join(artifacts)}"
+        _copy_dependencies(work / "pom.xml", version, Path(new, "jars"), only)
         shutil.copytree(Path(new, "jars"), folder, dirs_exist_ok=True)
     return folder
+
+
+def classes(name: str, sources: Sequence[Path], libraries: Sequence[Path]) -> Path:
+    """Return the folder with compiled sources, compiled if these were not yet.
+
+    Args:
+        name: What the folder's name begins with; the version belongs into it.
+        sources: ``.java`` to compile, anything else to copy.
+        libraries: Folders with jars.
+
+    Raises:
+        JavaUnavailable: There is no ``javac``.
+    """
+    digest = hashlib.sha256(b"".join(one.read_bytes() for one in sources)).hexdigest()[:16]
+    folder = _cache() / f"{name}-{digest}"
+    if folder.is_dir():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as work:
+        new = Path(work, "classes")
+        # -XDignore.symbol.file: no warning that Unsafe is internal.
+        compiling = [tool("javac"), "-XDignore.symbol.file", "-proc:none", "-nowarn"]
+        compiling += ["-encoding", "UTF-8", "-cp", class_path(*libraries), "-d", str(new)]
+        subprocess.run([*compiling, *(one for one in sources if one.suffix == ".java")], check=True)
+        for one in sources:
+            if one.suffix != ".java":
+                shutil.copy(one, new)
+        try:
+            new.rename(folder)
+        except OSError:  # another session was faster
+            if not folder.is_dir():
+                raise
+    return folder
+
+
+def class_path(*folders: Path) -> str:
+    """Return a class path of folders: their jars, or their classes if there are no jars."""
+    return os.pathsep.join(
+        str(one / "*") if next(one.glob("*.jar"), None) else str(one) for one in folders
+    )
+
+
+def _cache() -> Path:
+    root = os.environ.get("REPUT_JARS")
+    return Path(root) if root else Path.home() / ".cache" / "reput" / "jars"
+
+
+def _fetched(folder: Path, pom: Path, version: str) -> Path:
+    """Return a folder with what a pom names, fetched if it is not there."""
+    names = [f"{node.text}-{version}.jar" for node in _artifacts(pom)]
+    if all((folder / name).is_file() for name in names):
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as new:
+        _copy_dependencies(pom, version, Path(new, "jars"))
+        if folder.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+        try:
+            Path(new, "jars").rename(folder)
+        except OSError:  # another session was faster
+            if not all((folder / name).is_file() for name in names):
+                raise
+    return folder
+
+
+def _copy_dependencies(
+    pom: Path, version: str, to: Path, only: str = "-DincludeScope=runtime"
+) -> None:
+    command = [tool("mvn"), "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", only]
+    command += [f"-Drocketmq.version={version}", f"-DoutputDirectory={to}"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise JavaUnavailable(f"mvn could not fetch RocketMQ {version}: {result.stdout[-800:]}")
 
 
 def _artifacts(pom: Path) -> list[ElementTree.Element]:

@@ -320,12 +320,15 @@ class MessageStore:
         """
         return self._putter.put_encoded(data, count, now_ms)
 
-    def begin_put(self, message: IncomingMessage, now_ms: int | None = None) -> PendingPut:
-        """Store a message and do not wait for the disk: a later ``step`` sets ``result``.
+    def begin_put(
+        self, message: IncomingMessage, now_ms: int | None = None, *, is_batch: bool = False
+    ) -> PendingPut:
+        """Store a message or batch and do not wait for the disk: a later ``step`` sets ``result``.
 
         For owners that ``sync`` in a thread: what waits together shares a sync.
         """
-        result = self._putter.put(message, now_ms)
+        put = self._putter.put_batch if is_batch else self._putter.put
+        result = put(message, now_ms)
         monotonic_ms = self._clock.monotonic_ms()
         if result.status is PutStatus.PUT_OK and self._waiting.is_needed and message.waits:
             return self._waiting.add(result, monotonic_ms)
@@ -460,6 +463,10 @@ class MessageStore:
         self.dispatcher.notify()
         return did
 
+    def notify(self) -> None:
+        """Tell the listeners now of what can be read, instead of in the next ``step``."""
+        self.dispatcher.notify()
+
     def add_listener(self, listener: Listener) -> None:
         """Tell somebody of new messages, once they can be read."""
         self.dispatcher.listeners.append(listener)
@@ -526,6 +533,11 @@ class MessageStore:
     ) -> QueryResult:
         """Return the newest messages that carry a key; see ``Getter.query``."""
         return self._getter.query(topic, key, max_count, begin_ms, end_ms)
+
+    @property
+    def memory_bytes(self) -> int:
+        """How far back in the log messages are thought to be in memory still."""
+        return self._block[state.MEMORY_BYTES]
 
     @property
     def min_physical_offset(self) -> int:

@@ -5,6 +5,7 @@ no Python, and the compiled object needs nothing but ``memcpy``. Disk is big end
 and ``store_`` swap. Arrow buffers and the state block are native: ``get_`` and ``put_`` do not.
 """
 
+import sys
 from typing import Any
 
 from llvmlite import ir
@@ -63,12 +64,65 @@ get_i32 = _loader(32, signed=True, swap=False)
 get_u32 = _loader(32, signed=False, swap=False)
 get_i64 = _loader(64, signed=True, swap=False)
 
+store_i16 = _storer(16, swap=True)
 store_i32 = _storer(32, swap=True)
 store_i64 = _storer(64, swap=True)
 
 put_u8 = _storer(8)
 put_i32 = _storer(32)
 put_i64 = _storer(64)
+
+
+def _run_finder(stops: bytes) -> Any:
+    """Make a function that looks at 16 bytes at once.
+
+    It returns how many stand before the first that is a control character, no ASCII, or one of
+    ``stops``.
+    """
+
+    @intrinsic
+    def find_run(typing_context: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            kind = ir.VectorType(ir.IntType(8), 16)
+            value = builder.load(builder.inttoptr(arguments[0], kind.as_pointer()), align=1)
+            # As signed numbers, bytes that are no ASCII are below the space too.
+            found = builder.icmp_signed("<", value, ir.Constant(kind, [0x20] * 16))
+            for stop in stops:
+                is_stop = builder.icmp_unsigned("==", value, ir.Constant(kind, [stop] * 16))
+                found = builder.or_(found, is_stop)
+            bits = builder.zext(builder.bitcast(found, ir.IntType(16)), _INT64)
+            bits = builder.or_(bits, ir.Constant(_INT64, 1 << 16))
+            return builder.cttz(bits, ir.Constant(ir.IntType(1), 1))
+
+        return types.int64(types.int64), generate
+
+    return find_run
+
+
+def text_writer(text: bytes) -> Any:
+    """Make a function that writes ``text`` at an address."""
+
+    @intrinsic
+    def write(typing_context: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            at = 0
+            while at < len(text):
+                size = next(one for one in (8, 4, 2, 1) if one <= len(text) - at)
+                kind = ir.IntType(8 * size)
+                number = int.from_bytes(text[at : at + size], sys.byteorder)
+                place = builder.add(arguments[0], ir.Constant(_INT64, at))
+                pointer = builder.inttoptr(place, kind.as_pointer())
+                builder.store(ir.Constant(kind, number), pointer, align=1)
+                at += size
+            return context.get_dummy_value()
+
+        return types.void(types.int64), generate
+
+    return write
+
+
+text_run = _run_finder(b"")
+json_run = _run_finder(b'"\\')
 
 
 @intrinsic

@@ -127,6 +127,48 @@ RESULT_GONE = next(_words)
 RESULT_DAMAGED = next(_words)
 """Units that point at something else than a record of theirs."""
 
+# --- receive: sends that stand in a receive buffer -------------------------------
+
+RECEIVE_IS_ON = next(_words)
+"""0: every frame is Python's; the store is closed, or a slave's, or sends are held back."""
+RECEIVE_ADDRESS = next(_words)
+RECEIVE_END = next(_words)
+"""How many bytes stand there."""
+RECEIVE_POSITION = next(_words)
+"""In: where the first frame starts. Out: behind the last one that was answered."""
+REPLIES_ADDRESS = next(_words)
+REPLIES_ROOM = next(_words)
+REPLIES_BYTES = next(_words)
+"""In and out: how many bytes stand there; replies go behind them."""
+SCRATCH_ADDRESS = next(_words)
+"""Where records stand before they are appended: a stop's record is at INPUT_POSITION of it."""
+SCRATCH_ROOM = next(_words)
+NOTES_ADDRESS = next(_words)
+"""What is remembered of each frame until it is answered."""
+NOTES_ROOM = next(_words)
+"""For how many frames there is room: ``NOTE_BYTES`` each, PLACES among them."""
+BODY_BYTES_MAX = next(_words)
+RECORD_BYTES_MAX = next(_words)
+BORN_ADDRESS = next(_words)
+"""IPv4 address of the connection's other side, as a number."""
+BORN_PORT = next(_words)
+STORE_ADDRESS = next(_words)
+"""IPv4 address that message ids bear."""
+STORE_PORT = next(_words)
+SUFFIX_ADDRESS = next(_words)
+"""What is added to the properties of each message: whole pairs, each with its last separator."""
+SUFFIX_SIZE = next(_words)
+
+FRAME = next(_words)
+"""The first of the words where the kernel keeps what it has read of a frame; nobody else's."""
+FRAME_CODE = FRAME
+FRAME_FLAG = next(_words)
+FRAME_OPAQUE = next(_words)
+FRAME_SEEN = next(_words)
+"""Bits of the fields that it has: 0 to 13 for ``a`` to ``n``, 16 on for long names."""
+FRAME_FIELDS = [next(_words) for _ in range(2 * 14)][0]
+"""Address and size of each field's value, ``a`` to ``n``."""
+
 BLOCK_WORDS = next(_words)
 
 # --- a topic row ---------------------------------------------------------------
@@ -142,7 +184,9 @@ TOPIC_QUEUES = 4
 TOPIC_QUEUE_LIMIT = 5
 TOPIC_MESSAGE_COUNT = 6
 TOPIC_BYTE_COUNT = 7
-TOPIC_WORDS = 8
+TOPIC_WRITE_QUEUES = 8
+"""Sends to queue ids below this are common. 0: all sends to the topic are Python's."""
+TOPIC_WORDS = 9
 
 KIND_PLAIN = 0
 KIND_SCHEDULE = 1
@@ -206,8 +250,18 @@ STOP_BUFFER = 12
 """The first record needs RESULT_BYTES of room."""
 STOP_PART = 13
 """The record goes on behind the end of what was given."""
+STOP_FRAME = 14
+"""The frame at RECEIVE_POSITION is not a common send: it is Python's."""
+STOP_REPLIES = 15
+"""There is no room for one more reply."""
+STOP_LENGTH = 16
+"""The length at RECEIVE_POSITION is none that a frame may have."""
 
 PLACE_BYTES = 16
 """What ``append`` tells of a record: physical offset and queue offset, a word each."""
+NOTE_BYTES = 32 + PLACE_BYTES
+"""What ``receive`` remembers of a frame: opaque, serialization, queue id, end; its place."""
+REPLY_BYTES_MAX = 320
+"""Room that must be left for a reply."""
 FILE_IS_GONE = -1
 """Instead of the address of a log file: it is not there."""

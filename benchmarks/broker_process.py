@@ -1,0 +1,37 @@
+"""What a process costs, from ``/proc``."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """CPU time of all threads so far, and memory now. Mapped files count in RSS alone."""
+
+    cpu_s: float
+    rss_bytes: int
+    anonymous_bytes: int
+
+    @classmethod
+    def of(cls, pid: int) -> Self:
+        """Return the usage of a process; zeros for pid 0."""
+        if not pid:
+            return cls(0.0, 0, 0)
+        status = {}
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            name, _, value = line.partition(":")
+            status[name] = value
+        kilobytes = {name: int(status[name].split()[0]) for name in ("VmRSS", "RssAnon")}
+        return cls(cpu_seconds(pid), kilobytes["VmRSS"] << 10, kilobytes["RssAnon"] << 10)
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return user and system time of all threads of a process; 0 for pid 0."""
+    if not pid:
+        return 0.0
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS

@@ -1,0 +1,274 @@
+"""The brokers under load: the official one and ours, with the same ``broker.conf``, in turns."""
+
+import contextlib
+import json
+import socket
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import broker_frames, java
+from benchmarks.broker_process import Usage
+
+JAVA = "java_4_9_7"
+OURS = "reput"
+START_S = 60.0
+HEAP_MEGABYTES = 2048
+Settings = Mapping[str, str | int | bool]
+
+# What a broker has without a broker.conf; said because test clusters have smaller ones.
+OFFICIAL: Settings = {
+    "mappedFileSizeCommitLog": 1 << 30,
+    "mappedFileSizeConsumeQueue": 300_000 * 20,
+    "maxHashSlotNum": 5_000_000,
+    "maxIndexNum": 20_000_000,
+}
+_RATIOS = {"per_s", "broker_cpu_us", "p50_us", "p99_us", "p99_9_us", "anonymous_megabytes"}
+
+
+class BrokerMissing(Exception):
+    """A broker cannot be started here; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A running broker.
+
+    Attributes:
+        start_s: From the start of its process to the first acknowledged message.
+    """
+
+    name: str
+    address: str
+    namesrv: str
+    pid: int
+    start_s: float
+
+
+@contextlib.contextmanager
+def brokers(folder: Path, settings: Settings | None = None) -> Iterator[list[Target]]:
+    """Run the brokers that can be had; one that cannot is said so on stderr and left out."""
+    with contextlib.ExitStack() as stack:
+        found = []
+        for start in (_official, _ours):
+            try:
+                found.append(stack.enter_context(start(folder, {**OFFICIAL, **(settings or {})})))
+            except BrokerMissing as reason:
+                print(f"without {reason}", file=sys.stderr, flush=True)
+        yield found
+
+
+@contextlib.contextmanager
+def _official(folder: Path, settings: Settings) -> Iterator[Target]:
+    cluster = java.cluster()
+    if cluster is None:
+        raise BrokerMissing("the official broker")
+    start = time.perf_counter()
+    options = ("-server", "-XX:+UseG1GC", "-Xlog:disable")
+    running = cluster("4.9.7", folder / JAVA, settings, heap_megabytes=HEAP_MEGABYTES, jvm=options)
+    with running:
+        await_send(running.address)
+        took = time.perf_counter() - start  # with its name server's start
+        yield Target(JAVA, running.address, running.namesrv, running.broker_pid, took)
+
+
+@contextlib.contextmanager
+def _ours(folder: Path, settings: Settings) -> Iterator[Target]:
+    root = folder / OURS
+    root.mkdir(parents=True)
+    port, namesrv_port = _free_port(4), _free_port(1)
+    namesrv = f"127.0.0.1:{namesrv_port}"
+    conf = {
+        "brokerClusterName": "DefaultCluster",
+        "brokerName": "broker-a",
+        "brokerIP1": "127.0.0.1",
+        "listenPort": port,
+        "storePathRootDir": root / "store",
+        **settings,
+    }
+    _write(root / "broker.conf", conf)
+    _write(root / "namesrv.conf", {"listenPort": namesrv_port})
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_process(root, "namesrv", "-c", "namesrv.conf"))
+        _await(lambda: _connects(namesrv), "reput namesrv", root)
+        start = time.perf_counter()
+        process = stack.enter_context(_process(root, "broker", "-c", "broker.conf", "-n", namesrv))
+        address = f"127.0.0.1:{port}"
+        try:
+            await_send(address, process)
+        except TimeoutError as error:
+            tail = (root / "broker.out").read_text(errors="replace")[-500:]
+            raise BrokerMissing(f"reput's broker: {error} {tail}") from error
+        yield Target(OURS, address, namesrv, process.pid, time.perf_counter() - start)
+
+
+@contextlib.contextmanager
+def _process(root: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+    with (root / f"{words[0]}.out").open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "reput", *words], cwd=root, stdout=out, stderr=out
+        )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def await_send(address: str, process: subprocess.Popen[bytes] | None = None) -> None:
+    """Wait until a broker acknowledges a message. Raises ``TimeoutError``."""
+
+    def is_sent() -> bool:
+        if process is not None and process.poll() is not None:
+            raise TimeoutError(f"ended with {process.returncode}.")
+        reply = ask(address, broker_frames.send("bench-first", 0, b"x"))
+        return reply is not None and reply["code"] == 0
+
+    deadline = time.monotonic() + START_S
+    while not is_sent():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"no acknowledged message in {START_S} s.")
+        _pause(0.002)
+
+
+def ask(address: str, frame: bytes) -> dict[str, Any] | None:
+    """Return the header of a reply; None if the broker cannot be reached."""
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=5) as connection:
+            connection.sendall(frame)
+            with connection.makefile("rb") as stream:
+                head = stream.read(8)
+                found: dict[str, Any] = json.loads(stream.read(int.from_bytes(head[5:8], "big")))
+                return found
+    except (OSError, ValueError):
+        return None
+
+
+def topic_end(address: str, topic: str, queues: int = 4) -> int:
+    """Return how many messages a topic ever got."""
+    total = 0
+    for queue_id in range(queues):
+        fields = {"topic": topic, "queueId": str(queue_id)}
+        reply = ask(address, broker_frames.request(30, fields))
+        if reply is None or reply["code"] != 0:
+            raise BrokerMissing(f"{address} does not tell the end of {topic}: {reply}")
+        total += int(reply["extFields"]["offset"])
+    return total
+
+
+# --- load -------------------------------------------------------------------------
+
+
+def load(target: Target, mode: str, **spec: Any) -> dict[str, Any]:
+    """Run the generator, a process of its own, against a broker; return what it found."""
+    request = {"mode": mode, "address": target.address, "pid": target.pid, **spec}
+    run = subprocess.run(
+        [sys.executable, "-m", "benchmarks.broker_generator", json.dumps(request)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parents[1],
+    )
+    if run.returncode:
+        raise RuntimeError(f"{target.name} {spec}: {run.stderr[-1500:]}")
+    found: dict[str, Any] = json.loads(run.stdout)
+    return found
+
+
+def warm_up(targets: list[Target], seconds: float) -> None:
+    """Let Java compile what it needs; ours gets a second of it."""
+    for target in targets:
+        load(target, "closed", warm_up_s=seconds if target.name == JAVA else 1.0, seconds=0.5)
+
+
+def compare(targets: list[Target], repeats: int, mode: str, **spec: Any) -> dict[str, Any]:
+    """Return the median of each broker's runs, which alternate, and ours over Java's."""
+    return measure(targets, repeats, lambda target: load(target, mode, **spec))
+
+
+def measure(
+    targets: list[Target], repeats: int, run: Callable[[Target], dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the same of anything that gives numbers by name."""
+    runs: dict[str, list[dict[str, Any]]] = {target.name: [] for target in targets}
+    for _ in range(repeats):
+        for target in targets:
+            try:
+                runs[target.name].append(run(target))
+            except (RuntimeError, BrokerMissing) as error:
+                # What one broker cannot do yet does not keep the other from being measured.
+                print(f"{target.name}: {error}", file=sys.stderr, flush=True)
+    found: dict[str, Any] = {name: _medians(rounds) for name, rounds in runs.items()}
+    official, ours = found.get(JAVA), found.get(OURS)
+    if official and ours:
+        found["ours_to_java"] = {
+            name: round(ours[name] / official[name], 3)
+            for name in official
+            if name in _RATIOS and official[name] and name in ours
+        }
+    return found
+
+
+def _medians(rounds: list[dict[str, Any]]) -> dict[str, Any]:
+    if not rounds:
+        return {}
+    return {name: round(statistics.median(one[name] for one in rounds), 3) for name in rounds[0]}
+
+
+def idle(target: Target, seconds: float) -> dict[str, Any]:
+    """Return what a broker costs that nobody asks anything."""
+    before, start = Usage.of(target.pid), time.perf_counter()
+    _pause(seconds)
+    after, wall = Usage.of(target.pid), time.perf_counter() - start
+    return {
+        "idle_cores": round((after.cpu_s - before.cpu_s) / wall, 4),
+        "rss_megabytes": round(after.rss_bytes / 1e6, 1),
+        "anonymous_megabytes": round(after.anonymous_bytes / 1e6, 1),
+    }
+
+
+# --- small things -------------------------------------------------------------------
+
+
+def _pause(seconds: float) -> None:
+    threading.Event().wait(seconds)  # nothing to wait for but the time itself
+
+
+def _await(is_ready: Callable[[], bool], what: str, root: Path) -> None:
+    deadline = time.monotonic() + 10
+    while not is_ready():
+        if time.monotonic() > deadline:
+            tail = (root / "namesrv.out").read_text(errors="replace")[-500:]
+            raise BrokerMissing(f"{what}: it does not listen. {tail}")
+        _pause(0.02)
+
+
+def _connects(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def _free_port(count: int) -> int:
+    """Return a port; with 4, one with the two below and the one above free, too."""
+    cluster_ports = java.ports()
+    port: int = cluster_ports.free_triple() if count == 4 else cluster_ports.free_port()
+    return port
+
+
+def _write(path: Path, conf: Mapping[str, object]) -> None:
+    lines = [
+        f"{key}={str(value).lower() if isinstance(value, bool) else value}\n"
+        for key, value in conf.items()
+    ]
+    path.write_text("".join(lines), encoding="utf-8")

@@ -1,0 +1,162 @@
+"""The only place that waits: runs each step at its pace.
+
+A loop that fails is logged, counted and started again; ``failures`` turns health red (anchors D28).
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from reput.broker.route import PERIOD_MS_MAX, PERIOD_MS_MIN
+from reput.errors import WriteFailed
+
+if TYPE_CHECKING:
+    from reput.broker.server import Broker
+
+BUSY_MS = 10
+"""Between two steps while something happens."""
+IDLE_MS = 200
+"""Between two steps while nothing does."""
+TABLES_MS = 1_000
+CLIENTS_MS = 10_000
+_RESTART_MS = 1_000
+
+_log = logging.getLogger(__name__)
+
+
+class Loops:
+    """The broker's background work.
+
+    Args:
+        broker: Whose work it is.
+    """
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._disk = ThreadPoolExecutor(1, thread_name_prefix="reput-disk")
+        self._tasks: list[asyncio.Task[None]] = []
+        self._sync_is_due = asyncio.Event()
+        self._hold_timer: asyncio.TimerHandle | None = None
+        self.failures: dict[str, str] = {}
+        """Loop -> the error it ended with last; empty while all run."""
+        self.turns: dict[str, int] = {}
+        """Loop -> monotonic ms of its last turn."""
+
+    def start(self) -> None:
+        """Start all."""
+        work: dict[str, Callable[[], object]] = {
+            "store": self._run_store,
+            "disk": self._run_disk,
+            "sync": self._run_sync,
+            "holds": self._run_holds,
+            "tables": self._run_tables,
+            "clients": self._run_clients,
+            "registration": self._run_registration,
+        }
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(self._supervise(name, body), name=name) for name, body in work.items()
+        ]
+
+    async def stop(self) -> None:
+        """Stop all; what the disk is at work on is waited for."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._disk.shutdown(wait=True)
+
+    def sync_soon(self) -> None:
+        """Make durable what was put; replies wait for it."""
+        self._sync_is_due.set()
+
+    async def _supervise(self, name: str, body: Callable[[], object]) -> None:
+        while True:
+            try:
+                await body()  # type: ignore[misc]
+            except Exception as error:  # noqa: BLE001 - the outermost edge of a loop
+                self.failures[name] = f"{type(error).__name__}: {error}"
+                _log.exception("loop %s failed; it starts again in %d ms", name, _RESTART_MS)
+            await self._wait(_RESTART_MS)
+
+    def _turn(self, name: str) -> None:
+        """Take note that a loop has done a turn."""
+        self.turns[name] = self._broker.clock.monotonic_ms()
+        self.failures.pop(name, None)
+
+    @staticmethod
+    async def _wait(duration_ms: int) -> None:
+        await asyncio.sleep(duration_ms / 1000)
+
+    # The store --------------------------------------------------------------------------------
+
+    async def _run_store(self) -> None:
+        broker = self._broker
+        while True:
+            try:
+                is_busy = broker.store.step_memory()
+            except WriteFailed as error:
+                _log.error("%s", error)
+                is_busy = False
+            broker.intake.settle()
+            self._turn("store")
+            await self._wait(BUSY_MS if is_busy else IDLE_MS)
+
+    async def _run_disk(self) -> None:
+        loop = asyncio.get_running_loop()
+        store = self._broker.store
+        written = -1
+        while True:
+            try:
+                is_busy = await loop.run_in_executor(self._disk, store.step_disk)
+            except WriteFailed as error:
+                _log.error("%s", error)
+                is_busy = False
+            self._turn("disk")
+            is_busy = is_busy or written != store.max_physical_offset
+            written = store.max_physical_offset
+            await self._wait(BUSY_MS if is_busy else IDLE_MS)
+
+    async def _run_sync(self) -> None:
+        loop = asyncio.get_running_loop()
+        broker = self._broker
+        while True:
+            await self._sync_is_due.wait()
+            self._sync_is_due.clear()
+            try:
+                await loop.run_in_executor(self._disk, broker.store.sync)
+            except WriteFailed as error:
+                _log.error("%s", error)
+            broker.store.step_memory()
+            broker.intake.settle()
+            self._turn("sync")
+
+    # Clients ----------------------------------------------------------------------------------
+
+    async def _run_holds(self) -> None:
+        broker = self._broker
+        while True:
+            broker.expire_held_pulls()
+            self._turn("holds")
+            await self._wait(BUSY_MS if len(broker.held_pulls) else IDLE_MS)
+
+    async def _run_tables(self) -> None:
+        while True:
+            self._broker.save_tables()
+            self._turn("tables")
+            await self._wait(TABLES_MS)
+
+    async def _run_clients(self) -> None:
+        while True:
+            self._broker.expire_clients()
+            self._turn("clients")
+            await self._wait(CLIENTS_MS)
+
+    async def _run_registration(self) -> None:
+        broker = self._broker
+        period_ms = broker.config.register_name_server_period
+        while True:
+            await broker.registration.register()
+            self._turn("registration")
+            await self._wait(max(PERIOD_MS_MIN, min(period_ms, PERIOD_MS_MAX)))

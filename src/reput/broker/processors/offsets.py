@@ -1,0 +1,81 @@
+"""14, 15, 29 to 32: where groups are, where queues begin and end."""
+
+from typing import TYPE_CHECKING
+
+from reput.errors import RequestRefused
+from reput.format import command as commands, headers
+from reput.format.codes import ResponseCode
+from reput.format.command import Command
+from reput.format.headers import (
+    OffsetReplyHeader,
+    QueryConsumerOffsetHeader,
+    QueueHeader,
+    SearchOffsetHeader,
+    TimestampReplyHeader,
+    UpdateConsumerOffsetHeader,
+)
+from reput.remoting.channel import Channel
+from reput.store.reader import Boundary
+
+if TYPE_CHECKING:
+    from reput.broker.server import Broker
+
+
+def query_consumer_offset(broker: "Broker", channel: Channel, request: Command) -> Command:
+    """Return which message of a queue a group reads next."""
+    header = headers.decode(QueryConsumerOffsetHeader, request.ext_fields)
+    topic, queue_id = header.topic, header.queue_id
+    known = broker.consumer_offsets.get(topic, header.consumer_group, queue_id)
+    if known is not None:
+        return _offset(request, known)
+    # A new group on a young queue begins at its beginning, whatever the client would choose.
+    is_young = broker.store.min_offset(topic, queue_id) <= 0 and not broker.is_on_disk(
+        topic, queue_id
+    )
+    if is_young and header.set_zero_if_not_found is not False:
+        return _offset(request, 0)
+    raise RequestRefused(
+        ResponseCode.QUERY_NOT_FOUND,
+        "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first",
+    )
+
+
+def update_consumer_offset(broker: "Broker", channel: Channel, request: Command) -> Command:
+    """Take note of which message of a queue a group reads next."""
+    header = headers.decode(UpdateConsumerOffsetHeader, request.ext_fields)
+    broker.consumer_offsets.put(
+        header.topic, header.consumer_group, header.queue_id, header.commit_offset
+    )
+    return commands.reply(request)
+
+
+def search_offset(broker: "Broker", channel: Channel, request: Command) -> Command:
+    """Return the queue offset that a time names."""
+    header = headers.decode(SearchOffsetHeader, request.ext_fields)
+    boundary = Boundary.UPPER if header.boundary_type == "UPPER" else Boundary.LOWER
+    found = broker.store.offset_by_time(header.topic, header.queue_id, header.timestamp, boundary)
+    return _offset(request, found)
+
+
+def max_offset(broker: "Broker", channel: Channel, request: Command) -> Command:
+    """Return the queue offset behind the newest message."""
+    header = headers.decode(QueueHeader, request.ext_fields)
+    return _offset(request, broker.store.max_offset(header.topic, header.queue_id))
+
+
+def min_offset(broker: "Broker", channel: Channel, request: Command) -> Command:
+    """Return the queue offset of the oldest message."""
+    header = headers.decode(QueueHeader, request.ext_fields)
+    return _offset(request, broker.store.min_offset(header.topic, header.queue_id))
+
+
+def earliest_store_time(broker: "Broker", channel: Channel, request: Command) -> Command:
+    """Return when the oldest message of a queue was stored; -1 if there is none."""
+    header = headers.decode(QueueHeader, request.ext_fields)
+    found = broker.store.earliest_message_time(header.topic, header.queue_id)
+    answer = TimestampReplyHeader(timestamp=-1 if found is None else found)
+    return commands.reply(request, ext_fields=headers.encode(answer))
+
+
+def _offset(request: Command, value: int) -> Command:
+    return commands.reply(request, ext_fields=headers.encode(OffsetReplyHeader(offset=value)))

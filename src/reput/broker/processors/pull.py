@@ -1,0 +1,188 @@
+"""11, 361: messages to consumers, and pulls that wait.
+
+The order of the checks and the codes are Java's ``PullMessageProcessor``.
+"""
+
+from typing import TYPE_CHECKING
+
+from reput.broker import selection
+from reput.broker.pull_hold import HeldPull
+from reput.broker.selection import Selection
+from reput.errors import RequestRefused
+from reput.format import command as commands, headers
+from reput.format.codes import ResponseCode
+from reput.format.command import Command
+from reput.format.headers import PullMessageHeader, PullMessageReplyHeader
+from reput.remoting.channel import Channel
+from reput.store.getting import GetResult, GetStatus
+
+if TYPE_CHECKING:
+    from reput.broker.server import Broker
+
+COMMIT = 1
+SUSPEND = 2
+HAS_SUBSCRIPTION = 4
+CLASS_FILTER = 8
+
+_CODES = {
+    GetStatus.FOUND: ResponseCode.SUCCESS,
+    GetStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+}
+
+
+def pull_message(broker: "Broker", channel: Channel, request: Command) -> Command | None:
+    """Return messages of a queue, or hold the request until there are some."""
+    header = headers.decode(PullMessageHeader, request.ext_fields)
+    _check(broker, header)
+    wanted = _selection(broker, header)
+    result = _get(broker, header, wanted, header.queue_offset)
+    if header.sys_flag & COMMIT and broker.is_master:
+        broker.consumer_offsets.put(
+            header.topic, header.consumer_group, header.queue_id, header.commit_offset
+        )
+    code = _code(result, header.queue_offset)
+    if code is ResponseCode.PULL_NOT_FOUND and header.sys_flag & SUSPEND:
+        is_long = broker.config.long_polling_enable
+        wait_ms = (
+            header.suspend_timeout_millis if is_long else broker.config.short_polling_time_mills
+        )
+        held = HeldPull(
+            channel, request, header, wanted, header.queue_offset,
+            broker.clock.monotonic_ms() + wait_ms,
+        )  # fmt: skip
+        if broker.held_pulls.hold(held):
+            return None
+    return _reply(broker, request, header, result, code)
+
+
+def look_again(broker: "Broker", held: HeldPull, *, is_last: bool = False) -> bool:
+    """Look whether a pull that waits finds something now, and answer it if so.
+
+    Args:
+        broker: Whose it is.
+        held: The pull.
+        is_last: Its time is over: answer it anyway.
+
+    Returns:
+        Whether it was answered.
+    """
+    result = _get(broker, held.header, held.selection, held.queue_offset)
+    code = _code(result, held.queue_offset)
+    if result.status is GetStatus.NO_MATCHED_MESSAGE:
+        held.queue_offset = result.next_offset  # what came is not wanted: do not look at it again
+    has_nothing = code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
+    if has_nothing and not is_last:
+        return False
+    if has_nothing and held.queue_offset != held.header.queue_offset:
+        code = ResponseCode.PULL_RETRY_IMMEDIATELY  # so that the consumer gets on
+    held.channel.send(_reply(broker, held.request, held.header, result, code))
+    return True
+
+
+def _check(broker: "Broker", header: PullMessageHeader) -> None:
+    """Raises ``RequestRefused``."""
+    if not broker.is_readable:
+        raise RequestRefused(
+            ResponseCode.NO_PERMISSION,
+            f"the broker[{broker.config.broker_ip1}] pulling message is forbidden",
+        )
+    group = broker.subscription_groups.find(header.consumer_group, broker.clock.now_ms())
+    if group is None:
+        raise RequestRefused(
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            f"subscription group [{header.consumer_group}] does not exist",
+        )
+    if not group.consume_enable:
+        raise RequestRefused(
+            ResponseCode.NO_PERMISSION,
+            f"subscription group no permission, {header.consumer_group}",
+        )
+    topic = broker.topics.readable(header.topic)
+    if not 0 <= header.queue_id < topic.read_queue_count:
+        raise RequestRefused(
+            ResponseCode.SYSTEM_ERROR,
+            f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
+            f"topicConfig.readQueueNums:[{topic.read_queue_count}] "
+            f"consumer:[{header.consumer_group}]",
+        )
+
+
+def _selection(broker: "Broker", header: PullMessageHeader) -> Selection:
+    """Return what is wanted. Raises ``RequestRefused``."""
+    if header.sys_flag & CLASS_FILTER:
+        raise RequestRefused(
+            ResponseCode.SYSTEM_ERROR,
+            "filter by class is not supported: RocketMQ has dropped filter servers",
+        )
+    if header.sys_flag & HAS_SUBSCRIPTION:
+        if selection.is_tag_type(header.expression_type):
+            return selection.of_tags(header.subscription)
+        return broker.filters.of_expression(header.expression_type, header.subscription)
+    group = broker.groups.consumer(header.consumer_group)
+    if group is None:
+        raise RequestRefused(
+            ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist"
+        )
+    known = group.subscriptions.get(header.topic)
+    if known is None:
+        raise RequestRefused(
+            ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's subscription not exist"
+        )
+    if known.sub_version < header.sub_version:
+        raise RequestRefused(
+            ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
+        )
+    if selection.is_tag_type(known.expression_type):
+        return selection.of_subscription(known)
+    return broker.filters.of_expression(known.expression_type, known.sub_string)
+
+
+def _get(
+    broker: "Broker", header: PullMessageHeader, wanted: Selection, queue_offset: int
+) -> GetResult:
+    return broker.store.get(
+        header.topic,
+        header.queue_id,
+        queue_offset,
+        header.max_msg_nums,
+        tags_codes=wanted.tags_codes,
+        message_filter=wanted.message_filter,
+    )
+
+
+def _code(result: GetResult, queue_offset: int) -> ResponseCode:
+    if result.status in (GetStatus.NO_MESSAGE_IN_QUEUE, GetStatus.NO_MATCHED_LOGIC_QUEUE):
+        is_moved = queue_offset != 0
+        return ResponseCode.PULL_OFFSET_MOVED if is_moved else ResponseCode.PULL_NOT_FOUND
+    return _CODES[result.status]
+
+
+def _reply(
+    broker: "Broker",
+    request: Command,
+    header: PullMessageHeader,
+    result: GetResult,
+    code: ResponseCode,
+) -> Command:
+    broker.stats.pulled(header.topic, header.consumer_group, result)
+    if code is ResponseCode.PULL_OFFSET_MOVED and result.status is not GetStatus.FOUND:
+        broker.tell_offset_moved(header, result.next_offset)
+    return commands.reply(
+        request,
+        code,
+        result.status.name,
+        headers.encode(
+            PullMessageReplyHeader(
+                suggest_which_broker_id=0,
+                next_begin_offset=result.next_offset,
+                min_offset=result.min_offset,
+                max_offset=result.max_offset,
+            )
+        ),
+        result.data,
+    )

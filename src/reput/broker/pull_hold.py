@@ -1,0 +1,122 @@
+"""Pulls that found nothing and wait for something to arrive: long polling.
+
+Each waits at its queue until a message arrives there that it wants, or until its time is over.
+Times are monotonic ms.
+"""
+
+import heapq
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from reput.broker.selection import Selection
+from reput.format.command import Command
+from reput.format.headers import PullMessageHeader
+from reput.remoting.channel import Channel
+
+Queue = tuple[str, int]
+"""Topic and queue id."""
+
+
+@dataclass(slots=True, eq=False)
+class HeldPull:
+    """A pull that waits."""
+
+    channel: Channel
+    request: Command
+    header: PullMessageHeader
+    selection: Selection
+    queue_offset: int
+    """Where to look on: messages before it, that came meanwhile, are not wanted."""
+    deadline_ms: int
+    is_over: bool = False
+    """It was answered, or nobody waits for the answer any more."""
+
+    @property
+    def queue(self) -> Queue:
+        """Where it waits."""
+        return self.header.topic, self.header.queue_id
+
+
+class HeldPulls:
+    """The pulls that wait.
+
+    Args:
+        count_max: At most so many.
+    """
+
+    def __init__(self, count_max: int) -> None:
+        self._count_max = count_max
+        self._by_queue: dict[Queue, list[HeldPull]] = {}
+        self._by_channel: dict[Channel, set[HeldPull]] = {}
+        self._deadlines: list[tuple[int, int, HeldPull]] = []
+        self._numbers = itertools.count()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When the first of them has waited long enough; None if none waits."""
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def hold(self, pull: HeldPull) -> bool:
+        """Let a pull wait; return whether there was room for it."""
+        if self._count >= self._count_max:
+            return False
+        self._count += 1
+        self._by_queue.setdefault(pull.queue, []).append(pull)
+        self._by_channel.setdefault(pull.channel, set()).add(pull)
+        heapq.heappush(self._deadlines, (pull.deadline_ms, next(self._numbers), pull))
+        return True
+
+    def waits_at(self, topic: str, queue_id: int) -> bool:
+        """Whether somebody waits at a queue."""
+        return (topic, queue_id) in self._by_queue
+
+    def wake(self, topic: str, queue_id: int, answers: Callable[[HeldPull], bool]) -> None:
+        """Let those look again who wait at a queue; those that are answered wait no more."""
+        waiting = self._by_queue.get((topic, queue_id))
+        if waiting is None:
+            return
+        for pull in list(waiting):
+            if not pull.is_over and answers(pull):
+                self._end(pull)
+
+    def expire(self, now_ms: int) -> Iterator[HeldPull]:
+        """Yield those whose time is over; they wait no more."""
+        deadlines = self._deadlines
+        while deadlines and (deadlines[0][0] <= now_ms or deadlines[0][2].is_over):
+            _, _, pull = heapq.heappop(deadlines)
+            if not pull.is_over:
+                self._end(pull)
+                yield pull
+
+    def forget(self, channel: Channel) -> None:
+        """Drop what a connection waits for."""
+        for pull in list(self._by_channel.get(channel, ())):
+            self._end(pull)
+
+    def take_all(self) -> list[HeldPull]:
+        """Take out all that wait, as before an end."""
+        waiting = [pull for pulls in self._by_channel.values() for pull in pulls]
+        for pull in waiting:
+            self._end(pull)
+        return waiting
+
+    def _end(self, pull: HeldPull) -> None:
+        pull.is_over = True
+        self._count -= 1
+        at_queue = self._by_queue[pull.queue]
+        at_queue.remove(pull)
+        if not at_queue:
+            del self._by_queue[pull.queue]
+        of_channel = self._by_channel[pull.channel]
+        of_channel.discard(pull)
+        if not of_channel:
+            del self._by_channel[pull.channel]
+        # Those that were answered early stay in the heap until their time; not more than others.
+        if len(self._deadlines) > 64 and len(self._deadlines) > 2 * self._count:
+            self._deadlines = [one for one in self._deadlines if not one[2].is_over]
+            heapq.heapify(self._deadlines)

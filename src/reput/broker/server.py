@@ -1,0 +1,361 @@
+"""The broker, assembled.
+
+    socket -> remoting -> intake (kernel) -> store
+                       -> processors -> topics, groups, offsets, locks, store
+    store -> listener -> held pulls -> socket
+
+One thread: the loop's. Only what waits for the disk runs in another one (``loops``).
+"""
+
+import dataclasses
+import logging
+import socket
+from typing import Self
+
+from reput.broker.config import PERM_READ, BrokerConfig
+from reput.broker.filters import Filters
+from reput.broker.groups import Groups
+from reput.broker.intake import Intake
+from reput.broker.loops import Loops
+from reput.broker.processors import PROCESSORS, pull
+from reput.broker.pull_hold import HeldPull, HeldPulls
+from reput.broker.queue_locks import QueueLocks
+from reput.broker.retries import Retries
+from reput.broker.route import Registration
+from reput.broker.stats import Stats
+from reput.broker.subscription_groups import SubscriptionGroups
+from reput.broker.topics import READ_WRITE, Topics
+from reput.clock import Clock, SystemClock
+from reput.errors import RequestRefused, WriteFailed
+from reput.format import bodies, command as commands, headers, names, properties as props
+from reput.format.bodies import KvTable, MessageQueue, OffsetMovedEvent, TopicConfigTable
+from reput.format.codes import RequestCode, ResponseCode
+from reput.format.command import IS_ONEWAY, Command
+from reput.format.headers import ConsumerGroupHeader, PullMessageHeader
+from reput.format.message import Host
+from reput.remoting.channel import Channel
+from reput.remoting.server import RemotingServer
+from reput.store.config import BrokerRole, StoreConfig
+from reput.store.disk import Disk
+from reput.store.incoming import IncomingMessage
+from reput.store.message_store import MessageStore
+from reput.store.table_files import (
+    ConsumerOffsetTable,
+    SubscriptionGroup,
+    SubscriptionGroupTable,
+    TopicTable,
+)
+
+FAST_PORT_DISTANCE = 2
+HA_PORT_DISTANCE = 1
+
+_log = logging.getLogger(__name__)
+
+
+class Broker:
+    """A broker on a store folder.
+
+    Args:
+        config: Who it is and what it allows.
+        store_config: Its store.
+        clock: What the time is.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store_config: StoreConfig,
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        self.config = config
+        self.store_config = store_config
+        self.clock = clock or SystemClock()
+        self.started_ms = self.clock.now_ms()
+        self.address = ""
+        """What clients are told: ``brokerIP1:port``."""
+        self.ha_address = ""
+        self.store_host = Host(b"\x7f\0\0\1", 0)
+        self._root = store_config.store_path_root_dir
+
+    # Starting and stopping --------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Open the store, listen, and tell the name servers.
+
+        Raises:
+            StoreUnavailable: The folder is in use, or cannot be opened.
+            InvalidOption: An address is wrong.
+            OSError: The port is in use.
+        """
+        self._open()
+        try:
+            await self._listen()
+        except BaseException:
+            self.store.close()
+            raise
+        self.registration.start()
+        self.loops.start()
+        _log.info("broker %s serves %s", self.config.broker_name, self.address)
+
+    def _open(self) -> None:
+        config, now_ms = self.config, self.clock.now_ms()
+        self.store = MessageStore.open(config=self.store_config, clock=self.clock)
+        disk = Disk()
+        self.topics = Topics(TopicTable.load(self._root, disk), config, self._topic_changed)
+        self.subscription_groups = SubscriptionGroups(
+            SubscriptionGroupTable.load(self._root, disk), config
+        )
+        self.consumer_offsets = ConsumerOffsetTable.load(
+            self._root, disk, interval_ms=config.flush_consumer_offset_interval
+        )
+        self.store.retention.consumer_offsets = self.consumer_offsets.all
+        self.groups: Groups[Channel] = Groups()
+        self.locks = QueueLocks(config.rebalance_lock_max_live_time)
+        self.held_pulls = HeldPulls(config.pull_hold_max)
+        self.filters = Filters(config)
+        self.retries = Retries(self.topics, self.subscription_groups, self.clock)
+        self.stats = Stats()
+        self.registration = Registration(self)
+        self.intake = Intake(self)
+        self.loops = Loops(self)
+        self.topics.add_built_in(now_ms, len(self.store_config.delay_levels_ms))
+        self.subscription_groups.add_built_in(now_ms)
+        self.store.add_listener(self._messages_arrived)
+
+    async def _listen(self) -> None:
+        config = self.config
+        idle_ms = config.server_channel_max_idle_time_seconds * 1000
+        self._server = RemotingServer(
+            _Port(self, is_fast=False),
+            host=config.bind_address,
+            port=config.listen_port,
+            idle_ms=idle_ms,
+        )
+        await self._server.start()
+        port = self._server.port
+        self.address = f"{config.broker_ip1}:{port}"
+        self.ha_address = f"{config.broker_ip1}:{port + HA_PORT_DISTANCE}"
+        self.store_host = Host(_packed(config.broker_ip1), port)
+        self._fast_server: RemotingServer | None = None
+        if config.fast_port_enable and port > FAST_PORT_DISTANCE:
+            fast = RemotingServer(
+                _Port(self, is_fast=True),
+                host=config.bind_address,
+                port=port - FAST_PORT_DISTANCE,
+                idle_ms=idle_ms,
+            )
+            try:
+                await fast.start()
+            except OSError:
+                if config.listen_port:
+                    await self._server.stop()
+                    raise
+            else:
+                self._fast_server = fast
+
+    @property
+    def port(self) -> int:
+        """What it listens on."""
+        return self._server.port
+
+    async def stop(self) -> None:
+        """Stop: tell the name servers, answer who waits, save and close everything."""
+        await self.registration.stop()
+        for held in self.held_pulls.take_all():
+            pull.look_again(self, held, is_last=True)
+        if self._fast_server is not None:
+            await self._fast_server.stop()
+        await self._server.stop()
+        await self.loops.stop()
+        try:
+            self.save_tables(is_last=True)
+        finally:
+            self.store.close()
+        _log.info("broker %s stopped", self.config.broker_name)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    # What it allows ---------------------------------------------------------------------------
+
+    @property
+    def is_master(self) -> bool:
+        """Whether it takes messages and offsets."""
+        return self.store_config.broker_role is not BrokerRole.SLAVE
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether messages may be pulled."""
+        return self.config.broker_permission & PERM_READ != 0
+
+    def is_on_disk(self, topic: str, queue_id: int) -> bool:
+        """Whether the beginning of a queue is so far back that it is thought to be on disk only."""
+        limit = self.store.memory_bytes
+        return self.store.lag_bytes(topic, queue_id, 0) > limit
+
+    # Requests ---------------------------------------------------------------------------------
+
+    def serve(self, channel: Channel, request: Command) -> Command | None:
+        """Handle a request."""
+        processor = PROCESSORS.get(request.code)
+        if processor is None:
+            raise RequestRefused(
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                f" request type {request.code} not supported",
+            )
+        return processor(self, channel, request)
+
+    def forget(self, channel: Channel) -> None:
+        """Take note that a client is gone."""
+        self.held_pulls.forget(channel)
+        for group in self.groups.remove(channel):
+            self.tell_members(group)
+
+    def tell_members(self, group: str) -> None:
+        """Tell the members of a group that one of them came, went or changed."""
+        settings = self.subscription_groups.get(group)
+        members = self.groups.consumer(group)
+        if (
+            members is None
+            or not self.config.notify_consumer_ids_changed_enable
+            or (settings is not None and not settings.notify_members_enable)
+        ):
+            return
+        fields = headers.encode(ConsumerGroupHeader(consumer_group=group))
+        for channel in members.members:
+            channel.send(
+                Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, flag=IS_ONEWAY, ext_fields=fields)
+            )
+
+    def make_retry_topic(self, group: SubscriptionGroup, now_ms: int) -> None:
+        """Make the retry topic of a group, if it has none."""
+        if group.retry_queue_count > 0:
+            self.topics.for_group(
+                names.retry_topic(group.name), group.retry_queue_count, READ_WRITE, now_ms
+            )
+
+    # Topics -----------------------------------------------------------------------------------
+
+    def describe_topics(self) -> TopicConfigTable:
+        """Return all topics as name servers are told, with the broker's own permission."""
+        table = self.topics.describe()
+        for topic in table.topic_config_table.values():
+            topic.perm &= self.config.broker_permission | ~READ_WRITE
+        return table
+
+    def take_ordered_topics(self, table: KvTable) -> None:
+        """Take over from a name server which topics are consumed in order."""
+        ordered = set(table.table)
+        for name, topic in self.topics.all().items():
+            if topic.order != (name in ordered):
+                changed = dataclasses.replace(topic, order=name in ordered)
+                self.topics.put(changed, self.clock.now_ms())
+
+    def _topic_changed(self, name: str) -> None:
+        self.registration.tell_soon()
+
+    # Messages ---------------------------------------------------------------------------------
+
+    def _messages_arrived(self, topic: str, queue_id: int, first: int, behind: int) -> None:
+        if self.held_pulls.waits_at(topic, queue_id):
+            self.held_pulls.wake(topic, queue_id, self._look_again)
+
+    def _look_again(self, held: HeldPull) -> bool:
+        return pull.look_again(self, held)
+
+    def expire_held_pulls(self) -> None:
+        """Answer the pulls that have waited long enough."""
+        for held in self.held_pulls.expire(self.clock.monotonic_ms()):
+            pull.look_again(self, held, is_last=True)
+
+    def tell_offset_moved(self, header: PullMessageHeader, next_offset: int) -> None:
+        """Write down that a consumer was sent elsewhere in a queue."""
+        if not self.is_master:
+            return
+        event = OffsetMovedEvent(
+            consumer_group=header.consumer_group,
+            message_queue=MessageQueue(header.topic, self.config.broker_name, header.queue_id),
+            offset_new=next_offset,
+            offset_request=header.queue_offset,
+        )
+        marks = {props.TAGS: header.consumer_group, props.KEYS: header.consumer_group}
+        self.store.put(
+            IncomingMessage(
+                topic=names.OFFSET_MOVED_TOPIC,
+                body=bodies.encode(event),
+                property_bytes=props.encode(marks),
+                born_timestamp=self.clock.now_ms(),
+                born_host=self.store_host,
+                store_host=self.store_host,
+                waits=False,
+            )
+        )
+
+    # Background -------------------------------------------------------------------------------
+
+    def save_tables(self, *, is_last: bool = False) -> None:
+        """Save the tables that have changed and are due; all of them at the end."""
+        now_ms = self.clock.now_ms()
+        for table in (self.topics.table, self.subscription_groups.table, self.consumer_offsets):
+            try:
+                if is_last:
+                    table.save(now_ms)
+                else:
+                    table.step(now_ms)
+            except WriteFailed as error:
+                if is_last:
+                    raise
+                _log.error("a table stays unsaved for now: %s", error)
+
+    def expire_clients(self) -> None:
+        """Close the connections of members that were not heard of for too long."""
+        now_ms = self.clock.now_ms()
+        for channel in self.groups.silent(now_ms - self.config.channel_expired_timeout):
+            _log.warning("%s sent no heartbeat; closing the connection", channel.peer)
+            channel.close()
+            self.forget(channel)
+        self.locks.expire(now_ms)
+
+
+class _Port:
+    """What a port of the broker serves: everything, or on the fast one all but pulls."""
+
+    def __init__(self, broker: Broker, *, is_fast: bool) -> None:
+        self._broker = broker
+        self._is_fast = is_fast
+
+    def on_open(self, channel: Channel) -> None:
+        """Take note of a new connection."""
+
+    def on_bytes(self, channel: Channel, view: memoryview, end: int) -> int:
+        """Handle what arrived."""
+        return self._broker.intake.on_bytes(channel, view, end)
+
+    def on_request(self, channel: Channel, request: Command) -> Command | None:
+        """Handle a request."""
+        if self._is_fast and request.code in _NOT_ON_FAST_PORT:
+            text = f" request type {request.code} not supported"
+            return commands.reply(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, text)
+        return self._broker.serve(channel, request)
+
+    def on_closed(self, channel: Channel) -> None:
+        """Take note of the end of a connection."""
+        self._broker.forget(channel)
+
+
+_NOT_ON_FAST_PORT = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
+
+
+def _packed(address: str) -> bytes:
+    """Return an address as records have it; a name is looked up."""
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            return socket.inet_pton(family, address)
+        except OSError:
+            continue
+    return socket.inet_aton(socket.gethostbyname(address))

@@ -1,0 +1,266 @@
+"""The same clients without ``await``, for programs that have no event loop.
+
+    with Producer("orders", namesrv="127.0.0.1:9876") as producer:
+        result = producer.send(Message("Orders", b"one"))
+
+Names, arguments and errors are those of ``reput.client``: each method here runs that of the asyncio
+client and waits. All clients of a process share one loop in one background thread, which begins
+with the first client and ends with the last. They may be used from any thread, except that one.
+Many messages are sent fastest by one call of ``send_many``.
+"""
+
+import asyncio
+import functools
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
+
+from reput.client import admin, producer
+from reput.client.config import ClientConfig, ProducerConfig
+from reput.client.instance import NotStarted
+from reput.clock import Clock
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class AsyncClient(Protocol):
+    """What a facade needs of a client. It is made in any thread, and used in the loop's."""
+
+    async def start(self) -> None:
+        """Begin."""
+
+    async def close(self) -> None:
+        """End."""
+
+
+C = TypeVar("C", bound=AsyncClient)
+
+
+class LoopThread:
+    """An event loop in a daemon thread of its own."""
+
+    _shared: ClassVar["LoopThread | None"] = None
+    _users_count: ClassVar[int] = 0
+    _lock: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="reput client", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def acquire(cls) -> "LoopThread":
+        """Return the one that clients share, made for the first of them."""
+        with cls._lock:
+            # After a fork the child has the object, but not the thread.
+            if cls._shared is None or not cls._shared._thread.is_alive():
+                cls._shared = cls()
+                cls._users_count = 0
+            cls._users_count += 1
+            return cls._shared
+
+    def release(self) -> None:
+        """End it, if this was the last user."""
+        with self._lock:
+            if LoopThread._shared is not self:
+                return
+            LoopThread._users_count -= 1
+            if LoopThread._users_count:
+                return
+            LoopThread._shared = None
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def wait_for(self, coroutine: Coroutine[Any, Any, R]) -> R:
+        """Run a coroutine in the loop, and return its result or raise what it raises."""
+        if threading.current_thread() is self._thread:
+            coroutine.close()
+            raise RuntimeError(
+                "a blocking client cannot wait in its own loop's thread; use reput.client there"
+            )
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # Ctrl-C: nobody waits for it any more.
+            raise
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+            left = asyncio.all_tasks(self._loop)
+            for task in left:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        finally:
+            self._loop.close()
+
+
+class Facade(Generic[C]):
+    """A blocking client around an asyncio one."""
+
+    def __init__(self, client: C) -> None:
+        self._client = client
+        self._thread: LoopThread | None = None
+
+    def start(self) -> None:
+        """Begin; ``with`` does it too."""
+        if self._thread is not None:
+            return
+        self._thread = LoopThread.acquire()
+        try:
+            self._wait_for(self._client.start())
+        except BaseException:
+            thread, self._thread = self._thread, None
+            thread.release()
+            raise
+
+    def close(self) -> None:
+        """End; leaving ``with`` does it too."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        try:
+            thread.wait_for(self._client.close())
+        finally:
+            thread.release()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _wait_for(self, coroutine: Coroutine[Any, Any, R]) -> R:
+        if self._thread is None:
+            coroutine.close()
+            raise NotStarted(type(self).__name__)
+        return self._thread.wait_for(coroutine)
+
+
+def waiting(
+    method: Callable[Concatenate[C, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[Facade[C], P], R]:
+    """Return a method that runs the asyncio client's and waits."""
+
+    @functools.wraps(method)
+    def wait(self: Facade[C], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._wait_for(method(self._client, *args, **kwargs))
+
+    return wait
+
+
+def in_loop(method: Callable[Concatenate[C, P], R]) -> Callable[Concatenate[Facade[C], P], R]:
+    """Return a method that runs one of the asyncio client's that does not wait.
+
+    It runs in the loop's thread once the client is started, and in the caller's before.
+    """
+
+    @functools.wraps(method)
+    def run(self: Facade[C], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        if self._thread is None:
+            return method(self._client, *args, **kwargs)
+
+        async def call() -> R:
+            return method(self._client, *args, **kwargs)
+
+        return self._wait_for(call())
+
+    return run
+
+
+def in_thread(function: Callable[P, R]) -> Callable[P, Awaitable[R]]:
+    """Return a listener for an asyncio client that runs ``function`` in a thread.
+
+    So that it may take its time, and use blocking clients itself.
+    """
+
+    @functools.wraps(function)
+    async def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        return await asyncio.to_thread(function, *args, **kwargs)
+
+    return call
+
+
+class Producer(Facade[producer.Producer]):
+    """``reput.client.Producer`` without ``await``."""
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        namesrv: str | None = None,
+        config: ProducerConfig | None = None,
+        client: ClientConfig | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(
+            producer.Producer(group, namesrv=namesrv, config=config, client=client, clock=clock)
+        )
+
+    send = waiting(producer.Producer.send)
+    send_batch = waiting(producer.Producer.send_batch)
+    send_many = waiting(producer.Producer.send_many)
+    send_oneway = waiting(producer.Producer.send_oneway)
+    queues = waiting(producer.Producer.queues)
+
+
+class Admin(Facade[admin.Admin]):
+    """``reput.client.Admin`` without ``await``."""
+
+    def __init__(
+        self,
+        namesrv: str | None = None,
+        *,
+        client: ClientConfig | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(admin.Admin(namesrv, client=client, clock=clock))
+
+    add_write_perm = waiting(admin.Admin.add_write_perm)
+    broker_config = waiting(admin.Admin.broker_config)
+    broker_stats = waiting(admin.Admin.broker_stats)
+    broker_status = waiting(admin.Admin.broker_status)
+    clone_offsets = waiting(admin.Admin.clone_offsets)
+    clusters = waiting(admin.Admin.clusters)
+    consume_directly = waiting(admin.Admin.consume_directly)
+    consume_queue = waiting(admin.Admin.consume_queue)
+    consume_stats = waiting(admin.Admin.consume_stats)
+    consume_time_spans = waiting(admin.Admin.consume_time_spans)
+    consumer_connection = waiting(admin.Admin.consumer_connection)
+    consumer_offset = waiting(admin.Admin.consumer_offset)
+    consumer_running_info = waiting(admin.Admin.consumer_running_info)
+    create_group = waiting(admin.Admin.create_group)
+    create_topic = waiting(admin.Admin.create_topic)
+    delete_group = waiting(admin.Admin.delete_group)
+    delete_kv = waiting(admin.Admin.delete_kv)
+    delete_topic = waiting(admin.Admin.delete_topic)
+    earliest_store_time = waiting(admin.Admin.earliest_store_time)
+    groups = waiting(admin.Admin.groups)
+    groups_of_topic = waiting(admin.Admin.groups_of_topic)
+    kv = waiting(admin.Admin.kv)
+    kv_of_namespace = waiting(admin.Admin.kv_of_namespace)
+    max_offset = waiting(admin.Admin.max_offset)
+    message_by_offset_id = waiting(admin.Admin.message_by_offset_id)
+    message_by_unique_key = waiting(admin.Admin.message_by_unique_key)
+    messages_by_key = waiting(admin.Admin.messages_by_key)
+    min_offset = waiting(admin.Admin.min_offset)
+    name_server_config = waiting(admin.Admin.name_server_config)
+    producer_connection = waiting(admin.Admin.producer_connection)
+    producers = waiting(admin.Admin.producers)
+    put_kv = waiting(admin.Admin.put_kv)
+    reset_offsets = waiting(admin.Admin.reset_offsets)
+    search_offset = waiting(admin.Admin.search_offset)
+    topic_configs = waiting(admin.Admin.topic_configs)
+    topic_route = waiting(admin.Admin.topic_route)
+    topic_status = waiting(admin.Admin.topic_status)
+    topics = waiting(admin.Admin.topics)
+    update_broker_config = waiting(admin.Admin.update_broker_config)
+    update_consumer_offset = waiting(admin.Admin.update_consumer_offset)
+    update_name_server_config = waiting(admin.Admin.update_name_server_config)
+    wipe_write_perm = waiting(admin.Admin.wipe_write_perm)

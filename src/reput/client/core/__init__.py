@@ -1,0 +1,1 @@
+"""What clients decide, without a socket, a task or a clock: times are arguments."""

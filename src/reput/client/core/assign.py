@@ -1,0 +1,234 @@
+"""Who of a group reads which queue: the strategies of Java, with Java's results.
+
+Every member computes the whole division for itself, and takes its share. So all members must see
+the same ids and queues, in the same order (``sorted_queues``, ``sorted_clients``), and use the same
+strategy, whatever language they are written in.
+"""
+
+import hashlib
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Protocol
+
+from reput.errors import InvalidOption
+from reput.format import java
+from reput.format.bodies import MessageQueue
+
+VIRTUAL_NODE_COUNT = 10
+"""Places of a member on the ring of ``ConsistentHash``."""
+
+
+class Strategy(Protocol):
+    """How a group divides the queues of one topic."""
+
+    name: str
+    """As Java calls it."""
+
+    def allocate(
+        self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    ) -> list[MessageQueue]:
+        """Return the queues of one member; none if it is not among ``client_ids``.
+
+        Args:
+            client_id: The member.
+            queues: All of the topic, sorted by ``sorted_queues``.
+            client_ids: All members, sorted by ``sorted_clients``.
+        """
+
+
+def sorted_queues(queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+    """Return queues in the order of Java's ``MessageQueue.compareTo``."""
+    return sorted(
+        queues, key=lambda one: (_utf16(one.topic), _utf16(one.broker_name), one.queue_id)
+    )
+
+
+def sorted_clients(client_ids: Iterable[str]) -> list[str]:
+    """Return client ids in the order of Java's ``String.compareTo``."""
+    return sorted(client_ids, key=_utf16)
+
+
+def _utf16(text: str) -> bytes:
+    return text.encode("utf-16-be", "surrogatepass")
+
+
+class Averagely:
+    """Neighbouring queues, as many to each; the first members take what is left over."""
+
+    name = "AVG"
+
+    def allocate(
+        self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    ) -> list[MessageQueue]:
+        """Return the queues of one member."""
+        if client_id not in client_ids:
+            return []
+        index = client_ids.index(client_id)
+        share, rest = divmod(len(queues), len(client_ids))
+        start = index * share + min(index, rest)
+        return list(queues[start : start + share + (index < rest)])
+
+
+class AveragelyByCircle:
+    """Dealt out like cards: every n-th queue to each of n members."""
+
+    name = "AVG_BY_CIRCLE"
+
+    def allocate(
+        self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    ) -> list[MessageQueue]:
+        """Return the queues of one member."""
+        if client_id not in client_ids:
+            return []
+        return list(queues[client_ids.index(client_id) :: len(client_ids)])
+
+
+class ByConfig:
+    """The queues somebody wrote down, whoever else there is.
+
+    Args:
+        queues: Of all topics; queues of other topics than the one asked for do not count.
+    """
+
+    name = "CONFIG"
+
+    def __init__(self, queues: Iterable[MessageQueue]) -> None:
+        self._queues = list(queues)
+
+    def allocate(
+        self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    ) -> list[MessageQueue]:
+        """Return the configured queues that the topic has.
+
+        Java returns all that are configured; with more than one topic that hands the queues of
+        each to all, and a queue that no broker has is pulled from for ever.
+        """
+        there = set(queues)
+        return [queue for queue in self._queues if queue in there]
+
+
+class ByMachineRoom:
+    """Queues of brokers named ``room@broker``, in some rooms only, divided evenly.
+
+    Args:
+        rooms: The rooms to read from.
+    """
+
+    name = "MACHINE_ROOM"
+
+    def __init__(self, rooms: Collection[str]) -> None:
+        self._rooms = frozenset(rooms)
+
+    def allocate(
+        self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    ) -> list[MessageQueue]:
+        """Return the queues of one member: a run of neighbours, and one of what is left over."""
+        if client_id not in client_ids:
+            return []
+        index = client_ids.index(client_id)
+        near = [queue for queue in queues if self._is_near(queue)]
+        share, rest = divmod(len(near), len(client_ids))
+        mine = near[index * share : (index + 1) * share]
+        if index < rest:
+            mine.append(near[index + share * len(client_ids)])
+        return mine
+
+    def _is_near(self, queue: MessageQueue) -> bool:
+        # Java's split drops empty parts at the end: "room@broker@" has two, "room@" one.
+        parts = queue.broker_name.rstrip("@").split("@")
+        return len(parts) == 2 and parts[0] in self._rooms
+
+
+class MachineRoomNearby:
+    """Queues go to members in the broker's room; where there are none, to all members.
+
+    Args:
+        inner: Divides the queues of one room.
+        broker_room: Names the room of a queue's broker.
+        client_room: Names the room of a member.
+    """
+
+    def __init__(
+        self,
+        inner: Strategy,
+        broker_room: Callable[[MessageQueue], str],
+        client_room: Callable[[str], str],
+    ) -> None:
+        self._inner = inner
+        self._broker_room = broker_room
+        self._client_room = client_room
+        self.name = f"MACHINE_ROOM_NEARBY-{inner.name}"
+
+    def allocate(
+        self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    ) -> list[MessageQueue]:
+        """Return the queues of one member: first those of its room.
+
+        Raises:
+            InvalidOption: A broker or a member is in no room.
+        """
+        if client_id not in client_ids:
+            return []
+        queues_in: dict[str, list[MessageQueue]] = {}
+        for queue in queues:
+            queues_in.setdefault(_room(self._broker_room(queue), queue), []).append(queue)
+        clients_in: dict[str, list[str]] = {}
+        for one in client_ids:
+            clients_in.setdefault(_room(self._client_room(one), one), []).append(one)
+        own_room = self._client_room(client_id)
+        mine: list[MessageQueue] = []
+        if own := queues_in.pop(own_room, None):
+            mine += self._inner.allocate(client_id, own, clients_in[own_room])
+        for room in sorted(queues_in, key=_utf16):
+            if room not in clients_in:
+                mine += self._inner.allocate(client_id, queues_in[room], client_ids)
+        return mine
+
+
+def _room(room: str, of: object) -> str:
+    if not room:
+        raise InvalidOption("machine room", room, f"a name for the room of {of}")
+    return room
+
+
+class ConsistentHash:
+    """Members and queues on a ring of hashes: when a member leaves, only its queues move.
+
+    Args:
+        virtual_node_count: How many places on the ring a member has; more divide more evenly.
+    """
+
+    name = "CONSISTENT_HASH"
+
+    def __init__(self, virtual_node_count: int = VIRTUAL_NODE_COUNT) -> None:
+        if virtual_node_count < 1:
+            raise InvalidOption("virtual_node_count", virtual_node_count, "at least 1")
+        self._virtual_node_count = virtual_node_count
+
+    def allocate(
+        self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    ) -> list[MessageQueue]:
+        """Return the queues of one member."""
+        if client_id not in client_ids:
+            return []
+        ring: dict[int, str] = {}
+        for one in client_ids:
+            for i in range(self._virtual_node_count):
+                ring[_ring_hash(f"{one}-{i}")] = one
+        places = sorted(ring)
+        mine = []
+        for queue in queues:
+            # The text is MessageQueue.toString() of Java.
+            text = (
+                f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, "
+                f"queueId={queue.queue_id}]"
+            )
+            place = places[bisect_left(places, _ring_hash(text)) % len(places)]
+            if ring[place] == client_id:
+                mine.append(queue)
+        return mine
+
+
+def _ring_hash(key: str) -> int:
+    digest = hashlib.md5(java.encode_utf8(key), usedforsecurity=False).digest()
+    return int.from_bytes(digest[:4], "big")

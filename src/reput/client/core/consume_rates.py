@@ -1,0 +1,73 @@
+"""How fast a consumer pulls and consumes a topic, over the last minute or two."""
+
+from dataclasses import dataclass
+
+from reput.format.bodies import ConsumeStatus
+
+WINDOW_MS = 60_000
+HOUR_MS = 3_600_000
+
+
+@dataclass(slots=True)
+class _Sums:
+    begin_ms: int
+    pull_count: int = 0
+    pull_ms: int = 0
+    pulled_count: int = 0
+    call_count: int = 0
+    call_ms: int = 0
+    consumed_count: int = 0
+    failed_count: int = 0
+
+
+class ConsumeRates:
+    """Sums of one topic: a whole minute that is over, and the one that goes on."""
+
+    def __init__(self, now_ms: int) -> None:
+        self._old = _Sums(now_ms)
+        self._new = _Sums(now_ms)
+        self._failed_in_hour = 0
+        self._hour_begin_ms = now_ms
+
+    def add_pull(self, now_ms: int, duration_ms: int, message_count: int) -> None:
+        """Count a pull that brought messages."""
+        sums = self._at(now_ms)
+        sums.pull_count += 1
+        sums.pull_ms += duration_ms
+        sums.pulled_count += message_count
+
+    def add_call(
+        self, now_ms: int, duration_ms: int, consumed_count: int, failed_count: int
+    ) -> None:
+        """Count a call of the listener."""
+        sums = self._at(now_ms)
+        sums.call_count += 1
+        sums.call_ms += duration_ms
+        sums.consumed_count += consumed_count
+        sums.failed_count += failed_count
+        self._failed_in_hour += failed_count
+
+    def status(self, now_ms: int) -> ConsumeStatus:
+        """Return means and rates since the last whole minute began."""
+        new = self._at(now_ms)
+        old = self._old
+        seconds = max(now_ms - old.begin_ms, 1000) / 1000
+        return ConsumeStatus(
+            consume_failed_msgs=self._failed_in_hour,
+            consume_failed_tps=(old.failed_count + new.failed_count) / seconds,
+            consume_ok_tps=(old.consumed_count + new.consumed_count) / seconds,
+            consume_rt=(old.call_ms + new.call_ms) / max(old.call_count + new.call_count, 1),
+            pull_rt=(old.pull_ms + new.pull_ms) / max(old.pull_count + new.pull_count, 1),
+            pull_tps=(old.pulled_count + new.pulled_count) / seconds,
+        )
+
+    def _at(self, now_ms: int) -> _Sums:
+        if now_ms - self._new.begin_ms >= WINDOW_MS:
+            # After a longer rest, what was counted before it says nothing about now.
+            is_recent = now_ms - self._new.begin_ms < 2 * WINDOW_MS
+            self._old = self._new if is_recent else _Sums(now_ms - WINDOW_MS)
+            self._new = _Sums(now_ms)
+        if now_ms - self._hour_begin_ms >= HOUR_MS:
+            self._failed_in_hour = 0
+            self._hour_begin_ms = now_ms
+        return self._new

@@ -1,0 +1,536 @@
+"""What the producers and consumers of one process share: connections, routes, heartbeats, an id.
+
+    instance = await ClientInstance.join(config, member)
+    route = await instance.route("Orders")
+    reply = await instance.ask(route.master("broker-a"), request)
+    await instance.leave(member)
+
+Clients of one event loop, name server list and instance name share one instance, and with it one
+connection per broker. Only a second member of the same kind and group gets an instance of its own:
+brokers tell the members of a group apart by client id. The last one to leave closes it.
+
+A server's requests find their member here: by group, or by what the message in them says.
+"""
+
+import asyncio
+import contextlib
+import enum
+import itertools
+import logging
+import os
+import random
+import weakref
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from typing import Protocol
+
+from reput.client.config import DEFAULT_INSTANCE_NAME, ClientConfig, name_servers
+from reput.client.core import requests
+from reput.client.core.route_cache import (
+    MASTER_ID,
+    NoRoute,
+    RouteCache,
+    TopicRoute,
+    default_route,
+    topic_route,
+)
+from reput.clock import Clock, SystemClock
+from reput.errors import (
+    Answered,
+    CorruptRecord,
+    InvalidBody,
+    InvalidOption,
+    RemotingError,
+    ReputError,
+)
+from reput.format import bodies, command, message as records, properties as props
+from reput.format.bodies import ConsumerData, HeartbeatData, ProducerData
+from reput.format.codes import RequestCode, ResponseCode
+from reput.format.command import Command
+from reput.remoting.client import RemotingClient
+
+log = logging.getLogger(__name__)
+
+UNKNOWN_ADDRESS = "127.0.0.1"
+"""Stands in a client id where the machine has no way to the name servers."""
+
+
+class NotStarted(ReputError):
+    """A client was used before its start, or after its end.
+
+    Args:
+        what: ``producer``, ``consumer``, ...
+    """
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"this {what} is not started, or closed already; `with` does both")
+
+
+Answer = Command | None | Awaitable[Command | None]
+
+
+class MemberKind(enum.Enum):
+    """What a member of an instance does."""
+
+    PRODUCER = "producer"
+    CONSUMER = "consumer"
+    ADMIN = "admin"
+    """Sends no heartbeats and gets no requests."""
+
+
+class Member(Protocol):
+    """A producer or consumer, as its instance sees it."""
+
+    @property
+    def kind(self) -> MemberKind:
+        """What it does."""
+
+    @property
+    def group(self) -> str:
+        """Its group; with ``kind`` the one name in its instance."""
+
+    def heartbeat_part(self) -> ConsumerData | ProducerData | None:
+        """Return what brokers are to know of it."""
+
+    def topics(self) -> Collection[str]:
+        """Return the topics whose routes are to be kept fresh."""
+
+    def on_members_changed(self) -> None:
+        """Take note that members of its consumer group came or went (code 40)."""
+
+    def on_route_changed(self, route: TopicRoute) -> None:
+        """Take note of a new or different route, of one of its topics or of another's."""
+
+    def on_request(self, address: str, request: Command) -> Answer:
+        """Answer a request of a server: 39, 220, 221, 307, 309, 326.
+
+        None: nothing to say. Of 326 this means that the reply belongs to another producer.
+        """
+
+
+class Guest:
+    """A member that only asks: brokers hear nothing of it."""
+
+    kind = MemberKind.ADMIN
+
+    def __init__(self) -> None:
+        self.group = f"guest {next(_serial)}"
+
+    def heartbeat_part(self) -> None:
+        """Nothing."""
+
+    def topics(self) -> Collection[str]:
+        """None: who asks for a route gets that of now."""
+        return ()
+
+    def on_members_changed(self) -> None:
+        """Nothing."""
+
+    def on_route_changed(self, route: TopicRoute) -> None:
+        """Nothing."""
+
+    def on_request(self, address: str, request: Command) -> Answer:
+        """Nothing."""
+        return None
+
+
+class ClientInstance:
+    """Connections, routes, heartbeats, and who gets what a broker asks; see the module.
+
+    Args:
+        config: Name servers and intervals.
+        clock: The system's, unless a test has its own.
+    """
+
+    def __init__(self, config: ClientConfig, *, clock: Clock | None = None) -> None:
+        self.config = config
+        self.clock = clock or SystemClock()
+        self.client_id = ""
+        """``ip@pid#nanoseconds`` or ``ip@instance_name``, known once started."""
+        self.address = ""
+        """The local address that leads to the name servers, known once started."""
+        self.name_servers = name_servers(config.namesrv_addr)
+        self.remoting = RemotingClient(handler=self._on_request)
+        self._name_server_at = random.randrange(len(self.name_servers))
+        self._routes = RouteCache()
+        self._fetches: dict[tuple[str, int], asyncio.Task[TopicRoute]] = {}
+        self._members: dict[tuple[MemberKind, str], Member] = {}
+        self._broker_versions: dict[str, int] = {}
+        self._starting: asyncio.Task[None] | None = None
+        self._loops: list[asyncio.Task[None]] = []
+        self._heartbeat_lock = asyncio.Lock()
+        self._is_heartbeat_due = asyncio.Event()
+        self._is_closed = False
+
+    # --- coming and going -------------------------------------------------------
+
+    @classmethod
+    async def join(
+        cls, config: ClientConfig, member: Member, *, clock: Clock | None = None
+    ) -> "ClientInstance":
+        """Return the started instance that the member belongs to from now on.
+
+        Raises:
+            InvalidOption: ``instance_name`` was chosen, and its instance has such a member.
+        """
+        # The whole configuration, so that nobody's intervals are changed by who came first.
+        instances = _instances.setdefault(asyncio.get_running_loop(), {}).setdefault(config, [])
+        key = (member.kind, member.group)
+        instance = next((one for one in instances if key not in one._members), None)
+        if instance is None:
+            if instances and config.instance_name != DEFAULT_INSTANCE_NAME:
+                raise InvalidOption(
+                    "instanceName",
+                    config.instance_name,
+                    f"another name: {member.kind.value} group {member.group!r} is in it already",
+                )
+            instance = cls(config, clock=clock)
+            instances.append(instance)
+        instance.add_member(member)
+        await instance.start()
+        return instance
+
+    async def leave(self, member: Member) -> None:
+        """Take a member out, tell the brokers, and close the instance if it was the last one."""
+        is_last = len(self._members) == 1
+        if is_last:
+            self._withdraw()  # Nobody may join what is about to close.
+        try:
+            await self.remove_member(member)
+        finally:
+            if is_last:
+                await self.close()
+
+    def add_member(self, member: Member) -> None:
+        """Take a member in; brokers hear of it with the next heartbeat, which is due at once."""
+        self._members[member.kind, member.group] = member
+        self._is_heartbeat_due.set()
+
+    async def remove_member(self, member: Member) -> None:
+        """Take a member out and tell all brokers; one that cannot be told forgets it later."""
+        if self._members.pop((member.kind, member.group), None) is None:
+            return
+        if member.kind is MemberKind.ADMIN:
+            return
+        groups = {f"{member.kind.value}_group": member.group}
+        await self._tell(
+            self._heartbeat_addresses(is_for_consumers=True),
+            lambda: requests.unregister_client(self.client_id, **groups),
+            "unregister",
+        )
+
+    async def start(self) -> None:
+        """Find out the client id and begin to poll and to beat; a second call does nothing."""
+        if self._starting is None:
+            self._starting = asyncio.create_task(self._start())
+        await asyncio.shield(self._starting)
+
+    async def close(self) -> None:
+        """Stop everything; requests that wait for a reply fail."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._withdraw()
+        tasks = [*self._loops, *self._fetches.values()]
+        if self._starting is not None:
+            tasks.append(self._starting)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.remoting.close()
+
+    async def _start(self) -> None:
+        self.address = self.config.client_ip or await _local_address(self.name_servers)
+        name = self.config.instance_name
+        if name == DEFAULT_INSTANCE_NAME:
+            nanoseconds = self.clock.monotonic_ms() * 1_000_000 + next(_serial)
+            name = f"{os.getpid()}#{nanoseconds}"
+        unit = f"@{self.config.unit_name}" if self.config.unit_name else ""
+        self.client_id = f"{self.address}@{name}{unit}"
+        self._loops = [
+            asyncio.create_task(self._poll_routes(), name="reput client: routes"),
+            asyncio.create_task(self._beat(), name="reput client: heartbeats"),
+        ]
+
+    def _withdraw(self) -> None:
+        for instances in _instances.get(asyncio.get_running_loop(), {}).values():
+            if self in instances:
+                instances.remove(self)
+
+    # --- asking -----------------------------------------------------------------
+
+    async def ask(self, address: str, request: Command, timeout_ms: int | None = None) -> Command:
+        """Return a broker's reply of success.
+
+        Raises:
+            Answered: The reply has another code.
+            RemotingError: There is no reply.
+        """
+        timeout_ms = timeout_ms or self.config.request_timeout_ms
+        reply = await self.remoting.invoke(address, request, timeout_ms)
+        if reply.code != ResponseCode.SUCCESS:
+            raise Answered(reply.code, reply.remark, address)
+        return reply
+
+    async def ask_name_server(self, request: Command, timeout_ms: int | None = None) -> Command:
+        """Return the reply, whatever its code, of the first name server that answers.
+
+        Raises:
+            RemotingError: None of them did; this is what happened to the last one asked.
+        """
+        timeout_ms = timeout_ms or self.config.request_timeout_ms
+        for attempt in range(len(self.name_servers)):
+            at = self._name_server_at
+            address = self.name_servers[at]
+            try:
+                return await self.remoting.invoke(address, request, timeout_ms)
+            except RemotingError as error:
+                if attempt == len(self.name_servers) - 1:
+                    raise
+                log.warning("name server %s: %s", address, error)
+                if self._name_server_at == at:  # nobody else has moved on meanwhile
+                    self._name_server_at = (at + 1) % len(self.name_servers)
+        raise AssertionError("there is at least one name server")
+
+    # --- routes -----------------------------------------------------------------
+
+    def known_route(self, topic: str) -> TopicRoute | None:
+        """Return the route of a topic if it is known, without asking."""
+        return self._routes.get(topic)
+
+    def known_brokers(self) -> dict[str, dict[int, str]]:
+        """Return broker name -> broker id -> address, of all known routes."""
+        return self._routes.brokers()
+
+    async def route(self, topic: str, *, refresh: bool = False) -> TopicRoute:
+        """Return the route of a topic, from memory if it is known there.
+
+        Args:
+            topic: Its full name.
+            refresh: Ask in any case. Several who do so at once share one question.
+
+        Raises:
+            NoRoute: No name server knows the topic.
+            RemotingError: No name server answered.
+        """
+        known = self._routes.get(topic)
+        if known is not None and not known.is_default and not refresh:
+            return known
+        return await self._fetch(topic)
+
+    async def publish_route(
+        self, topic: str, template_topic: str, queue_count_max: int, *, refresh: bool = False
+    ) -> TopicRoute:
+        """Return a route to send to, also of a topic that the first message will create.
+
+        Args:
+            topic: Its full name.
+            template_topic: Whose route it is, while the topic does not exist (``TBW102``).
+            queue_count_max: What the producer asks for then.
+            refresh: As in ``route``.
+
+        Raises:
+            NoRoute: Neither of them has a route.
+            RemotingError: No name server answered.
+        """
+        known = self._routes.get(topic)
+        if known is not None and known.publish_queues and not refresh:
+            return known
+        try:
+            route = await self._fetch(topic)
+        except NoRoute as error:
+            try:
+                template = await self._fetch(template_topic)
+            except NoRoute:
+                raise error from None
+            route = default_route(topic, template, queue_count_max)
+            self._learn(route)
+        if not route.publish_queues:
+            raise NoRoute(topic, "none of its queues can be written to")
+        return route
+
+    async def _fetch(self, topic: str) -> TopicRoute:
+        # Whoever is cancelled must not take the question away from the others.
+        key = (topic, self._name_server_at)
+        task = self._fetches.get(key)
+        if task is None:
+            task = self._fetches[key] = asyncio.create_task(self._fetch_alone(topic))
+            task.add_done_callback(lambda _: self._fetches.pop(key, None))
+            task.add_done_callback(_retrieve)
+        return await asyncio.shield(task)
+
+    async def _fetch_alone(self, topic: str) -> TopicRoute:
+        reply = await self.ask_name_server(requests.route(topic))
+        if reply.code == ResponseCode.TOPIC_NOT_EXIST:
+            raise NoRoute(topic)
+        if reply.code != ResponseCode.SUCCESS:
+            raise Answered(reply.code, reply.remark, self.name_servers[self._name_server_at])
+        route = topic_route(topic, bodies.decode(bodies.TopicRouteData, reply.body))
+        self._learn(route)
+        return route
+
+    def _learn(self, route: TopicRoute) -> None:
+        before = self._heartbeat_addresses()
+        if not self._routes.put(route):
+            return
+        if not self._heartbeat_addresses() <= before:
+            self._is_heartbeat_due.set()
+        for member in list(self._members.values()):
+            member.on_route_changed(route)
+
+    async def _poll_routes(self) -> None:
+        while True:
+            await asyncio.sleep(self.config.poll_name_server_ms / 1000)
+            in_use = {topic for one in self._members.values() for topic in one.topics()}
+            self._routes.forget_all_but(in_use)
+            for topic in sorted(in_use):
+                try:
+                    await self._fetch(topic)
+                except NoRoute as error:
+                    # Its brokers may all be gone for a moment: what is known is kept.
+                    log.info("%s", error)
+                except (RemotingError, InvalidBody) as error:
+                    log.warning("route of topic %s: %s", topic, error)
+                except Exception:
+                    log.exception("route of topic %s", topic)
+
+    # --- heartbeats -------------------------------------------------------------
+
+    def broker_version(self, address: str) -> int:
+        """Return the version that a broker answered heartbeats with; 0 before the first."""
+        return self._broker_versions.get(address, 0)
+
+    async def heartbeat(self) -> None:
+        """Tell all known brokers who is here; failures are logged, and tried again in time."""
+        async with self._heartbeat_lock:
+            parts = [one.heartbeat_part() for one in self._members.values()]
+            consumers = [part for part in parts if isinstance(part, ConsumerData)]
+            producers = [part for part in parts if isinstance(part, ProducerData)]
+            if not consumers and not producers:
+                return
+            body = bodies.encode(
+                HeartbeatData(
+                    client_id=self.client_id,
+                    consumer_data_set=consumers,
+                    producer_data_set=producers,
+                )
+            )
+            await self._tell(
+                self._heartbeat_addresses(), lambda: requests.heartbeat(body), "heartbeat"
+            )
+
+    def _heartbeat_addresses(self, *, is_for_consumers: bool | None = None) -> set[str]:
+        """Return the masters' addresses; with consumers, who may read there, the slaves' too."""
+        if is_for_consumers is None:
+            is_for_consumers = any(kind is MemberKind.CONSUMER for kind, _ in self._members)
+        return {
+            address
+            for addresses in self._routes.brokers().values()
+            for broker_id, address in addresses.items()
+            if is_for_consumers or broker_id == MASTER_ID
+        }
+
+    async def _tell(
+        self, addresses: Iterable[str], request: Callable[[], Command], what: str
+    ) -> None:
+        async def tell(address: str) -> None:
+            try:
+                reply = await self.ask(address, request())
+            except RemotingError as error:
+                log.warning("%s to %s: %s", what, address, error)
+            else:
+                self._broker_versions[address] = reply.version
+
+        await asyncio.gather(*map(tell, sorted(addresses)))
+
+    async def _beat(self) -> None:
+        while True:
+            self._is_heartbeat_due.clear()
+            try:
+                await self.heartbeat()
+            except Exception:
+                log.exception("heartbeat")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.config.heartbeat_ms / 1000):
+                    await self._is_heartbeat_due.wait()
+
+    # --- requests of servers ----------------------------------------------------
+
+    def _on_request(self, address: str, request: Command) -> Answer:
+        route = _TO_MEMBERS.get(request.code)
+        if route is None:
+            remark = f"request code {request.code} is not supported by clients"
+            return command.reply(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+        kind, group_of = route
+        fields = request.ext_fields or {}
+        group = group_of(fields, request.body)
+        if request.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
+            return self._push_reply(address, request)
+        member = self._members.get((kind, group))
+        if member is None:
+            remark = f"{kind.value} group {group!r} is not in client {self.client_id}"
+            return command.reply(request, ResponseCode.SYSTEM_ERROR, remark)
+        if request.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
+            member.on_members_changed()
+            return None
+        return member.on_request(address, request)
+
+    def _push_reply(self, address: str, request: Command) -> Answer:
+        """Offer a reply message to each producer: only its correlation id says whose it is."""
+        for member in list(self._members.values()):
+            if member.kind is MemberKind.PRODUCER:
+                answer = member.on_request(address, request)
+                if answer is not None:
+                    return answer
+        return command.reply(request)  # It came too late, which is not the broker's concern.
+
+
+def _field(name: str) -> Callable[[dict[str, str], bytes], str]:
+    return lambda fields, _: fields.get(name, "")
+
+
+def _producer_group(_: dict[str, str], body: bytes) -> str:
+    """Return the group of the half message that is asked about."""
+    try:
+        return records.decode(body).properties.get(props.PRODUCER_GROUP, "")
+    except CorruptRecord as error:
+        log.warning("check of a transaction with a damaged message: %s", error)
+        return ""
+
+
+_TO_MEMBERS: dict[int, tuple[MemberKind, Callable[[dict[str, str], bytes], str]]] = {
+    RequestCode.CHECK_TRANSACTION_STATE: (MemberKind.PRODUCER, _producer_group),
+    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: (MemberKind.CONSUMER, _field("consumerGroup")),
+    RequestCode.RESET_CONSUMER_CLIENT_OFFSET: (MemberKind.CONSUMER, _field("group")),
+    RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: (MemberKind.CONSUMER, _field("group")),
+    RequestCode.GET_CONSUMER_RUNNING_INFO: (MemberKind.CONSUMER, _field("consumerGroup")),
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: (MemberKind.CONSUMER, _field("consumerGroup")),
+    RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: (MemberKind.PRODUCER, _field("producerGroup")),
+}
+
+_instances: weakref.WeakKeyDictionary[
+    asyncio.AbstractEventLoop, dict[ClientConfig, list[ClientInstance]]
+] = weakref.WeakKeyDictionary()
+"""What is open, by loop and configuration."""
+_serial = itertools.count()
+
+
+def _retrieve(task: asyncio.Task[TopicRoute]) -> None:
+    """Look at a task's exception, so that nobody is warned if all who wanted it are gone."""
+    if not task.cancelled():
+        task.exception()
+
+
+async def _local_address(servers: Collection[str]) -> str:
+    """Return the local address from which the name servers are reached. Nothing is sent."""
+    loop = asyncio.get_running_loop()
+    for server in servers:
+        host, _, port = server.rpartition(":")
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(3):
+                transport, _ = await loop.create_datagram_endpoint(
+                    asyncio.DatagramProtocol, remote_addr=(host.strip("[]"), int(port))
+                )
+            address: str = transport.get_extra_info("sockname")[0]
+            transport.close()
+            return address.partition("%")[0]
+    return UNKNOWN_ADDRESS

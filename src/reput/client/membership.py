@@ -1,0 +1,214 @@
+"""A member of a consumer group: what it wants, what brokers hear of it, which queues are its own.
+
+What push and pull consumers share. ``Rebalance`` divides the queues anew every 20 s, when a broker
+says that members came or went, and when a route changes; then it tells its owner.
+
+Source: rocketmq 4.9.8 ``RebalanceImpl``, ``RebalanceService``.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+from reput.client import consumer_offsets
+from reput.client.config import ConsumeFromWhere, ConsumerConfig, MessageModel
+from reput.client.consumer_offsets import BrokerOffsets, ConsumerOffsets, FileOffsets
+from reput.client.core import assign, requests, subscription as subscriptions
+from reput.client.core.assign import Strategy
+from reput.client.core.route_cache import NoRoute
+from reput.client.core.subscription import Subscription
+from reput.client.instance import ClientInstance
+from reput.errors import InvalidBody, InvalidHeader, RemotingError
+from reput.format import bodies, headers, names
+from reput.format.bodies import ConsumerData, MessageQueue
+from reput.format.codes import RequestCode
+
+log = logging.getLogger(__name__)
+
+REBALANCE_MS = 20_000
+UNBALANCED_MS = 1_000
+"""The next try, where something was in the way of the last; then twice that, and so on."""
+HALF_AN_HOUR_MS = 30 * 60_000
+
+Problem = (RemotingError, NoRoute, InvalidBody, InvalidHeader)
+"""What may be wrong with a broker or name server, and better soon."""
+
+Apply = Callable[[str, set[MessageQueue]], Awaitable[bool]]
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """Who is a member of what, and how. Names are full: with namespace."""
+
+    group: str
+    config: ConsumerConfig
+    strategy: Strategy
+    consume_type: str
+    """``CONSUME_PASSIVELY`` of push consumers, ``CONSUME_ACTIVELY`` of others."""
+    wanted: dict[str, Subscription]
+    """Topic to subscription; may change at any time."""
+
+    @property
+    def is_broadcasting(self) -> bool:
+        """Whether each member gets every message."""
+        return self.config.message_model is MessageModel.BROADCASTING
+
+    def heartbeat_part(self) -> ConsumerData:
+        """Return what brokers hear."""
+        return ConsumerData(
+            consume_from_where=self.config.consume_from_where.value,
+            consume_type=self.consume_type,
+            group_name=self.group,
+            message_model=self.config.message_model.value,
+            subscription_data_set=[one.data() for one in self.wanted.values()],
+            unit_mode=False,
+        )
+
+    def want_retried(self, now_ms: int) -> None:
+        """Subscribe to what the group asked to see again, unless it broadcasts."""
+        if not self.is_broadcasting:
+            topic = names.retry_topic(self.group)
+            self.wanted[topic] = subscriptions.tags(topic, subscriptions.ALL, now_ms)
+
+    def offsets(self, instance: ClientInstance) -> ConsumerOffsets:
+        """Return where the group's, or this member's, consumer offsets are kept."""
+        if not self.is_broadcasting:
+            return BrokerOffsets(instance, self.group)
+        # Java's members that broadcast keep their client id over a restart; ours do not by default.
+        unit = f"@{instance.config.unit_name}" if instance.config.unit_name else ""
+        lasting_id = f"{instance.address}@{instance.config.instance_name}{unit}"
+        return FileOffsets(consumer_offsets.path_for(lasting_id, self.group))
+
+
+class Rebalance:
+    """Divides the queues of each topic among the members, again and again.
+
+    Args:
+        instance: Whom brokers are asked through.
+        membership: Whose.
+        apply: Called with a topic and the queues that shall be this member's; returns whether they
+            are now.
+    """
+
+    def __init__(self, instance: ClientInstance, membership: Membership, apply: Apply) -> None:
+        self._instance = instance
+        self._membership = membership
+        self._apply = apply
+        self._is_due = asyncio.Event()
+        self._turn = asyncio.Lock()
+
+    def wake(self) -> None:
+        """Have a turn of ``run`` soon."""
+        self._is_due.set()
+
+    async def run(self) -> None:
+        """Take turns until cancelled."""
+        pause_ms = UNBALANCED_MS
+        while True:
+            self._is_due.clear()
+            try:
+                is_balanced = await self.turn()
+            except Exception:  # a turn of the loop: the next may do
+                log.exception("rebalance of group %s", self._membership.group)
+                is_balanced = False
+            wait_ms = REBALANCE_MS if is_balanced else pause_ms
+            pause_ms = UNBALANCED_MS if is_balanced else min(2 * pause_ms, REBALANCE_MS)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_ms / 1000):
+                    await self._is_due.wait()
+
+    async def turn(self) -> bool:
+        """Divide all topics once; return whether everything is as it should be."""
+        async with self._turn:
+            is_balanced = True
+            for topic in list(self._membership.wanted):
+                try:
+                    queues = await self.share(topic)
+                    is_balanced &= await self._apply(topic, queues)
+                except Problem as error:
+                    # A retry topic is there once a broker has heard of the group.
+                    if not names.is_retry_topic(topic):
+                        log.warning("queues of topic %s are not divided yet: %s", topic, error)
+                    is_balanced = False
+            return is_balanced
+
+    async def give_up(self, topic: str) -> None:
+        """Have no queues of a topic any more."""
+        async with self._turn:
+            await self._apply(topic, set())
+
+    async def share(self, topic: str) -> set[MessageQueue]:
+        """Return the queues of a topic that are this member's.
+
+        Raises:
+            NoRoute, RemotingError, InvalidBody: Who is there, or where, cannot be found out.
+        """
+        route = await self._instance.route(topic)
+        if self._membership.is_broadcasting:
+            return set(route.subscribe_queues)
+        if not route.subscribe_queues:
+            return set()
+        client_ids = await self._client_ids(topic, route.brokers)
+        queues = assign.sorted_queues(route.subscribe_queues)
+        own_id = self._instance.client_id
+        return set(
+            self._membership.strategy.allocate(own_id, queues, assign.sorted_clients(client_ids))
+        )
+
+    async def _client_ids(self, topic: str, brokers: Mapping[str, Mapping[int, str]]) -> list[str]:
+        addresses = [one[min(one)] for one in brokers.values() if one]
+        if not addresses:
+            raise NoRoute(topic, "none of its brokers is there")
+        header = headers.ConsumerGroupHeader(consumer_group=self._membership.group)
+        request = requests.make(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
+        reply = await self._instance.ask(random.choice(addresses), request)
+        return bodies.decode(bodies.ConsumerList, reply.body).consumer_id_list
+
+
+async def start_offset(
+    instance: ClientInstance, config: ConsumerConfig, offsets: ConsumerOffsets, queue: MessageQueue
+) -> int:
+    """Return where to begin in a queue: where the group is, else where new groups shall begin.
+
+    Raises:
+        NoRoute, RemotingError: That cannot be found out now.
+    """
+    stored = await offsets.read(queue)
+    if stored is not None:
+        return stored
+    where = config.consume_from_where
+    is_retry = names.is_retry_topic(queue.topic)
+    if where is ConsumeFromWhere.FIRST_OFFSET:
+        return 0  # The broker corrects it.
+    if where is ConsumeFromWhere.LAST_OFFSET:
+        return 0 if is_retry else await consumer_offsets.max_offset(instance, queue)
+    if is_retry:
+        return await consumer_offsets.max_offset(instance, queue)
+    timestamp_ms = config.consume_timestamp_ms or instance.clock.now_ms() - HALF_AN_HOUR_MS
+    return await consumer_offsets.offset_at(instance, queue, timestamp_ms)
+
+
+async def check_expressions(
+    instance: ClientInstance, group: str, wanted: Mapping[str, Subscription]
+) -> None:
+    """Ask a broker of each topic whether it can filter by SQL92 expressions.
+
+    Raises:
+        Answered: It cannot, or not by this one; the remark says why.
+        NoRoute, RemotingError: None can be asked.
+    """
+    for topic, one in wanted.items():
+        if not one.is_sql:
+            continue
+        route = await instance.route(topic)
+        body = bodies.encode(
+            bodies.CheckClientBody(
+                client_id=instance.client_id, group=group, subscription_data=one.data()
+            )
+        )
+        name = random.choice(list(route.brokers))
+        request = requests.make(RequestCode.CHECK_CLIENT_CONFIG, body=body)
+        await instance.ask(route.any_address(name), request)

@@ -1,0 +1,551 @@
+"""Sends messages.
+
+    async with Producer("orders", namesrv="127.0.0.1:9876") as producer:
+        result = await producer.send(Message("Orders", b"one", tags="new"))
+
+Messages go to a topic's queues in turn; after a failure to another broker, if there is one. What
+was not acknowledged is raised, never dropped. It may be stored all the same, where only the reply
+was lost: a message that is tried again may be there twice, with one ``message_id``.
+"""
+
+import asyncio
+import dataclasses
+import os
+import random
+import socket
+import zlib
+from collections.abc import Callable, Collection, Iterable, Sequence, Sized
+from dataclasses import dataclass
+from typing import Self, cast
+
+from reput.client.config import ClientConfig, ProducerConfig, client_config
+from reput.client.core import namespace, retry
+from reput.client.core.queue_choice import FAILURE_COUNTS_AS_MS, QueueChoice, SlowBrokers
+from reput.client.core.requests import COMPRESSED_ZLIB, SendRequests
+from reput.client.core.retry import SendFailed
+from reput.client.core.route_cache import TopicRoute
+from reput.client.core.unique_key import UniqueKeys
+from reput.client.instance import Answer, ClientInstance, MemberKind, NotStarted
+from reput.client.message import (
+    Message,
+    SendResult,
+    SendStatus,
+    check_group,
+    check_topic,
+    property_text,
+)
+from reput.clock import Clock, SystemClock
+from reput.errors import Answered, InvalidHeader, InvalidOption, RemotingError, ReputError
+from reput.format import batch, java, names, properties as props
+from reput.format.bodies import MessageQueue, ProducerData
+from reput.format.codes import ResponseCode
+from reput.format.command import Command
+
+QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
+"""Given the queues of the topic and the message, returns one of them."""
+
+COMPRESS_ASIDE_BYTES = 128 * 1024
+"""Longer bodies are compressed in a thread, so that they do not hold up everything else."""
+FRESH_ROUTE_MS = 1_000
+"""How long a further attempt waits for a new route at most, before it takes the one it has."""
+
+_STATUS_OF_CODE = {
+    int(ResponseCode.SUCCESS): SendStatus.SEND_OK,
+    int(ResponseCode.FLUSH_DISK_TIMEOUT): SendStatus.FLUSH_DISK_TIMEOUT,
+    int(ResponseCode.FLUSH_SLAVE_TIMEOUT): SendStatus.FLUSH_SLAVE_TIMEOUT,
+    int(ResponseCode.SLAVE_NOT_AVAILABLE): SendStatus.SLAVE_NOT_AVAILABLE,
+}
+_OK = SendStatus.SEND_OK
+
+
+class NotAllSent(RemotingError):
+    """``send_many`` stopped at a failure.
+
+    Args:
+        results: For each message that was taken its result or error, in order.
+    """
+
+    def __init__(self, results: Sequence[SendResult | ReputError]) -> None:
+        self.results = list(results)
+        errors = [one for one in results if isinstance(one, ReputError)]
+        self.retriable = all(error.retriable for error in errors)
+        sent_count = len(results) - len(errors)
+        super().__init__(
+            f"{sent_count} messages sent, {len(errors)} failed, more were not taken;"
+            f" first failure: {errors[0]}"
+        )
+
+
+@dataclass(slots=True)
+class _Outgoing:
+    """A message or batch as it goes to whichever broker."""
+
+    topic: str
+    """With its namespace."""
+    first: Message
+    unique_key: str
+    """Of a batch all of them, joined by commas."""
+    properties: str
+    body: bytes
+    born_ms: int
+    sys_flag: int = 0
+    reconsume_times: str = "0"
+    max_reconsume_times: str | None = None
+    is_batch: bool = False
+
+
+class Producer:
+    """Sends messages to the brokers that name servers know. Use it as ``async with``.
+
+    Args:
+        group: Of producers that do the same; brokers may ask any of them about a transaction.
+        namesrv: ``host:port;host:port``; or ``client`` instead.
+        config: How to send.
+        client: Name servers, and everything that is not about sending.
+        clock: The system's, unless a test has its own.
+
+    Raises:
+        InvalidOption: An argument is not allowed.
+    """
+
+    kind = MemberKind.PRODUCER
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        namesrv: str | None = None,
+        config: ProducerConfig | None = None,
+        client: ClientConfig | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        check_group("group", group)
+        self.config = config or ProducerConfig()
+        self._client_config = client_config(namesrv, client)
+        self._namespace = self._client_config.namespace
+        self.group = namespace.wrap(self._namespace, group)
+        self._clock = clock or SystemClock()
+        self._instance: ClientInstance | None = None
+        self._requests = SendRequests(
+            self.group, self.config.create_topic_key, self.config.default_topic_queue_nums
+        )
+        avoids_slow = self.config.send_latency_fault_enable
+        self._slow_brokers = SlowBrokers() if avoids_slow else None
+        self._choice = QueueChoice(self._slow_brokers)
+        self._unique_keys = UniqueKeys(bytes(4), 0, 0)
+        self._full_topics: dict[str, str] = {}
+        """Topics that were sent to -> with their namespace."""
+
+    # --- coming and going -------------------------------------------------------
+
+    async def start(self) -> None:
+        """Begin; nobody is asked anything before the first message."""
+        if self._instance is not None:
+            return
+        self._instance = await ClientInstance.join(self._client_config, self, clock=self._clock)
+        address = _packed(self._instance.address)
+        self._unique_keys = UniqueKeys(address, os.getpid(), random.getrandbits(32))
+
+    async def close(self) -> None:
+        """Tell the brokers, and end. What waits for a reply may fail: await it before."""
+        instance, self._instance = self._instance, None
+        if instance is not None:
+            await instance.leave(self)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # --- sending ----------------------------------------------------------------
+
+    async def send(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | QueueSelector | None = None,
+        timeout_ms: int | None = None,
+    ) -> SendResult:
+        """Send a message, and return where the broker put it.
+
+        Args:
+            message: What to send.
+            queue: The queue, or who selects it; then there is one attempt only.
+            timeout_ms: For all attempts together; that of the configuration if not given.
+
+        Raises:
+            InvalidOption: The message or queue is not allowed.
+            NoRoute: Nobody knows where the topic is, nor who would create it.
+            SendFailed: The last attempt failed; it says why, and whether trying later makes sense.
+        """
+        return await self._send(await self._outgoing(message), queue, timeout_ms)
+
+    async def send_batch(
+        self,
+        messages: Iterable[Message],
+        *,
+        queue: MessageQueue | QueueSelector | None = None,
+        timeout_ms: int | None = None,
+    ) -> SendResult:
+        """Send messages of one topic as one request: all are stored, in order, or none.
+
+        Args:
+            messages: At least one; together no longer than ``max_message_bytes``.
+            queue: As in ``send``; a selector is given the first message.
+            timeout_ms: As in ``send``.
+
+        Raises:
+            InvalidOption: The messages cannot be in one batch, or one of them is not allowed.
+            NoRoute, SendFailed: As in ``send``.
+        """
+        return await self._send(self._outgoing_batch(list(messages)), queue, timeout_ms)
+
+    async def send_many(
+        self,
+        messages: Iterable[Message],
+        *,
+        queue: MessageQueue | QueueSelector | None = None,
+        timeout_ms: int | None = None,
+    ) -> list[SendResult]:
+        """Send each message by itself, ``window_count`` of them at a time.
+
+        Nothing is said about the order in which brokers store them. Results are in the order of the
+        messages.
+
+        Args:
+            messages: Taken one by one as there is room, so they may be produced on the way.
+            queue: As in ``send``, for each of them.
+            timeout_ms: As in ``send``, for each of them.
+
+        Raises:
+            NotAllSent: One failed. No more were taken then; what was on the way was waited for.
+        """
+        results: list[SendResult | ReputError | None] = []
+        source = iter(messages)
+        has_failed = False
+
+        async def send_in_turn() -> None:
+            nonlocal has_failed
+            while not has_failed:
+                message = next(source, None)
+                if message is None:
+                    return
+                at = len(results)
+                results.append(None)
+                try:
+                    results[at] = await self.send(message, queue=queue, timeout_ms=timeout_ms)
+                except ReputError as error:
+                    results[at] = error
+                    has_failed = True
+
+        count = self.config.window_count
+        if isinstance(messages, Sized):
+            count = min(count, len(messages))
+        async with asyncio.TaskGroup() as senders:
+            for _ in range(count):
+                senders.create_task(send_in_turn())
+        if has_failed:
+            raise NotAllSent(cast(list[SendResult | ReputError], results))
+        return cast(list[SendResult], results)
+
+    async def send_oneway(
+        self, message: Message, *, queue: MessageQueue | QueueSelector | None = None
+    ) -> None:
+        """Send a message without waiting for an answer: it may be lost, and nobody says so.
+
+        Raises:
+            InvalidOption, NoRoute: As in ``send``.
+            RemotingError: There is no connection to the broker.
+        """
+        instance = self._joined()
+        outgoing = await self._outgoing(message)
+        route = instance.known_route(outgoing.topic) or await self._route(outgoing.topic)
+        chosen = self._fixed_queue(route, queue, message)
+        if chosen is None:
+            now_ms = self._clock.monotonic_ms()
+            chosen = self._choice.choose(route.topic, route.publish_queues, now_ms, None)
+        address = route.master(chosen.broker_name)
+        await instance.remoting.send_oneway(address, self._request(outgoing, chosen))
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """Return the queues of a topic that may be sent to.
+
+        Raises:
+            InvalidOption, NoRoute: As in ``send``.
+        """
+        return self._own_names(await self._route(self._full_topic(topic)))
+
+    # --- what an instance asks its members --------------------------------------
+
+    def heartbeat_part(self) -> ProducerData:
+        """Return what brokers are to know."""
+        return ProducerData(group_name=self.group)
+
+    def topics(self) -> Collection[str]:
+        """Return the topics that were sent to."""
+        return self._full_topics.values()
+
+    def on_members_changed(self) -> None:
+        """Nothing: producers have nothing to divide."""
+
+    def on_route_changed(self, route: TopicRoute) -> None:
+        """Nothing: each send takes the newest route."""
+
+    def on_request(self, address: str, request: Command) -> Answer:
+        """Nothing: this producer begins no transactions and awaits no reply messages."""
+        return None
+
+    # --- from message to request ------------------------------------------------
+
+    async def _outgoing(self, message: Message) -> _Outgoing:
+        topic = self._full_topics.get(message.topic) or self._full_topic(message.topic)
+        body = message.body
+        self._check(message)
+        now_ms = self._clock.now_ms()
+        unique_key = message.properties.get(props.UNIQ_KEY)
+        if unique_key is None:
+            unique_key = self._unique_keys.next(now_ms)
+        outgoing = _Outgoing(topic, message, unique_key, "", body, now_ms)
+        if topic.startswith(names.RETRY_PREFIX):
+            message = _take_retry_fields(outgoing)
+        outgoing.properties = property_text(message, unique_key)
+        if len(body) >= self.config.compress_body_over_bytes:
+            await self._compress(outgoing)
+        return outgoing
+
+    def _outgoing_batch(self, messages: Sequence[Message]) -> _Outgoing:
+        _check_batch(messages)
+        first = messages[0]
+        topic = self._full_topic(first.topic)
+        now_ms = self._clock.now_ms()
+        inner, unique_keys = [], []
+        for message in messages:
+            self._check(message)
+            unique_key = message.properties.get(props.UNIQ_KEY) or self._unique_keys.next(now_ms)
+            unique_keys.append(unique_key)
+            property_bytes = java.encode_utf8(property_text(message, unique_key))
+            inner.append(batch.InnerMessage(message.flag, message.body, property_bytes))
+        body = batch.encode(inner)
+        if len(body) > self.config.max_message_bytes:
+            allowed = f"at most {self.config.max_message_bytes} bytes (max_message_bytes)"
+            raise InvalidOption("messages", f"{len(body)} bytes as a batch", allowed)
+        properties = "" if first.wait else f"{props.WAIT}\x01false\x02"
+        all_keys = ",".join(unique_keys)
+        return _Outgoing(topic, first, all_keys, properties, body, now_ms, is_batch=True)
+
+    def _request(self, outgoing: _Outgoing, queue: MessageQueue) -> Command:
+        return self._requests.send(
+            outgoing.topic,
+            queue.broker_name,
+            queue.queue_id,
+            outgoing.properties,
+            outgoing.body,
+            outgoing.born_ms,
+            outgoing.sys_flag,
+            outgoing.first.flag,
+            outgoing.reconsume_times,
+            outgoing.max_reconsume_times,
+            outgoing.is_batch,
+        )
+
+    async def _compress(self, outgoing: _Outgoing) -> None:
+        body, level = outgoing.body, self.config.compress_level
+        if len(body) > COMPRESS_ASIDE_BYTES:
+            packed = await asyncio.to_thread(zlib.compress, body, level)
+        else:
+            packed = zlib.compress(body, level)
+        if len(packed) < len(body):
+            outgoing.body = packed
+            outgoing.sys_flag = COMPRESSED_ZLIB
+
+    def _check(self, message: Message) -> None:
+        body = message.body
+        if not isinstance(body, bytes):
+            raise InvalidOption("body", type(body).__name__, "bytes")
+        if not 0 < len(body) <= self.config.max_message_bytes:
+            allowed = f"1 to {self.config.max_message_bytes} bytes (max_message_bytes)"
+            raise InvalidOption("body", f"{len(body)} bytes", allowed)
+        if not -_FLAG_LIMIT <= message.flag < _FLAG_LIMIT:
+            raise InvalidOption("flag", message.flag, "a whole number of 32 bits with a sign")
+
+    def _full_topic(self, topic: str) -> str:
+        """Return a topic with its namespace, and remember that it is sent to."""
+        full = self._full_topics.get(topic)
+        if full is None:
+            check_topic(topic)
+            full = namespace.wrap(self._namespace, topic)
+            check_topic(full)
+            self._full_topics[topic] = full
+        return full
+
+    # --- from request to result -------------------------------------------------
+
+    async def _send(
+        self,
+        outgoing: _Outgoing,
+        queue: MessageQueue | QueueSelector | None,
+        timeout_ms: int | None,
+    ) -> SendResult:
+        """Try until a broker has the message, or no attempt or time is left."""
+        topic = outgoing.topic
+        route = self._joined().known_route(topic)
+        if route is None or not route.publish_queues:
+            route = await self._route(topic)
+        fixed = self._fixed_queue(route, queue, outgoing.first) if queue is not None else None
+        attempts_max = 1 + self.config.retry_times_when_send_failed if fixed is None else 1
+        now_ms = self._clock.monotonic_ms()
+        deadline_ms = now_ms + (timeout_ms or self.config.send_timeout_ms)
+        stored: SendResult | None = None
+        last_broker: str | None = None
+        tried: list[str] = []
+        while True:
+            chosen = fixed or self._choice.choose(topic, route.publish_queues, now_ms, last_broker)
+            last_broker = chosen.broker_name
+            tried.append(last_broker)
+            failure: RemotingError | None = None
+            try:
+                stored = await self._attempt(outgoing, route, chosen, deadline_ms - now_ms)
+                if stored.status is _OK or not self.config.retry_another_broker_when_not_store_ok:
+                    return stored
+            except RemotingError as error:
+                failure = error
+            now_ms = self._clock.monotonic_ms()
+            is_last = len(tried) >= attempts_max or now_ms >= deadline_ms
+            if is_last or (failure is not None and not retry.may_retry(failure)):
+                if stored is not None:
+                    return stored
+                assert failure is not None
+                raise SendFailed(outgoing.first.topic, tried, failure) from failure
+            if failure is not None and failure.refresh_route:
+                route = await self._fresh_route(route, deadline_ms - now_ms)
+                now_ms = min(self._clock.monotonic_ms(), deadline_ms - 1)
+
+    async def _attempt(
+        self, outgoing: _Outgoing, route: TopicRoute, queue: MessageQueue, timeout_ms: int
+    ) -> SendResult:
+        if self._slow_brokers is None:
+            return await self._ask(outgoing, route, queue, timeout_ms)
+        begun_ms = self._clock.monotonic_ms()
+        latency_ms = FAILURE_COUNTS_AS_MS
+        try:
+            result = await self._ask(outgoing, route, queue, timeout_ms)
+            latency_ms = self._clock.monotonic_ms() - begun_ms
+        finally:
+            now_ms = self._clock.monotonic_ms()
+            self._slow_brokers.record(queue.broker_name, latency_ms, now_ms)
+        return result
+
+    async def _ask(
+        self, outgoing: _Outgoing, route: TopicRoute, queue: MessageQueue, timeout_ms: int
+    ) -> SendResult:
+        address = route.master(queue.broker_name)
+        request = self._request(outgoing, queue)
+        reply = await self._joined().remoting.invoke(address, request, timeout_ms)
+        status = _STATUS_OF_CODE.get(reply.code)
+        if status is None:
+            raise Answered(reply.code, reply.remark, address)
+        fields = reply.ext_fields or {}
+        try:
+            queue_id = int(fields["queueId"])
+            if queue_id != queue.queue_id or self._namespace:
+                # A broker may choose another queue of its own, for priorities or a negative id.
+                queue = self._own_name(queue, queue_id)
+            return SendResult(
+                status,
+                outgoing.unique_key,
+                fields["msgId"],
+                queue,
+                int(fields["queueOffset"]),
+                fields.get("transactionId"),
+            )
+        except (KeyError, ValueError) as error:
+            raise InvalidHeader(f"reply to a send from {address}: {error}") from error
+
+    async def _route(self, topic: str, *, refresh: bool = False) -> TopicRoute:
+        return await self._joined().publish_route(
+            topic,
+            self.config.create_topic_key,
+            self.config.default_topic_queue_nums,
+            refresh=refresh,
+        )
+
+    async def _fresh_route(self, route: TopicRoute, budget_ms: int) -> TopicRoute:
+        """Return the route of now, or the one there is if that cannot be had in time."""
+        try:
+            async with asyncio.timeout(min(budget_ms, FRESH_ROUTE_MS) / 1000):
+                return await self._route(route.topic, refresh=True)
+        except (TimeoutError, RemotingError):
+            return route
+
+    def _fixed_queue(
+        self, route: TopicRoute, queue: MessageQueue | QueueSelector | None, message: Message
+    ) -> MessageQueue | None:
+        if queue is None:
+            return None
+        if not isinstance(queue, MessageQueue):
+            queue = queue(self._own_names(route), message)
+            if not isinstance(queue, MessageQueue):
+                raise InvalidOption("queue", queue, "a MessageQueue from the selector")
+        if queue.topic != message.topic:
+            raise InvalidOption("queue", queue, f"a queue of topic {message.topic!r}")
+        return queue
+
+    def _own_names(self, route: TopicRoute) -> list[MessageQueue]:
+        """Return queues under the topic's name that users of the namespace know."""
+        if not self._namespace:
+            return list(route.publish_queues)
+        return [self._own_name(queue, queue.queue_id) for queue in route.publish_queues]
+
+    def _own_name(self, queue: MessageQueue, queue_id: int) -> MessageQueue:
+        topic = namespace.unwrap(self._namespace, queue.topic)
+        return MessageQueue(topic=topic, broker_name=queue.broker_name, queue_id=queue_id)
+
+    def _joined(self) -> ClientInstance:
+        if self._instance is None:
+            raise NotStarted("producer")
+        return self._instance
+
+
+_FLAG_LIMIT = 1 << 31
+_RECONSUME_TIME = "RECONSUME_TIME"
+_MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
+
+
+def _take_retry_fields(outgoing: _Outgoing) -> Message:
+    """Move what a consumer says of a message it sends back to where brokers expect it.
+
+    Returns:
+        The message without that.
+    """
+    properties = dict(outgoing.first.properties)
+    outgoing.reconsume_times = properties.pop(_RECONSUME_TIME, "0")
+    outgoing.max_reconsume_times = properties.pop(_MAX_RECONSUME_TIMES, None)
+    return dataclasses.replace(outgoing.first, properties=properties)
+
+
+def _check_batch(messages: Sequence[Message]) -> None:
+    """Check what brokers demand of a batch, as ``MessageBatch.generateFromList`` does."""
+    if not messages:
+        raise InvalidOption("messages", "none", "at least one")
+    first = messages[0]
+    if first.topic.startswith(names.RETRY_PREFIX):
+        raise InvalidOption("topic", first.topic, "a topic that is no retry topic, in a batch")
+    for message in messages:
+        if message.topic != first.topic:
+            raise InvalidOption("topic", message.topic, f"one for the batch: {first.topic!r}")
+        if message.wait != first.wait:
+            raise InvalidOption("wait", message.wait, f"one for the batch: {first.wait}")
+        if message.delay_level:
+            raise InvalidOption("delay_level", message.delay_level, "0 in a batch")
+
+
+def _packed(address: str) -> bytes:
+    """Return an address as 4 or 16 bytes; of a name, which is no address, four from its letters."""
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            return socket.inet_pton(family, address)
+        except OSError:
+            continue
+    return zlib.crc32(address.encode()).to_bytes(4, "big")

@@ -1,0 +1,579 @@
+"""Consumes at the caller's pace: it asks for messages, and says where to read.
+
+    async with PullConsumer("billing", namesrv="127.0.0.1:9876") as consumer:
+        await consumer.subscribe("Orders")
+        async for message in consumer:
+            print(message.body)
+
+``subscribe`` shares the queues with the other members of the group; ``assign`` reads the queues it
+is given, whoever else does. Messages are pulled ahead, up to the thresholds of ``ConsumerConfig``.
+
+A message counts as consumed when the next ones are asked for, or the consumer is closed without an
+error: what a crash repeats is what was handed out last. With ``auto_commit=False`` nothing is
+committed but by ``commit``.
+
+Source: rocketmq 4.9.8 ``DefaultLitePullConsumerImpl``.
+"""
+
+import asyncio
+import dataclasses
+import logging
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
+from types import TracebackType
+from typing import Self
+
+from reput.client import consumer_offsets
+from reput.client.config import ClientConfig, ConsumerConfig, client_config
+from reput.client.consumer_offsets import ConsumerOffsets
+from reput.client.core import namespace, subscription as subscriptions
+from reput.client.core.assign import Averagely, Strategy, sorted_queues
+from reput.client.core.process_queue import Batch, ProcessQueue
+from reput.client.core.route_cache import TopicRoute
+from reput.client.core.subscription import Subscription
+from reput.client.instance import Answer, ClientInstance, MemberKind
+from reput.client.membership import (
+    HALF_AN_HOUR_MS,
+    Membership,
+    Problem,
+    Rebalance,
+    check_expressions,
+    start_offset,
+)
+from reput.client.message import ReceivedMessage, check_group
+from reput.client.pulling import Puller
+from reput.client.queue_pulls import PulledQueue, QueuePulls
+from reput.client.running_info import consumer_status, running_info
+from reput.clock import Clock, SystemClock
+from reput.errors import InvalidOption, ReputError
+from reput.format import bodies, command
+from reput.format.bodies import ConsumerData, MessageQueue
+from reput.format.codes import RequestCode, ResponseCode
+from reput.format.command import Command
+
+log = logging.getLogger(__name__)
+
+
+class NotAssigned(ReputError):
+    """A queue is not, or no longer, this consumer's.
+
+    Args:
+        queue: The queue.
+    """
+
+    def __init__(self, queue: MessageQueue) -> None:
+        self.queue = queue
+        super().__init__(
+            f"queue {queue.queue_id} of {queue.topic} on {queue.broker_name} is not assigned"
+        )
+
+
+class AssignedQueue(PulledQueue):
+    """A queue that is this consumer's."""
+
+    def __init__(self, queue: MessageQueue, next_offset: int) -> None:
+        super().__init__(queue, next_offset)
+        self.may_pull = asyncio.Event()
+        self.may_pull.set()
+        self.is_ready = False
+        """In line to be polled."""
+
+
+class PullConsumer:
+    """Reads queues at the caller's pace. Use it as ``async with``, or ``start``.
+
+    Args:
+        group: The consumer group, whose offsets are read and committed.
+        namesrv: ``host:port;host:port``; or ``client`` instead.
+        auto_commit: Commit what was consumed, from time to time and at the end.
+        strategy: How the members share the queues; the same for all of them.
+        config: How to pull; ``pull_threshold_for_queue`` and its like bound what is pulled ahead.
+        client: Everything that is not about consuming.
+        clock: The system's, unless a test has its own.
+
+    Raises:
+        InvalidOption: An argument is not allowed.
+    """
+
+    kind = MemberKind.CONSUMER
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        namesrv: str | None = None,
+        auto_commit: bool = True,
+        strategy: Strategy | None = None,
+        config: ConsumerConfig | None = None,
+        client: ClientConfig | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        check_group("group", group)
+        self._client_config = client_config(namesrv, client)
+        self._namespace = self._client_config.namespace
+        self._clock = clock or SystemClock()
+        config = config or ConsumerConfig()
+        if not config.consume_timestamp_ms:
+            half_an_hour_ago = self._clock.now_ms() - HALF_AN_HOUR_MS
+            config = dataclasses.replace(config, consume_timestamp_ms=half_an_hour_ago)
+        self.config = config
+        self.group = namespace.wrap(self._namespace, group)
+        self._auto_commit = auto_commit
+        self._membership = Membership(
+            self.group, config, strategy or Averagely(), "CONSUME_ACTIVELY", {}
+        )
+        self._instance: ClientInstance | None = None
+        self._started_ms = 0
+        self._is_assigned = False  # by ``assign``: then nobody is subscribed
+        self._queues: dict[MessageQueue, AssignedQueue] = {}
+        self._ready: deque[AssignedQueue] = deque()
+        self._has_ready = asyncio.Event()
+        self._handed_out: list[
+            tuple[AssignedQueue, ProcessQueue[ReceivedMessage], Batch[ReceivedMessage]]
+        ] = []
+        self._consumed: dict[MessageQueue, int] = {}  # what ``commit`` commits
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # --- coming and going -------------------------------------------------------
+
+    async def start(self) -> None:
+        """Join the process's client; name servers and brokers are asked when they are needed."""
+        if self._instance is not None:
+            return
+        self._started_ms = self._clock.now_ms()
+        instance = await ClientInstance.join(self._client_config, self, clock=self._clock)
+        self._instance = instance
+        self._offsets: ConsumerOffsets = self._membership.offsets(instance)
+        self._pulls = QueuePulls[AssignedQueue](
+            instance,
+            self._membership,
+            self._offsets,
+            Puller(instance, self.group, is_subscribed=False),
+            may_pull=self._may_pull_from,
+            on_messages=lambda assigned, _count, _ms: self._make_ready(assigned),
+            is_ordered=True,
+        )
+        self._rebalance = Rebalance(instance, self._membership, self._apply)
+        self._tasks = [
+            asyncio.create_task(self._rebalance.run(), name=f"reput consumer {self.group}"),
+            asyncio.create_task(self._save_offsets(), name=f"reput consumer {self.group}"),
+        ]
+
+    async def close(self) -> None:
+        """Commit (with ``auto_commit``) all that was handed out, and leave."""
+        await self._close(are_consumed=True)
+
+    async def _close(self, *, are_consumed: bool) -> None:
+        instance, tasks = self._instance, self._tasks
+        if instance is None or not tasks:
+            return
+        self._tasks = []
+        try:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            queues = list(self._queues.values())
+            await asyncio.gather(*map(self._pulls.end, queues))
+            if are_consumed:
+                self._settle()
+            for one in queues:
+                one.messages.is_dropped = True
+            await self._offsets.save(is_confirmed=True)
+        finally:
+            self._queues.clear()
+            self._instance = None
+            self._has_ready.set()  # Whoever polls comes to its end.
+            await instance.leave(self)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._close(are_consumed=kind is None)
+
+    # --- what is read -----------------------------------------------------------
+
+    async def subscribe(self, topic: str, expression: str = subscriptions.ALL) -> None:
+        """Read this member's share of a topic, or of its messages with some tags.
+
+        Raises:
+            InvalidOption: The expression has no tags, or queues are assigned already.
+        """
+        full = namespace.wrap(self._namespace, topic)
+        await self._subscribe(subscriptions.tags(full, expression, self._clock.now_ms()))
+
+    async def subscribe_sql(self, topic: str, expression: str) -> None:
+        """Read this member's share of what an SQL92 expression selects by properties.
+
+        Raises:
+            InvalidOption: The expression is empty, or queues are assigned already.
+            Answered: The broker refuses the expression.
+        """
+        full = namespace.wrap(self._namespace, topic)
+        await self._subscribe(subscriptions.sql(full, expression, self._clock.now_ms()))
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Read a topic no more."""
+        full = namespace.wrap(self._namespace, topic)
+        if self._membership.wanted.pop(full, None) is not None:
+            await self._rebalance.give_up(full)
+            await self._started().heartbeat()
+
+    async def assign(
+        self, queues: Iterable[MessageQueue], expression: str = subscriptions.ALL
+    ) -> None:
+        """Read these queues, and no others from now on; an empty list reads none.
+
+        Where to begin in a new one: at the group's offset, else as ``consume_from_where`` says;
+        ``seek`` moves that.
+
+        Args:
+            queues: Queues of any topics, by their full names; see ``queues``.
+            expression: Tags that are wanted.
+
+        Raises:
+            InvalidOption: A topic is subscribed to.
+            NoRoute, RemotingError: Where to begin cannot be found out; nothing has changed.
+        """
+        instance = self._started()
+        if self._membership.wanted and not self._is_assigned:
+            raise InvalidOption("queues", "assigned", "either subscribe or assign, not both")
+        wanted = set(queues)
+        new = sorted_queues(wanted - self._queues.keys())
+        begins = await asyncio.gather(
+            *(start_offset(instance, self.config, self._offsets, one) for one in new)
+        )
+        self._is_assigned = True
+        now_ms = self._clock.now_ms()
+        for topic in {one.topic for one in wanted}:
+            self._membership.wanted[topic] = subscriptions.tags(topic, expression, now_ms)
+        await self._drop([one for one in self._queues.values() if one.queue not in wanted])
+        for queue, begin in zip(new, begins, strict=True):
+            self._begin(queue, begin)
+
+    def assignment(self) -> list[MessageQueue]:
+        """Return the queues that are read now."""
+        return sorted_queues(self._queues)
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """Return all queues of a topic that can be read.
+
+        Raises:
+            NoRoute, RemotingError: They cannot be found out.
+        """
+        full = namespace.wrap(self._namespace, topic)
+        return list((await self._started().route(full, refresh=True)).subscribe_queues)
+
+    def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """Hand out nothing of these queues, or of all, until ``resume``.
+
+        Raises:
+            NotAssigned: One of them is not read.
+        """
+        for one in self._chosen(queues):
+            one.may_pull.clear()
+
+    def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """Go on with paused queues. Raises ``NotAssigned``."""
+        for one in self._chosen(queues):
+            one.may_pull.set()
+            if one.messages.waiting_count:
+                self._make_ready(one)
+
+    # --- messages ---------------------------------------------------------------
+
+    async def poll(self, count_max: int = 32, timeout_ms: int = 5_000) -> list[ReceivedMessage]:
+        """Return the next messages, of one queue and in its order, and consume those before.
+
+        Args:
+            count_max: Most messages.
+            timeout_ms: How long to wait for the first; then the list is empty.
+
+        Raises:
+            InvalidOption: The consumer is not started, or is closed.
+        """
+        self._started()
+        if count_max < 1:
+            raise InvalidOption("count_max", count_max, "at least 1")
+        self._settle()
+        messages = self._next(count_max)
+        if messages is None and timeout_ms > 0:
+            try:
+                async with asyncio.timeout(timeout_ms / 1000):
+                    messages = await self._wait_for_next(count_max)
+            except TimeoutError:
+                return []
+        return messages or []
+
+    def __aiter__(self) -> Self:
+        """Hand out message by message, waiting for more, until the consumer is closed."""
+        return self
+
+    async def __anext__(self) -> ReceivedMessage:
+        if self._instance is None:
+            raise StopAsyncIteration
+        self._settle()
+        messages = self._next(1) or await self._wait_for_next(1)
+        if messages is None:
+            raise StopAsyncIteration
+        return messages[0]
+
+    async def _wait_for_next(self, count_max: int) -> list[ReceivedMessage] | None:
+        """Wait for messages; None if the consumer is closed."""
+        while self._instance is not None:
+            messages = self._next(count_max)
+            if messages is not None:
+                return messages
+            self._has_ready.clear()
+            await self._has_ready.wait()
+        return None
+
+    def _next(self, count_max: int) -> list[ReceivedMessage] | None:
+        while self._ready:
+            assigned = self._ready.popleft()
+            assigned.is_ready = False
+            messages = assigned.messages
+            if messages.is_dropped or not assigned.may_pull.is_set():
+                continue
+            batch = messages.take(count_max, self._clock.now_ms())
+            if batch is None:
+                continue
+            if messages.waiting_count:
+                self._make_ready(assigned)
+            self._handed_out.append((assigned, messages, batch))
+            return list(batch.messages)
+        return None
+
+    def _make_ready(self, assigned: AssignedQueue) -> None:
+        if not assigned.is_ready:
+            assigned.is_ready = True
+            self._ready.append(assigned)
+            self._has_ready.set()
+
+    def _settle(self) -> None:
+        """Consume what was handed out."""
+        for assigned, messages, batch in self._handed_out:
+            messages.finish(batch)
+            if not assigned.is_ours or messages is not assigned.messages:
+                continue  # given up, or moved by ``seek``
+            self._consumed[assigned.queue] = messages.consumer_offset
+            if self._auto_commit:
+                self._offsets.table.set(assigned.queue, messages.consumer_offset)
+            self._pulls.note_progress(assigned)
+        self._handed_out.clear()
+
+    # --- offsets ----------------------------------------------------------------
+
+    def position(self, queue: MessageQueue) -> int:
+        """Return the queue offset that is handed out next. Raises ``NotAssigned``."""
+        (assigned,) = self._chosen([queue])
+        return assigned.messages.waiting_offset
+
+    def seek(self, queue: MessageQueue, queue_offset: int) -> None:
+        """Read on at another offset. One that the queue has not is corrected by the broker.
+
+        Raises:
+            NotAssigned: The queue is not read.
+            InvalidOption: The offset is negative.
+        """
+        if queue_offset < 0:
+            raise InvalidOption("queue_offset", queue_offset, "0 or more")
+        (assigned,) = self._chosen([queue])
+        self._pulls.restart(assigned, queue_offset)
+        self._consumed[queue] = queue_offset
+        if self._auto_commit:
+            self._offsets.table.set(queue, queue_offset)
+
+    async def seek_to_begin(self, queue: MessageQueue) -> None:
+        """Read on at the first message that is there. Raises as ``seek`` and ``begin_offset``."""
+        self.seek(queue, await self.begin_offset(queue))
+
+    async def seek_to_end(self, queue: MessageQueue) -> None:
+        """Read on at the message that comes next. Raises as ``seek`` and ``end_offset``."""
+        self.seek(queue, await self.end_offset(queue))
+
+    async def seek_to_time(self, queue: MessageQueue, timestamp_ms: int) -> None:
+        """Read on at the first message stored at a time. Raises as ``seek``, ``offset_at``."""
+        self.seek(queue, await self.offset_at(queue, timestamp_ms))
+
+    async def begin_offset(self, queue: MessageQueue) -> int:
+        """Return the first queue offset that is there.
+
+        Raises:
+            NoRoute, Answered, RemotingError: The broker cannot be asked, or refuses.
+        """
+        return await consumer_offsets.min_offset(self._started(), queue)
+
+    async def end_offset(self, queue: MessageQueue) -> int:
+        """Return the queue offset that the next message will have. Raises as ``begin_offset``."""
+        return await consumer_offsets.max_offset(self._started(), queue)
+
+    async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """Return the queue offset of the first message stored at a time, or near to it.
+
+        Brokers up to 5.0 answer with the message stored nearest. Raises as ``begin_offset``.
+        """
+        return await consumer_offsets.offset_at(self._started(), queue, timestamp_ms)
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """Return the group's consumer offset, as the broker has it; None if there is none.
+
+        Raises:
+            NoRoute, RemotingError: It cannot be asked.
+        """
+        self._started()
+        return await self._offsets.read(queue)
+
+    async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """Commit consumer offsets, and wait until brokers have them.
+
+        Args:
+            offsets: Where the group is; all that was handed out is consumed if not given.
+
+        Raises:
+            NotAssigned: A queue is not read.
+        """
+        self._started()
+        if offsets is None:
+            self._settle()
+            offsets = {queue: one for queue, one in self._consumed.items() if queue in self._queues}
+        self._chosen(offsets)
+        for queue, consumer_offset in offsets.items():
+            self._offsets.table.set(queue, consumer_offset)
+        await self._offsets.save(offsets, is_confirmed=True)
+
+    async def _save_offsets(self) -> None:
+        interval_s = self._started().config.persist_offsets_ms / 1000
+        while True:
+            await asyncio.sleep(interval_s)
+            try:
+                await self._offsets.save()
+            except Exception:  # a turn of the loop: the next one saves the same
+                log.exception("consumer offsets of group %s", self.group)
+
+    # --- which queues are ours --------------------------------------------------
+
+    async def _subscribe(self, wanted: Subscription) -> None:
+        instance = self._started()
+        if self._is_assigned:
+            raise InvalidOption("topic", wanted.topic, "either subscribe or assign, not both")
+        await check_expressions(instance, self.group, {wanted.topic: wanted})
+        self._membership.wanted[wanted.topic] = wanted
+        try:
+            await instance.route(wanted.topic)
+        except Problem as error:
+            log.info("route of topic %s is not known yet: %s", wanted.topic, error)
+        await instance.heartbeat()
+        self._rebalance.wake()
+
+    async def _apply(self, topic: str, wanted: set[MessageQueue]) -> bool:
+        """Let go what is not ours any more, take what is ours now; returns whether all is done."""
+        if self._is_assigned:
+            return True
+        lost = [one for one in self._queues.values() if one.queue.topic == topic]
+        await self._drop([one for one in lost if one.queue not in wanted])
+        new = sorted_queues(wanted - self._queues.keys())
+        begins = await asyncio.gather(*(self._start_offset(one) for one in new))
+        for queue, begin in zip(new, begins, strict=True):
+            if begin is not None:
+                self._begin(queue, begin)
+        return wanted <= self._queues.keys()
+
+    async def _start_offset(self, queue: MessageQueue) -> int | None:
+        try:
+            return await start_offset(self._started(), self.config, self._offsets, queue)
+        except Problem as error:
+            log.warning("group %s cannot begin with %s yet: %s", self.group, queue, error)
+            return None
+
+    def _begin(self, queue: MessageQueue, next_offset: int) -> None:
+        self._offsets.table.remove(queue)
+        self._consumed.pop(queue, None)
+        assigned = self._queues[queue] = AssignedQueue(queue, next_offset)
+        self._pulls.begin(assigned)
+
+    async def _drop(self, lost: list[AssignedQueue]) -> None:
+        if not lost:
+            return
+        for one in lost:
+            one.messages.is_dropped = True
+            one.is_ours = False
+            del self._queues[one.queue]
+        await asyncio.gather(*map(self._pulls.end, lost))
+        await self._offsets.save([one.queue for one in lost], is_confirmed=True)
+        for one in lost:
+            self._offsets.table.remove(one.queue)
+            self._consumed.pop(one.queue, None)
+
+    async def _may_pull_from(self, assigned: AssignedQueue) -> bool:
+        return await assigned.may_pull.wait()
+
+    def _chosen(self, queues: Iterable[MessageQueue] | None) -> list[AssignedQueue]:
+        if queues is None:
+            return list(self._queues.values())
+        found = []
+        for queue in queues:
+            if queue not in self._queues:
+                raise NotAssigned(queue)
+            found.append(self._queues[queue])
+        return found
+
+    def _started(self) -> ClientInstance:
+        if self._instance is None:
+            raise InvalidOption("consumer", "not started", "use it within async with, or start it")
+        return self._instance
+
+    # --- as a member of the instance --------------------------------------------
+
+    def heartbeat_part(self) -> ConsumerData | None:
+        """Return what brokers are to know of it; nothing of one that nobody shares queues with."""
+        return None if self._is_assigned else self._membership.heartbeat_part()
+
+    def topics(self) -> Collection[str]:
+        """Return the topics whose routes are to be kept fresh."""
+        return list(self._membership.wanted)
+
+    def on_members_changed(self) -> None:
+        """Divide the queues anew."""
+        if self._tasks:
+            self._rebalance.wake()
+
+    def on_route_changed(self, route: TopicRoute) -> None:
+        """Divide the queues anew if the topic is one of ours."""
+        if route.topic in self._membership.wanted:
+            self.on_members_changed()
+
+    def on_request(self, address: str, request: Command) -> Answer:
+        """Answer what operators ask or do through the broker."""
+        if not self._tasks:
+            remark = f"consumer group {self.group!r} is not running"
+            return command.reply(request, ResponseCode.SYSTEM_ERROR, remark)
+        if request.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
+            for queue, next_offset in bodies.decode(
+                bodies.ResetOffsets, request.body
+            ).offset_table.items():
+                if queue in self._queues:
+                    log.warning("%s: group %s is reset to %d", queue, self.group, next_offset)
+                    self.seek(queue, next_offset)
+            return None
+        if request.code == RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT:
+            return consumer_status(request, self._offsets.table)
+        if request.code == RequestCode.GET_CONSUMER_RUNNING_INFO:
+            assert self._instance is not None
+            return running_info(
+                request,
+                self._instance,
+                self._membership,
+                self._offsets.table,
+                self._queues.values(),
+                {},
+                self._started_ms,
+            )
+        remark = f"consumer group {self.group!r} pulls: it has no listener"
+        return command.reply(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)

@@ -1,0 +1,150 @@
+"""One pull: which broker is asked, what it may answer, and what that means.
+
+Source: rocketmq 4.9.8 ``PullAPIWrapper``, ``MQClientAPIImpl.processPullResponse``.
+"""
+
+import enum
+from dataclasses import dataclass
+
+from reput.client.core import requests
+from reput.client.core.route_cache import MASTER_ID
+from reput.client.core.subscription import Subscription
+from reput.client.instance import ClientInstance
+from reput.client.message import ReceivedMessage, received
+from reput.errors import Answered, CorruptRecord
+from reput.format import headers
+from reput.format.bodies import MessageQueue
+from reput.format.codes import RequestCode, ResponseCode
+
+COMMIT_OFFSET = 1
+SUSPEND = 2
+SUBSCRIPTION = 4
+
+
+class PullStatus(enum.Enum):
+    """How a pull went."""
+
+    FOUND = "found"
+    NO_NEW = "no new message"
+    NO_MATCH = "no message matched"
+    ILLEGAL_OFFSET = "the queue does not reach from or to this offset"
+
+
+_STATUS: dict[int, PullStatus] = {
+    ResponseCode.SUCCESS: PullStatus.FOUND,
+    ResponseCode.PULL_NOT_FOUND: PullStatus.NO_NEW,
+    ResponseCode.PULL_RETRY_IMMEDIATELY: PullStatus.NO_MATCH,
+    ResponseCode.PULL_OFFSET_MOVED: PullStatus.ILLEGAL_OFFSET,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """What a pull brought."""
+
+    status: PullStatus
+    messages: list[ReceivedMessage]
+    """In the order of their offsets; only those that the subscription wants."""
+    next_offset: int
+    """Where the next pull of the queue begins."""
+    min_offset: int
+    max_offset: int
+
+
+class Puller:
+    """Pulls for one group.
+
+    Args:
+        instance: Whom brokers are asked through.
+        group: The consumer group, by its full name.
+        is_subscribed: Whether brokers know the subscription from heartbeats; else it is sent along.
+    """
+
+    def __init__(self, instance: ClientInstance, group: str, *, is_subscribed: bool) -> None:
+        self._instance = instance
+        self._group = group
+        self._is_subscribed = is_subscribed
+        self._broker_ids: dict[MessageQueue, int] = {}  # where brokers suggested to read from
+
+    async def pull(
+        self,
+        queue: MessageQueue,
+        queue_offset: int,
+        subscription: Subscription,
+        *,
+        count_max: int,
+        commit_offset: int | None,
+        hold_ms: int,
+        timeout_ms: int,
+    ) -> Pulled:
+        """Ask for the messages of a queue from ``queue_offset`` on.
+
+        Args:
+            queue: Where from.
+            queue_offset: The first that is wanted.
+            subscription: What is wanted of the topic.
+            count_max: Most messages; brokers have limits of their own, usually 32.
+            commit_offset: The group's consumer offset, to save a request of its own.
+            hold_ms: How long the broker may wait for a message to come; 0 not at all.
+            timeout_ms: How long the answer may take.
+
+        Raises:
+            NoRoute: The queue's broker is not there.
+            Answered: The broker refuses; ``response_code`` says why.
+            CorruptRecord: The answer holds no whole records.
+            RemotingError: There is no answer.
+        """
+        route = await self._instance.route(queue.topic)
+        broker_id = self._broker_ids.get(queue, MASTER_ID)
+        address = route.any_address(queue.broker_name, broker_id)
+        is_master = address == route.address(queue.broker_name)
+        flag = SUSPEND if hold_ms else 0
+        if commit_offset is not None and is_master:  # a slave would only drop it
+            flag |= COMMIT_OFFSET
+        if not self._is_subscribed:
+            flag |= SUBSCRIPTION
+        header = headers.PullMessageHeader(
+            consumer_group=self._group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            queue_offset=queue_offset,
+            max_msg_nums=count_max,
+            sys_flag=flag,
+            commit_offset=commit_offset or 0,
+            suspend_timeout_millis=hold_ms,
+            subscription=None if self._is_subscribed else subscription.expression,
+            sub_version=subscription.version,
+            expression_type=subscription.expression_type,
+        )
+        request = requests.make(RequestCode.PULL_MESSAGE, header)
+        reply = await self._instance.remoting.invoke(address, request, timeout_ms)
+        status = _STATUS.get(reply.code)
+        if status is None:
+            raise Answered(reply.code, reply.remark, address)
+        answer = headers.decode(headers.PullMessageReplyHeader, reply.ext_fields)
+        self._broker_ids[queue] = answer.suggest_which_broker_id
+        messages: list[ReceivedMessage] = []
+        if status is PullStatus.FOUND:
+            messages = _wanted(received(reply.body, queue.broker_name), subscription)
+        return Pulled(
+            status, messages, answer.next_begin_offset, answer.min_offset, answer.max_offset
+        )
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Ask the master the next time."""
+        self._broker_ids.pop(queue, None)
+
+
+def _wanted(messages: list[ReceivedMessage], subscription: Subscription) -> list[ReceivedMessage]:
+    """Return what a subscription wants, and what is too damaged to tell: a listener will notice."""
+    try:
+        return subscription.matching(messages)
+    except CorruptRecord:
+        return [one for one in messages if _is_wanted(one, subscription)]
+
+
+def _is_wanted(message: ReceivedMessage, subscription: Subscription) -> bool:
+    try:
+        return bool(subscription.matching([message]))
+    except CorruptRecord:
+        return True

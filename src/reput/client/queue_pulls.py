@@ -1,0 +1,204 @@
+"""One task a queue, that pulls from it as long as the queue is this member's and there is room.
+
+Source: rocketmq 4.9.8 ``DefaultMQPushConsumerImpl.pullMessage``.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+from reput.client.config import ConsumerConfig
+from reput.client.consumer_offsets import ConsumerOffsets
+from reput.client.core.process_queue import ProcessQueue
+from reput.client.instance import ClientInstance
+from reput.client.membership import Membership, Problem
+from reput.client.message import ReceivedMessage
+from reput.client.pulling import Pulled, Puller, PullStatus
+from reput.errors import Answered, CorruptRecord, RemotingError
+from reput.format.bodies import MessageQueue
+from reput.format.codes import ResponseCode
+
+log = logging.getLogger(__name__)
+
+PULL_AGAIN_MS = 3_000
+"""After a pull that failed."""
+FLOW_CONTROL_MS = 20
+"""After a pull that a broker has no time for."""
+MIB = 1 << 20
+
+
+class PulledQueue:
+    """A queue that is this member's, and what of it is here."""
+
+    def __init__(self, queue: MessageQueue, next_offset: int) -> None:
+        self.queue = queue
+        self.messages: ProcessQueue[ReceivedMessage] = ProcessQueue(next_offset)
+        self.is_ours = True
+        """Whether what is consumed counts."""
+        self.pulled_at_ms = 0
+        self.has_room = asyncio.Event()
+        """Cleared while the task waits for messages to be consumed."""
+        self.task: asyncio.Task[None] | None = None
+
+    def restart(self, next_offset: int) -> None:
+        """Forget what is here, and go on at another offset."""
+        self.messages.is_dropped = True
+        self.messages = ProcessQueue(next_offset)
+        self.has_room.set()
+
+
+Q = TypeVar("Q", bound=PulledQueue)
+
+
+class QueuePulls(Generic[Q]):
+    """The tasks that pull.
+
+    Args:
+        instance: Whom brokers are asked through.
+        membership: Whose queues they are.
+        offsets: Told where to go on when the broker corrects an offset, and what has no match.
+        puller: Asks brokers.
+        may_pull: Awaited before each pull; may wait, and False means to wait a moment more.
+        on_messages: Told of a queue with new messages, how many, and how long the pull took, ms.
+        is_ordered: Only numbers and bytes count as room, not the span of offsets.
+    """
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        membership: Membership,
+        offsets: ConsumerOffsets,
+        puller: Puller,
+        *,
+        may_pull: Callable[[Q], Awaitable[bool]],
+        on_messages: Callable[[Q, int, int], None],
+        is_ordered: bool,
+    ) -> None:
+        self._instance = instance
+        self._clock = instance.clock
+        self._membership = membership
+        self._config: ConsumerConfig = membership.config
+        self._offsets = offsets
+        self._puller = puller
+        self._may_pull = may_pull
+        self._on_messages = on_messages
+        self._is_ordered = is_ordered
+
+    def begin(self, pulled: Q) -> None:
+        """Pull from a queue from now on."""
+        pulled.task = asyncio.create_task(self._run(pulled), name=f"reput pull {pulled.queue}")
+
+    async def end(self, pulled: Q) -> None:
+        """Pull no more from a queue. What is on the way is not waited for."""
+        task, pulled.task = pulled.task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def restart(self, pulled: Q, next_offset: int) -> None:
+        """Go on at another offset at once, whatever is on the way."""
+        pulled.restart(next_offset)
+        if pulled.task is not None:
+            pulled.task.cancel()
+        self.begin(pulled)
+
+    def is_full(self, messages: ProcessQueue[ReceivedMessage]) -> bool:
+        """Whether so much is here that pulling has to wait."""
+        config = self._config
+        return (
+            messages.message_count > config.pull_threshold_for_queue
+            or messages.size_bytes > config.pull_threshold_size_for_queue * MIB
+            or (not self._is_ordered and messages.span > config.consume_concurrently_max_span)
+        )
+
+    def note_progress(self, pulled: Q) -> None:
+        """Let a queue be pulled from again if there is room now."""
+        if not pulled.has_room.is_set() and not self.is_full(pulled.messages):
+            pulled.has_room.set()
+
+    async def _run(self, pulled: Q) -> None:
+        while pulled.is_ours:
+            try:
+                if self.is_full(pulled.messages):
+                    pulled.has_room.clear()
+                    await pulled.has_room.wait()
+                elif await self._may_pull(pulled):
+                    await self._pull(pulled)
+                else:
+                    await asyncio.sleep(PULL_AGAIN_MS / 1000)
+            except Problem as error:
+                await self._after_problem(pulled, error)
+            except CorruptRecord as error:
+                log.error("reply to a pull from %s is damaged: %s", _place(pulled), error)
+                await asyncio.sleep(PULL_AGAIN_MS / 1000)
+            except Exception:  # a turn of the loop
+                log.exception("pull from %s", _place(pulled))
+                await asyncio.sleep(PULL_AGAIN_MS / 1000)
+
+    async def _pull(self, pulled: Q) -> None:
+        queue, messages = pulled.queue, pulled.messages
+        wanted = self._membership.wanted.get(queue.topic)
+        if wanted is None:  # unsubscribed a moment ago
+            await asyncio.sleep(PULL_AGAIN_MS / 1000)
+            return
+        commit_offset = None
+        if not self._membership.is_broadcasting:
+            commit_offset = self._offsets.table.get(queue)
+        begun_ms = pulled.pulled_at_ms = self._clock.now_ms()
+        brought = await self._puller.pull(
+            queue,
+            messages.next_offset,
+            wanted,
+            count_max=self._config.pull_batch_size,
+            commit_offset=commit_offset,
+            hold_ms=self._config.broker_suspend_ms,
+            timeout_ms=self._config.pull_timeout_ms,
+        )
+        if messages.is_dropped:
+            return
+        if brought.status is PullStatus.ILLEGAL_OFFSET:
+            await self._correct(pulled, brought)
+            return
+        now_ms = self._clock.now_ms()
+        count = messages.put(brought.messages, brought.next_offset, now_ms)
+        if count:
+            self._on_messages(pulled, count, now_ms - begun_ms)
+        elif not messages.message_count:
+            # Nothing matched: that, too, is progress.
+            self._offsets.table.advance(queue, messages.consumer_offset)
+        if self._config.pull_interval_ms:
+            await asyncio.sleep(self._config.pull_interval_ms / 1000)
+
+    async def _correct(self, pulled: Q, brought: Pulled) -> None:
+        """Go on where the broker says: the queue was cut in front, or is shorter than it was."""
+        log.warning(
+            "%s is illegal: it goes from %d to %d; consumer group %s goes on at %d",
+            _place(pulled),
+            brought.min_offset,
+            brought.max_offset,
+            self._membership.group,
+            brought.next_offset,
+        )
+        pulled.restart(brought.next_offset)
+        self._offsets.table.set(pulled.queue, brought.next_offset)
+        await self._offsets.save([pulled.queue])
+
+    async def _after_problem(self, pulled: Q, error: Exception) -> None:
+        log.warning("pull from %s: %s", _place(pulled), error)
+        self._puller.forget(pulled.queue)
+        delay_ms = PULL_AGAIN_MS
+        if isinstance(error, Answered) and error.response_code == ResponseCode.FLOW_CONTROL:
+            delay_ms = FLOW_CONTROL_MS
+        elif isinstance(error, RemotingError) and error.refresh_route:
+            try:
+                await self._instance.route(pulled.queue.topic, refresh=True)
+            except Problem as other:
+                log.warning("route of topic %s: %s", pulled.queue.topic, other)
+        await asyncio.sleep(delay_ms / 1000)
+
+
+def _place(pulled: PulledQueue) -> str:
+    queue = pulled.queue
+    next_offset = pulled.messages.next_offset
+    return f"{queue.topic}@{queue.broker_name}:{queue.queue_id} at offset {next_offset}"

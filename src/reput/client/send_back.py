@@ -1,0 +1,127 @@
+"""Messages that a group wants to see again later, or gives up on.
+
+The broker that holds a message is asked to copy it (36): after a delay into the retry topic of the
+group, or, once it was retried often enough, into its dead-letter topic. Where that fails, a copy is
+sent to the retry topic like any message, through whichever broker takes it.
+
+Source: rocketmq 4.9.8 ``DefaultMQPushConsumerImpl.sendMessageBack``.
+"""
+
+import logging
+import random
+
+from reput.client.core import requests
+from reput.client.core.requests import SendRequests
+from reput.client.core.route_cache import NoRoute
+from reput.client.instance import ClientInstance
+from reput.client.message import ReceivedMessage
+from reput.errors import CorruptRecord, RemotingError
+from reput.format import headers, java, names, properties as props, sys_flag as flags
+from reput.format.codes import RequestCode
+
+log = logging.getLogger(__name__)
+
+PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
+TIMEOUT_MS = 5_000
+MAX_RECONSUME_TIMES = 16
+"""Where the consumer does not say."""
+FIRST_DELAY_LEVEL = 3
+"""Of a first retry, 10 s by default; each further one has the next level."""
+
+
+class SendBack:
+    """Sends back for one group.
+
+    Args:
+        instance: Whom brokers are asked through.
+        group: The consumer group, by its full name.
+    """
+
+    def __init__(self, instance: ClientInstance, group: str) -> None:
+        self._instance = instance
+        self._group = group
+        self._requests = SendRequests(PRODUCER_GROUP, "TBW102", 4)
+
+    async def send(self, message: ReceivedMessage, delay_level: int, retries_max: int) -> bool:
+        """Have a message come again; returns whether a broker has taken that on.
+
+        Args:
+            message: The message.
+            delay_level: When; 0: by how often it was retried, below 0: never, it is a dead letter.
+            retries_max: After so many retries it is one, too.
+        """
+        try:
+            await self._ask_its_broker(message, delay_level, retries_max)
+        except (RemotingError, NoRoute, CorruptRecord) as error:
+            log.warning("%s is not sent back by its broker: %s", _name(message), error)
+            return await self.send_copy(message, message.reconsume_times, retries_max)
+        return True
+
+    async def _ask_its_broker(
+        self, message: ReceivedMessage, delay_level: int, retries_max: int
+    ) -> None:
+        stored = message.stored
+        header = headers.SendBackHeader(
+            offset=stored.physical_offset,
+            group=self._group,
+            delay_level=delay_level,
+            origin_msg_id=message.message_id,
+            origin_topic=message.topic,
+            unit_mode=False,
+            max_reconsume_times=retries_max,
+        )
+        route = await self._instance.route(stored.topic)
+        address = route.master(message.broker_name)
+        request = requests.make(RequestCode.CONSUMER_SEND_MSG_BACK, header)
+        await self._instance.ask(address, request, TIMEOUT_MS)
+
+    async def send_copy(
+        self, message: ReceivedMessage, reconsume_times: int, retries_max: int
+    ) -> bool:
+        """Send a copy to the retry topic; returns whether a broker has taken it.
+
+        Args:
+            message: The message.
+            reconsume_times: How often it was retried so far.
+            retries_max: With more retries the broker makes it a dead letter.
+        """
+        topic = names.retry_topic(self._group)
+        try:
+            stored = message.stored
+            properties = dict(stored.properties)
+            properties.setdefault(props.ORIGIN_MESSAGE_ID, message.message_id)
+            properties[props.RETRY_TOPIC] = message.topic
+            properties[props.DELAY] = str(FIRST_DELAY_LEVEL + reconsume_times)
+            properties.pop(props.TRANSACTION_PREPARED, None)
+            text = java.decode_utf8(props.encode(properties, last_separator=False))
+            route = await self._instance.route(topic)
+        except (RemotingError, NoRoute, CorruptRecord, ValueError) as error:
+            log.error("%s cannot be sent to %s: %s", _name(message), topic, error)
+            return False
+        queues = random.sample(route.publish_queues, len(route.publish_queues))
+        for queue in {one.broker_name: one for one in queues}.values():
+            request = self._requests.send(
+                topic,
+                queue.broker_name,
+                queue.queue_id,
+                text,
+                stored.body,
+                self._instance.clock.now_ms(),
+                sys_flag=stored.sys_flag & (flags.COMPRESSED | flags.COMPRESSION_TYPE_MASK),
+                flag=stored.flag,
+                reconsume_times=str(reconsume_times + 1),
+                max_reconsume_times=str(retries_max),
+            )
+            try:
+                await self._instance.ask(route.master(queue.broker_name), request, TIMEOUT_MS)
+            except (RemotingError, NoRoute) as error:
+                log.warning("%s is not taken by %s: %s", _name(message), queue.broker_name, error)
+            else:
+                return True
+        log.error("%s cannot be sent to %s now", _name(message), topic)
+        return False
+
+
+def _name(message: ReceivedMessage) -> str:
+    """Return what a log line calls a message, damaged or not."""
+    return f"message {message.queue_offset} from {message.broker_name}"

@@ -1,0 +1,507 @@
+"""Headers: what the fields of a request or reply mean, by request code.
+
+A header travels as text, name to value (``Command.ext_fields``). Here each is a struct of its own;
+fields that Java requires have no default. What a struct does not name is ignored: newer clients
+send more. Source: rocketmq 4.9.8 ``org.apache.rocketmq.common.protocol.header``.
+"""
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from reput.errors import InvalidHeader
+
+_H = TypeVar("_H", bound="Header")
+
+
+class Header(msgspec.Struct, rename="camel"):
+    """Base of all headers; wire names are the fields' in camelCase."""
+
+
+def decode(kind: type[_H], ext_fields: dict[str, str] | None) -> _H:
+    """Return a header from its fields.
+
+    Raises:
+        InvalidHeader: A field is missing or not of its type.
+    """
+    try:
+        return msgspec.convert(ext_fields or {}, kind, strict=False)
+    except msgspec.ValidationError as error:
+        name = kind.__name__.removesuffix("Header")
+        raise InvalidHeader(f"{name}: {error}") from error
+
+
+def encode(header: Header) -> dict[str, str]:
+    """Return the fields of a header; those that are None are left out."""
+    found = {}
+    for field, name in zip(header.__struct_fields__, header.__struct_encode_fields__, strict=True):
+        value = getattr(header, field)
+        if value is None:
+            continue
+        found[name] = _text(value)
+    return found
+
+
+def _text(value: Any) -> str:
+    if value is True:
+        return "true"
+    if value is False:
+        return "false"
+    return str(value)
+
+
+# --- sending ----------------------------------------------------------------------
+
+
+class SendMessageHeader(Header, kw_only=True):
+    """10, 324. The body is the message's."""
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: int
+    queue_id: int
+    sys_flag: int
+    born_timestamp: int
+    flag: int
+    properties: str | None = None
+    reconsume_times: int | None = None
+    unit_mode: bool | None = None
+    batch: bool | None = None
+    max_reconsume_times: int | None = None
+
+
+_V2_LETTERS = {
+    "producerGroup": "a",
+    "topic": "b",
+    "defaultTopic": "c",
+    "defaultTopicQueueNums": "d",
+    "queueId": "e",
+    "sysFlag": "f",
+    "bornTimestamp": "g",
+    "flag": "h",
+    "properties": "i",
+    "reconsumeTimes": "j",
+    "unitMode": "k",
+    "maxReconsumeTimes": "l",
+    "batch": "m",
+    "brokerName": "n",
+}
+_V2_NAMES = {letter: name for name, letter in _V2_LETTERS.items()}
+
+
+def decode_v2(ext_fields: dict[str, str] | None) -> SendMessageHeader:
+    """Return the header of 310, 320, 325: the same fields with names of one letter.
+
+    Raises:
+        InvalidHeader: As ``decode``.
+    """
+    fields = {_V2_NAMES.get(name, name): value for name, value in (ext_fields or {}).items()}
+    return decode(SendMessageHeader, fields)
+
+
+def encode_v2(header: SendMessageHeader) -> dict[str, str]:
+    """Return the fields of 310, 320, 325."""
+    return {_V2_LETTERS[name]: value for name, value in encode(header).items()}
+
+
+class SendMessageReplyHeader(Header, kw_only=True):
+    """To 10, 310, 320; of a batch the ids are joined by commas."""
+
+    msg_id: str
+    queue_id: int
+    queue_offset: int
+    transaction_id: str | None = None
+
+
+class SendBackHeader(Header, kw_only=True):
+    """36: a consumer wants to see a message later again."""
+
+    offset: int
+    """Its physical offset."""
+    group: str
+    delay_level: int
+    origin_msg_id: str | None = None
+    origin_topic: str | None = None
+    unit_mode: bool | None = None
+    max_reconsume_times: int | None = None
+
+
+class EndTransactionHeader(Header, kw_only=True):
+    """37."""
+
+    producer_group: str
+    tran_state_table_offset: int
+    """Queue offset of the half message."""
+    commit_log_offset: int
+    """Its physical offset."""
+    commit_or_rollback: int
+    """8 commit, 12 roll back, 0 not known yet."""
+    from_transaction_check: bool | None = None
+    msg_id: str = ""
+    transaction_id: str | None = None
+
+
+class CheckTransactionStateHeader(Header, kw_only=True):
+    """39, to a producer; the body is the half message's record."""
+
+    tran_state_table_offset: int
+    commit_log_offset: int
+    msg_id: str | None = None
+    transaction_id: str | None = None
+    offset_msg_id: str | None = None
+
+
+# --- pulling ----------------------------------------------------------------------
+
+
+class PullMessageHeader(Header, kw_only=True):
+    """11, 361."""
+
+    consumer_group: str
+    topic: str
+    queue_id: int
+    queue_offset: int
+    max_msg_nums: int
+    sys_flag: int
+    """1 commit offset, 2 suspend, 4 subscription in request, 8 class filter, 16 lite."""
+    commit_offset: int
+    suspend_timeout_millis: int
+    subscription: str | None = None
+    sub_version: int
+    expression_type: str | None = None
+
+
+class PullMessageReplyHeader(Header, kw_only=True):
+    """To 11, 361; the body is records, one behind the other."""
+
+    suggest_which_broker_id: int
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+
+
+# --- offsets ----------------------------------------------------------------------
+
+
+class QueryConsumerOffsetHeader(Header, kw_only=True):
+    """14."""
+
+    consumer_group: str
+    topic: str
+    queue_id: int
+    set_zero_if_not_found: bool | None = None  # 5.x
+
+
+class UpdateConsumerOffsetHeader(Header, kw_only=True):
+    """15."""
+
+    consumer_group: str
+    topic: str
+    queue_id: int
+    commit_offset: int
+
+
+class SearchOffsetHeader(Header, kw_only=True):
+    """29."""
+
+    topic: str
+    queue_id: int
+    timestamp: int
+    boundary_type: str | None = None
+    """5.x: LOWER, UPPER."""
+
+
+class QueueHeader(Header, kw_only=True):
+    """30, 31, 32: a queue."""
+
+    topic: str
+    queue_id: int
+
+
+class OffsetReplyHeader(Header, kw_only=True):
+    """To 14, 29, 30, 31."""
+
+    offset: int
+
+
+class TimestampReplyHeader(Header, kw_only=True):
+    """To 32."""
+
+    timestamp: int
+
+
+# --- finding messages -------------------------------------------------------------
+
+
+class ViewMessageHeader(Header, kw_only=True):
+    """33."""
+
+    offset: int
+    """Physical."""
+
+
+class QueryMessageHeader(Header, kw_only=True):
+    """12."""
+
+    topic: str
+    key: str
+    max_num: int
+    begin_timestamp: int
+    end_timestamp: int
+    is_unique_key: bool | None = msgspec.field(name="_UNIQUE_KEY_QUERY", default=None)
+
+
+class QueryMessageReplyHeader(Header, kw_only=True):
+    """To 12."""
+
+    index_last_update_timestamp: int
+    index_last_update_phyoffset: int
+
+
+class QueryConsumeQueueHeader(Header, kw_only=True):
+    """321."""
+
+    topic: str
+    queue_id: int
+    index: int
+    """Queue offset of the first unit."""
+    count: int
+    consumer_group: str | None = None
+
+
+# --- groups -----------------------------------------------------------------------
+
+
+class UnregisterClientHeader(Header, kw_only=True):
+    """35."""
+
+    client_id: str = msgspec.field(name="clientID")
+    producer_group: str | None = None
+    consumer_group: str | None = None
+
+
+class ConsumerGroupHeader(Header, kw_only=True):
+    """38, 40, 203."""
+
+    consumer_group: str
+
+
+class ProducerGroupHeader(Header, kw_only=True):
+    """204."""
+
+    producer_group: str
+
+
+class GroupNameHeader(Header, kw_only=True):
+    """207."""
+
+    group_name: str
+    remove_offset: bool | None = msgspec.field(name="removeOffset", default=None)
+    clean_offset: bool | None = None  # its name in 5.x
+
+
+class ConsumeStatsHeader(Header, kw_only=True):
+    """208."""
+
+    consumer_group: str
+    topic: str | None = None
+
+
+class ResetOffsetHeader(Header, kw_only=True):
+    """222 to a broker; 220 to a client."""
+
+    topic: str
+    group: str
+    timestamp: int
+    """-1: the end of each queue."""
+    is_force: bool = msgspec.field(name="isForce", default=True)
+
+
+class ConsumerStatusHeader(Header, kw_only=True):
+    """223 to a broker; 221 to a client."""
+
+    topic: str
+    group: str
+    client_addr: str | None = None
+
+
+class ConsumerRunningInfoHeader(Header, kw_only=True):
+    """307, to a broker and from it to the client."""
+
+    consumer_group: str
+    client_id: str
+    jstack_enable: bool = False
+
+
+class ConsumeDirectlyHeader(Header, kw_only=True):
+    """309, to a broker and from it to the client."""
+
+    consumer_group: str
+    client_id: str | None = None
+    msg_id: str | None = None
+    broker_name: str | None = None
+
+
+class CloneGroupOffsetHeader(Header, kw_only=True):
+    """314."""
+
+    src_group: str
+    dest_group: str
+    topic: str | None = None
+    offline: bool = False
+
+
+class TimeSpanHeader(Header, kw_only=True):
+    """303."""
+
+    topic: str
+    group: str
+
+
+# --- topics -----------------------------------------------------------------------
+
+
+class TopicHeader(Header, kw_only=True):
+    """105, 202, 215, 216, 300."""
+
+    topic: str
+
+
+class CreateTopicHeader(Header, kw_only=True):
+    """17."""
+
+    topic: str
+    default_topic: str | None = None
+    read_queue_nums: int
+    write_queue_nums: int
+    perm: int
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: int | None = None
+    order: bool = False
+    attributes: str | None = None  # 5.x
+
+
+class StatsHeader(Header, kw_only=True):
+    """315."""
+
+    stats_name: str
+    stats_key: str
+
+
+class ConsumeStatsInBrokerHeader(Header, kw_only=True):
+    """317."""
+
+    is_order: bool = msgspec.field(name="isOrder", default=False)
+
+
+# --- name server ------------------------------------------------------------------
+
+
+class RegisterBrokerHeader(Header, kw_only=True):
+    """103."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    ha_server_addr: str = ""
+    broker_id: int
+    compressed: bool = False
+    body_crc32: int = 0
+    heartbeat_timeout_millis: int | None = None  # 5.x
+    enable_acting_master: bool | None = None  # 5.x
+
+
+class RegisterBrokerReplyHeader(Header, kw_only=True):
+    """To 103."""
+
+    ha_server_addr: str | None = None
+    master_addr: str | None = None
+
+
+class UnregisterBrokerHeader(Header, kw_only=True):
+    """104."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    broker_id: int
+
+
+class QueryDataVersionHeader(Header, kw_only=True):
+    """322."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    broker_id: int
+
+
+class QueryDataVersionReplyHeader(Header, kw_only=True):
+    """To 322."""
+
+    changed: bool
+
+
+class RouteHeader(Header, kw_only=True):
+    """105."""
+
+    topic: str
+    accept_standard_json_only: bool | None = None
+
+
+class KvHeader(Header, kw_only=True):
+    """100, 101, 102."""
+
+    namespace: str
+    key: str
+    value: str | None = None
+
+
+class KvReplyHeader(Header, kw_only=True):
+    """To 101."""
+
+    value: str | None = None
+
+
+class NamespaceHeader(Header, kw_only=True):
+    """219."""
+
+    namespace: str
+
+
+class ClusterHeader(Header, kw_only=True):
+    """224."""
+
+    cluster: str
+
+
+class BrokerNameHeader(Header, kw_only=True):
+    """205, 327."""
+
+    broker_name: str
+
+
+class WipeWritePermReplyHeader(Header, kw_only=True):
+    """To 205."""
+
+    wipe_topic_count: int
+
+
+class AddWritePermReplyHeader(Header, kw_only=True):
+    """To 327."""
+
+    add_topic_count: int
+
+
+class DeleteTopicInNameServerHeader(Header, kw_only=True):
+    """216."""
+
+    topic: str
+    cluster_name: str | None = None
+
+
+class BrokerConfigReplyHeader(Header, kw_only=True):
+    """To 26."""
+
+    version: str

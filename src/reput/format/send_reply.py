@@ -1,0 +1,75 @@
+"""The reply to a send: what is in it, and in which order.
+
+As Java's, whose binary replies have the fields in this order. The compiled kernel writes the same
+from ``JSON_PIECES`` and ``BINARY_PIECES``, which are cut out of replies that were made here.
+"""
+
+from reput.format import codes, command
+from reput.format.command import Command, Serialization
+
+REGION = "DefaultRegion"
+
+
+def fields(message_id: str, queue_id: int, queue_offset: int) -> dict[str, str]:
+    """Return the fields of a reply that says where a message is stored."""
+    return {
+        "msgId": message_id,
+        "queueId": str(queue_id),
+        "queueOffset": str(queue_offset),
+        "TRACE_ON": "true",
+        "MSG_REGION": REGION,
+    }
+
+
+def send_reply(
+    opaque: int, serialization: Serialization, message_id: str, queue_id: int, queue_offset: int
+) -> bytes:
+    """Return the frame that answers a send.
+
+    Args:
+        opaque: The request's.
+        serialization: The request's.
+        message_id: Offset id, or several with commas between them.
+        queue_id: Where it is stored.
+        queue_offset: Of the first message.
+    """
+    request = Command(codes.RequestCode.SEND_MESSAGE, opaque, serialization=serialization)
+    answer = fields(message_id, queue_id, queue_offset)
+    return command.encode(command.reply(request, ext_fields=answer))
+
+
+_BEHIND_MARK = command.LENGTH.size + command.MARK.size
+
+
+def _cut(text: bytes, *marks: bytes) -> tuple[bytes, ...]:
+    """Return what stands before, between and behind marks, each of which is there once."""
+    pieces = []
+    for mark in marks:
+        assert text.count(mark) == 1
+        piece, _, text = text.partition(mark)
+        pieces.append(piece)
+    return (*pieces, text)
+
+
+def _json_pieces() -> tuple[bytes, ...]:
+    frame = send_reply(11111, Serialization.JSON, "<ID>", 22222, 33333)
+    return _cut(frame[_BEHIND_MARK:], b"11111", b"<ID>", b"22222", b"33333")
+
+
+def _binary_pieces() -> tuple[bytes, ...]:
+    frame = send_reply(0x55555555, Serialization.ROCKETMQ, "<ID>", 22222, 33333)
+    header = frame[_BEHIND_MARK:]
+    opaque, queue_id, queue_offset = b"UUUU", b"\0\0\0\x0522222", b"\0\0\0\x0533333"
+    extension_at = 17
+    head, extension = header[:extension_at], header[extension_at + 4 :]
+    size = len(extension).to_bytes(4)
+    assert header == head + size + extension
+    names = _cut(extension, b"\0\0\0\x04<ID>", queue_id, queue_offset)
+    return (*_cut(head, opaque), *names)
+
+
+JSON_PIECES = _json_pieces()
+"""Of the header: before the opaque, before the id, the queue id, the queue offset, behind it."""
+BINARY_PIECES = _binary_pieces()
+"""Of the header: before the opaque; behind it, up to the size of the fields; of the fields: before
+the id with its size, the queue id with its, the queue offset with its; behind that."""

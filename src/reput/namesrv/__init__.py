@@ -1,0 +1,1 @@
+"""The name server: who knows where a topic lives."""

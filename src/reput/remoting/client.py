@@ -1,0 +1,221 @@
+"""Makes connections, one per address, and asks over them."""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Self
+
+from reput.errors import InvalidOption, ReputError, Unreachable
+from reput.format import command as commands
+from reput.format.codes import ResponseCode
+from reput.format.command import IS_ONEWAY, Command
+from reput.remoting.channel import Channel
+from reput.remoting.connection import READ_BYTES
+from reput.remoting.server import IDLE_MS
+
+CONNECT_TIMEOUT_MS = 3000
+TIMEOUT_MS = 3000
+
+Handler = Callable[[str, Command], "Command | Awaitable[Command | None] | None"]
+"""What a request of the other side gets: address, request -> reply."""
+
+_log = logging.getLogger(__name__)
+
+
+class RemotingClient:
+    """Connections by address: made when they are needed, made again when they were lost.
+
+    Belongs to the loop it is made in.
+
+    Args:
+        handler: Handles requests of the other side; without one they are not supported.
+        connect_timeout_ms: How long to wait for a connection.
+        idle_ms: Close a connection without traffic for so long.
+    """
+
+    def __init__(
+        self,
+        *,
+        handler: Handler | None = None,
+        connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
+        idle_ms: int = IDLE_MS,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._handler = handler
+        self._connect_timeout_ms = connect_timeout_ms
+        self._idle_ms = idle_ms
+        self._buffer = bytearray(READ_BYTES)
+        self._channels: dict[str, Channel] = {}
+        self._addresses: dict[Channel, str] = {}
+        self._connecting: dict[str, asyncio.Task[Channel]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+        self._all_closed = asyncio.Event()
+        self._idle_timer = self._loop.call_later(idle_ms / 4000, self._watch)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections; who waits for a reply gets ``ConnectionLost``."""
+        self._is_closed = True
+        self._idle_timer.cancel()
+        tasks = [*self._connecting.values(), *self._tasks]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for channel in list(self._addresses):
+            channel.close()
+        if self._addresses:
+            await self._all_closed.wait()
+
+    # Asking -----------------------------------------------------------------------------------
+
+    def channel(self, address: str) -> Channel | None:
+        """Return the connection to an address, if there is one."""
+        channel = self._channels.get(address)
+        return None if channel is None or channel.is_closed else channel
+
+    async def connect(self, address: str) -> Channel:
+        """Return the connection to an address, made if need be.
+
+        Raises:
+            Unreachable: It could not be made.
+        """
+        channel = self._channels.get(address)
+        if channel is not None and not channel.is_closed:
+            return channel
+        if self._is_closed:
+            raise Unreachable(address, "this client is closed")
+        task = self._connecting.get(address)
+        if task is None:
+            task = self._connecting[address] = self._loop.create_task(self._connect(address))
+            task.add_done_callback(lambda _: self._connecting.pop(address, None))
+        # Who waits may give up; the connection serves others as well.
+        return await asyncio.shield(task)
+
+    async def _connect(self, address: str) -> Channel:
+        host, port = split_address(address)
+        try:
+            async with asyncio.timeout(self._connect_timeout_ms / 1000):
+                _, channel = await self._loop.create_connection(
+                    lambda: Channel(self, self._buffer, stops_reading=False), host, port
+                )
+        except TimeoutError as error:
+            raise Unreachable(address, f"no answer in {self._connect_timeout_ms} ms") from error
+        except OSError as error:
+            raise Unreachable(address, error.strerror or str(error)) from error
+        self._channels[address] = channel
+        self._addresses[channel] = address
+        return channel
+
+    async def invoke(self, address: str, request: Command, timeout_ms: int = TIMEOUT_MS) -> Command:
+        """Ask, and return the reply, whatever its code.
+
+        Raises:
+            Unreachable: There is no connection.
+            ConnectionLost: It was closed before the reply came.
+            RequestTimedOut: No reply came in time.
+            Overloaded: Too many requests wait for their replies.
+        """
+        channel = self._channels.get(address)
+        if channel is None or channel.is_closed:
+            channel = await self.connect(address)
+        await channel.writable()
+        return await channel.ask(request, timeout_ms)
+
+    async def send_oneway(self, address: str, request: Command) -> None:
+        """Send a request that gets no reply.
+
+        Raises:
+            Unreachable: There is no connection.
+        """
+        channel = await self.connect(address)
+        await channel.writable()
+        request.flag |= IS_ONEWAY
+        channel.send(request)
+
+    def _watch(self) -> None:
+        limit = self._loop.time() - self._idle_ms / 1000
+        for channel in list(self._addresses):
+            if channel.active_at < limit:
+                channel.close()
+        self._idle_timer = self._loop.call_later(self._idle_ms / 4000, self._watch)
+
+    # What channels call -----------------------------------------------------------------------
+
+    def on_open(self, channel: Channel) -> None:
+        """Take note of a new connection."""
+
+    def on_bytes(self, channel: Channel, view: memoryview, end: int) -> int:
+        """Handle what arrived."""
+        return channel.take_frames(view, 0, end)
+
+    def on_request(self, channel: Channel, request: Command) -> None:
+        """Handle a request of the other side."""
+        if self._handler is None:
+            self._answer(channel, request, _unsupported(request))
+            return
+        address = self._addresses.get(channel, channel.peer)
+        try:
+            answer = self._handler(address, request)
+        except Exception as error:  # noqa: BLE001 - the outermost edge of a request
+            answer = _failed(request, error)
+        if inspect.isawaitable(answer):
+            task = self._loop.create_task(self._answer_later(channel, request, answer))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        else:
+            self._answer(channel, request, answer)
+
+    async def _answer_later(
+        self, channel: Channel, request: Command, waiting: Awaitable[Command | None]
+    ) -> None:
+        try:
+            answer = await waiting
+        except Exception as error:  # noqa: BLE001 - the outermost edge of a request
+            answer = _failed(request, error)
+        self._answer(channel, request, answer)
+
+    def _answer(self, channel: Channel, request: Command, answer: Command | None) -> None:
+        if answer is not None and not request.is_oneway:
+            channel.send(answer)
+
+    def on_closed(self, channel: Channel, error: Exception | None) -> None:
+        """Take note of the end of a connection."""
+        address = self._addresses.pop(channel, None)
+        if address is not None and self._channels.get(address) is channel:
+            del self._channels[address]
+        if self._is_closed and not self._addresses:
+            self._all_closed.set()
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Return host and port of ``host:port``.
+
+    Raises:
+        InvalidOption: It is no address.
+    """
+    host, _, port = address.strip().rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise InvalidOption("address", address, "host:port, for example 127.0.0.1:9876")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _unsupported(request: Command) -> Command:
+    return commands.reply(
+        request,
+        ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+        f"request type {request.code} not supported",
+    )
+
+
+def _failed(request: Command, error: Exception) -> Command:
+    if isinstance(error, ReputError):
+        return commands.reply(request, error.response_code, str(error))
+    _log.error("request %d failed", request.code, exc_info=error)
+    return commands.reply(request, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")

@@ -1,0 +1,145 @@
+"""What a connection decides: where frames begin and end, and whom a reply belongs to. Pure.
+
+Inbox       bytes in pieces of any size -> a buffer with whole frames
+Questions   requests that wait for a reply, by opaque
+"""
+
+from typing import Generic, NamedTuple, TypeVar
+
+from reput.errors import NotAFrame, Overloaded
+from reput.format.command import FRAME_BYTES_MAX, LENGTH, MARK, Buffer
+
+READ_BYTES = 256 * 1024
+"""Of a shared buffer: what one read takes at most. 64 KiB cost more with bodies of 1 KiB."""
+IN_FLIGHT_MAX = 65_535
+"""Requests of one connection that wait for a reply; Java's ``clientAsyncSemaphoreValue``."""
+_OPAQUE_MAX = 0x7FFFFFFF
+
+_T = TypeVar("_T")
+
+
+def find_frame(buffer: Buffer, start: int, end: int) -> tuple[int, int] | None:
+    """Return where the frame at ``start`` has its content; None if its length is not there yet.
+
+    The end may lie behind ``end``: then the rest has not come yet.
+
+    Raises:
+        NotAFrame: The length is impossible.
+    """
+    content = start + LENGTH.size
+    if content > end:
+        return None
+    (size,) = LENGTH.unpack_from(buffer, start)
+    if size < MARK.size or size > FRAME_BYTES_MAX:
+        raise NotAFrame(
+            f"frame of {size} bytes; allowed: {MARK.size} to {FRAME_BYTES_MAX} "
+            "(is the other side a RocketMQ client or broker?)"
+        )
+    return content, content + size
+
+
+class Inbox:
+    """Where bytes are read into, and what is kept of them.
+
+    The buffer is shared by all connections of an owner: between two reads only the beginning of an
+    unfinished frame is kept, here. A frame that is larger than the buffer gets one of its own.
+
+    Args:
+        shared: The buffer.
+    """
+
+    def __init__(self, shared: bytearray) -> None:
+        self._shared = memoryview(shared)
+        self._tail = b""
+        self._large: bytearray | None = None
+        self._filled = 0
+
+    def room(self) -> memoryview:
+        """Return where the next bytes are to be read into, at once."""
+        if self._large is not None:
+            return memoryview(self._large)[self._filled :]
+        size = len(self._tail)
+        self._shared[:size] = self._tail
+        return self._shared[size:]
+
+    def filled(self, count: int) -> tuple[memoryview, int]:
+        """Take note that so many bytes were read; return what there is now, and its end."""
+        if self._large is None:
+            return self._shared, len(self._tail) + count
+        self._filled += count
+        if self._filled < len(self._large):
+            return self._shared, 0
+        whole, self._large = memoryview(self._large), None
+        return whole, len(whole)
+
+    def keep(self, view: memoryview, at: int, end: int) -> None:
+        """Keep ``view[at:end]``, the beginning of a frame, for the next read.
+
+        Raises:
+            NotAFrame: It is none.
+        """
+        if self._large is not None:
+            return
+        place = find_frame(view, at, end)
+        if place is not None and place[1] - at > len(self._shared):
+            self._large = bytearray(place[1] - at)
+            self._filled = end - at
+            self._large[: end - at] = view[at:end]
+            self._tail = b""
+        else:
+            self._tail = bytes(view[at:end])
+
+
+class Question(NamedTuple, Generic[_T]):
+    """A request that waits for its reply."""
+
+    asker: _T
+    deadline: float
+    code: int
+    timeout_ms: int
+
+
+class Questions(Generic[_T]):
+    """The requests of a connection that wait for a reply. Times are seconds, of the loop."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, Question[_T]] = {}
+        self._last_opaque = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, asker: _T, code: int, timeout_ms: int, now: float) -> tuple[int, float]:
+        """Let somebody wait; return the opaque of the request, and how long it waits.
+
+        Raises:
+            Overloaded: ``IN_FLIGHT_MAX`` wait already.
+        """
+        if len(self._waiting) >= IN_FLIGHT_MAX:
+            raise Overloaded(f"{IN_FLIGHT_MAX} requests on one connection wait for a reply")
+        opaque = (self._last_opaque + 1) & _OPAQUE_MAX
+        while opaque in self._waiting:
+            opaque = (opaque + 1) & _OPAQUE_MAX
+        self._last_opaque = opaque
+        deadline = now + timeout_ms / 1000
+        self._waiting[opaque] = Question(asker, deadline, code, timeout_ms)
+        return opaque, deadline
+
+    def answered(self, opaque: int) -> _T | None:
+        """Return who asked; None if nobody did, or waits no more."""
+        question = self._waiting.pop(opaque, None)
+        return None if question is None else question.asker
+
+    def expire(self, now: float) -> list[Question[_T]]:
+        """Take out those that have waited long enough."""
+        late = [opaque for opaque, one in self._waiting.items() if one.deadline <= now]
+        return [self._waiting.pop(opaque) for opaque in late]
+
+    def take_all(self) -> list[Question[_T]]:
+        """Take out all."""
+        waiting, self._waiting = self._waiting, {}
+        return list(waiting.values())
+
+    def next_deadline(self) -> float | None:
+        """Return when the first of them has waited long enough; None if none waits."""
+        return min((one.deadline for one in self._waiting.values()), default=None)

@@ -1,0 +1,144 @@
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Collections;
+import java.util.HashSet;
+import java.util.Iterator;
+import java.util.List;
+import org.apache.rocketmq.client.consumer.AllocateMessageQueueStrategy;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMachineRoomNearby;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragelyByCircle;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueByConfig;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueByMachineRoom;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueConsistentHash;
+import org.apache.rocketmq.common.message.MessageQueue;
+
+/**
+ * Asks the allocation strategies of RocketMQ's client, for the tests; speaks as {@code Oracle} does.
+ *
+ * <p>{@code sort COUNT (TOPIC BROKER QUEUE_ID)... COUNT CLIENT_ID...} is answered with the sorted
+ * places of the queues and of the clients; {@code STRATEGY CLIENT_ID COUNT QUEUE... COUNT
+ * CLIENT_ID...} and arguments with the places of the queues that the client gets. Rooms stand before
+ * the {@code @} of a broker's name or a client's id.
+ */
+public final class AssignOracle {
+    private static final String EMPTY = "-";
+
+    public static void main(String[] arguments) throws Exception {
+        PrintStream out = new PrintStream(System.out, false, StandardCharsets.US_ASCII);
+        System.setOut(System.err); // loggers write to stdout
+        BufferedReader in =
+            new BufferedReader(new InputStreamReader(System.in, StandardCharsets.US_ASCII));
+        List<String> lines = new ArrayList<>();
+        for (String line = in.readLine(); line != null; line = in.readLine()) {
+            if (!line.equals(".")) {
+                lines.add(line);
+                continue;
+            }
+            for (String request : lines) {
+                out.println("{\"value\": " + answer(request) + "}");
+            }
+            out.flush();
+            lines.clear();
+        }
+    }
+
+    private static String answer(String request) {
+        Iterator<String> words = Arrays.asList(request.split(" ")).iterator();
+        String command = words.next();
+        if (command.equals("sort")) {
+            List<MessageQueue> queues = queues(words);
+            List<String> clients = texts(words);
+            List<MessageQueue> sortedQueues = new ArrayList<>(queues);
+            List<String> sortedClients = new ArrayList<>(clients);
+            Collections.sort(sortedQueues);
+            Collections.sort(sortedClients);
+            return "[" + places(sortedQueues, queues) + ", " + places(sortedClients, clients) + "]";
+        }
+        String client = text(words.next());
+        List<MessageQueue> queues = queues(words);
+        List<String> clients = texts(words);
+        AllocateMessageQueueStrategy strategy = strategy(command, words, queues);
+        return places(strategy.allocate("group", client, queues, clients), queues).toString();
+    }
+
+    private static AllocateMessageQueueStrategy strategy(
+        String name, Iterator<String> words, List<MessageQueue> queues) {
+        switch (name) {
+            case "AVG":
+                return new AllocateMessageQueueAveragely();
+            case "AVG_BY_CIRCLE":
+                return new AllocateMessageQueueAveragelyByCircle();
+            case "CONSISTENT_HASH":
+                return new AllocateMessageQueueConsistentHash(Integer.parseInt(words.next()));
+            case "CONFIG":
+                AllocateMessageQueueByConfig byConfig = new AllocateMessageQueueByConfig();
+                List<MessageQueue> chosen = new ArrayList<>();
+                for (int rest = Integer.parseInt(words.next()); rest > 0; rest--) {
+                    chosen.add(queues.get(Integer.parseInt(words.next())));
+                }
+                byConfig.setMessageQueueList(chosen);
+                return byConfig;
+            case "MACHINE_ROOM":
+                AllocateMessageQueueByMachineRoom byRoom = new AllocateMessageQueueByMachineRoom();
+                byRoom.setConsumeridcs(new HashSet<>(texts(words)));
+                return byRoom;
+            case "MACHINE_ROOM_NEARBY":
+                return new AllocateMachineRoomNearby(
+                    strategy(text(words.next()), words, queues), new Rooms());
+            default:
+                throw new IllegalArgumentException(name);
+        }
+    }
+
+    private static final class Rooms implements AllocateMachineRoomNearby.MachineRoomResolver {
+        @Override
+        public String brokerDeployIn(MessageQueue queue) {
+            return queue.getBrokerName().split("@")[0];
+        }
+
+        @Override
+        public String consumerDeployIn(String clientId) {
+            return clientId.split("@")[0];
+        }
+    }
+
+    private static List<MessageQueue> queues(Iterator<String> words) {
+        List<MessageQueue> queues = new ArrayList<>();
+        for (int rest = Integer.parseInt(words.next()); rest > 0; rest--) {
+            String topic = text(words.next());
+            String broker = text(words.next());
+            queues.add(new MessageQueue(topic, broker, Integer.parseInt(words.next())));
+        }
+        return queues;
+    }
+
+    private static List<String> texts(Iterator<String> words) {
+        List<String> texts = new ArrayList<>();
+        for (int rest = Integer.parseInt(words.next()); rest > 0; rest--) {
+            texts.add(text(words.next()));
+        }
+        return texts;
+    }
+
+    private static <T> List<Integer> places(List<T> some, List<T> all) {
+        List<Integer> places = new ArrayList<>();
+        for (T one : some) {
+            places.add(all.indexOf(one));
+        }
+        return places;
+    }
+
+    /** The text whose UTF-16 code units are given in hex. */
+    private static String text(String hex) {
+        StringBuilder text = new StringBuilder();
+        for (int i = 0; !hex.equals(EMPTY) && i < hex.length(); i += 4) {
+            text.append((char) Integer.parseInt(hex.substring(i, i + 4), 16));
+        }
+        return text.toString();
+    }
+}

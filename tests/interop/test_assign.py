@@ -1,0 +1,153 @@
+"""Who reads which queue: the same answer as the strategies of Java's client."""
+
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+
+from interop import java_oracle
+from interop.java_oracle import JavaUnavailable, Oracle, Word
+from reput.client.core import assign
+from reput.client.core.assign import Strategy
+from reput.format.bodies import MessageQueue
+
+pytestmark = pytest.mark.interop
+
+ROOMS = ("roomA", "roomB", "roomC", "roomD")
+ODD_LETTERS = "aZ0_-%|.#é\uffee\U0001f600"
+
+
+class AssignOracle(Oracle):
+    """A running ``AssignOracle.java``."""
+
+    main_class = "AssignOracle"
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(version, marks=pytest.mark.xdist_group(f"rocketmq-{version}"))
+        for version in java_oracle.versions()
+    ],
+)
+def java(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[AssignOracle]:
+    try:
+        process = AssignOracle(request.param, tmp_path_factory.mktemp(f"assign-{request.param}"))
+    except JavaUnavailable as reason:
+        if java_oracle.wants_all_versions():
+            raise
+        pytest.skip(str(reason))
+    yield process
+    process.close()
+
+
+def queues_of(random: Random, topic: str) -> list[MessageQueue]:
+    brokers = random.sample([f"{room}@broker-{i}" for room in ROOMS for i in range(3)], 4)
+    brokers += random.sample(["plain", "roomA@b@c", "roomB@", "@b", "roomC@b@"], 2)
+    return assign.sorted_queues(
+        MessageQueue(topic, broker, queue_id)
+        for broker in brokers
+        for queue_id in range(random.randint(0, 9))
+    )
+
+
+def clients_of(random: Random) -> list[str]:
+    count = random.choice((1, 2, 3, 5, 8, 40))
+    rooms = ROOMS[: random.randint(1, 4)]
+    return assign.sorted_clients(
+        f"{random.choice(rooms)}@{random.randrange(1000)}#{i}" for i in range(count)
+    )
+
+
+def words_of(queues: list[MessageQueue], clients: list[str]) -> list[Word]:
+    words: list[Word] = [len(queues)]
+    for queue in queues:
+        words += [queue.topic, queue.broker_name, queue.queue_id]
+    return [*words, len(clients), *clients]
+
+
+def ask(
+    java: AssignOracle,
+    command: str,
+    strategy: Strategy,
+    arguments: list[Word],
+    queues: list[MessageQueue],
+    clients: list[str],
+) -> None:
+    """Compare the shares of all members, and of one that is none."""
+    ids = [*clients, "stranger"]
+    requests = [[one, *words_of(queues, clients), *arguments] for one in ids]
+    for one, places in zip(ids, java.ask(command, requests), strict=True):
+        assert strategy.allocate(one, queues, clients) == [queues[place] for place in places], one
+
+
+def cases(seed: int) -> Iterator[tuple[list[MessageQueue], list[str], Random]]:
+    for number in range(25):
+        random = Random(1000 * seed + number)
+        queues = queues_of(random, f"Topic{number}")
+        if queues:
+            yield queues, clients_of(random), random
+
+
+def test_sorting(java: AssignOracle) -> None:
+    random = Random(1)
+
+    def name() -> str:
+        return "".join(random.choices(ODD_LETTERS, k=random.randint(1, 4)))
+
+    queues = list({MessageQueue(name(), name(), random.randrange(20)) for _ in range(300)})
+    clients = list({name() for _ in range(300)})
+    queue_places, client_places = java.ask_one("sort", *words_of(queues, clients))
+    assert assign.sorted_queues(queues) == [queues[place] for place in queue_places]
+    assert assign.sorted_clients(clients) == [clients[place] for place in client_places]
+
+
+def test_averagely(java: AssignOracle) -> None:
+    for queues, clients, _ in cases(2):
+        ask(java, "AVG", assign.Averagely(), [], queues, clients)
+
+
+def test_by_circle(java: AssignOracle) -> None:
+    for queues, clients, _ in cases(3):
+        ask(java, "AVG_BY_CIRCLE", assign.AveragelyByCircle(), [], queues, clients)
+
+
+def test_consistent_hash(java: AssignOracle) -> None:
+    for queues, clients, random in cases(4):
+        count = random.choice((1, 10, 100))
+        strategy = assign.ConsistentHash(count)
+        ask(java, "CONSISTENT_HASH", strategy, [count], queues, clients)
+
+
+def test_by_config(java: AssignOracle) -> None:
+    for queues, clients, random in cases(5):
+        places = random.sample(range(len(queues)), random.randint(0, len(queues)))
+        strategy = assign.ByConfig(queues[place] for place in places)
+        ask(java, "CONFIG", strategy, [len(places), *places], queues, clients)
+
+
+def test_by_machine_room(java: AssignOracle) -> None:
+    for queues, clients, random in cases(6):
+        rooms = random.sample(ROOMS, random.randint(0, 3)) + [""] * random.randint(0, 1)
+        strategy = assign.ByMachineRoom(rooms)
+        ask(java, "MACHINE_ROOM", strategy, [len(rooms), *rooms], queues, clients)
+
+
+@pytest.mark.parametrize("inner", [assign.Averagely(), assign.AveragelyByCircle()])
+def test_machine_room_nearby(java: AssignOracle, inner: Strategy) -> None:
+    for queues, clients, _ in cases(7):
+        near = [queue for queue in queues if not queue.broker_name.startswith("@")]
+        strategy = assign.MachineRoomNearby(
+            inner,
+            lambda queue: queue.broker_name.partition("@")[0],
+            lambda client_id: client_id.partition("@")[0],
+        )
+        members = [one for one in clients if one != "stranger"]
+        if not near:
+            continue
+        requests = [[one, *words_of(near, members), inner.name] for one in members]
+        answers = java.ask("MACHINE_ROOM_NEARBY", requests)
+        for one, places in zip(members, answers, strict=True):
+            assert strategy.allocate(one, near, members) == [near[place] for place in places]

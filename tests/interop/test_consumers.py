@@ -1,0 +1,691 @@
+"""Our consumers against the official broker, and beside Java's in one group."""
+
+import asyncio
+import itertools
+import os
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interop.conftest import StartOfficial
+from interop.java_cluster import JavaClient, JavaCluster
+from reput.client.config import ClientConfig, ConsumeFromWhere, ConsumerConfig, MessageModel
+from reput.client.core.route_cache import NoRoute
+from reput.client.listener import ConsumeContext, ConsumeResult
+from reput.client.message import Message, ReceivedMessage
+from reput.client.producer import Producer
+from reput.client.pull_consumer import PullConsumer
+from reput.client.push_consumer import PushConsumer
+from reput.client.send_back import SendBack
+from reput.errors import Answered, Unreachable
+from reput.format import java, names
+from reput.format.bodies import MessageQueue
+from reput.format.codes import ResponseCode
+
+pytestmark = pytest.mark.interop
+
+GUARD_S = 60
+"""Ends a test that hangs; nothing is expected to take so long."""
+FIRST = ConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+BATCHES = ConsumerConfig(
+    consume_from_where=ConsumeFromWhere.FIRST_OFFSET, consume_message_batch_max_size=32
+)
+_numbers = itertools.count()
+
+
+class Listener:
+    """An async listener that keeps what it gets, and says what ``answer`` says."""
+
+    def __init__(
+        self,
+        answer: Callable[[list[ReceivedMessage], ConsumeContext], ConsumeResult] | None = None,
+    ) -> None:
+        self.messages: list[ReceivedMessage] = []
+        self.calls: list[tuple[MessageQueue, list[bytes]]] = []
+        self.running: Counter[MessageQueue] = Counter()
+        self.overlaps = 0
+        self._answer = answer
+        self._arrived = asyncio.Condition()
+
+    async def __call__(
+        self, messages: list[ReceivedMessage], context: ConsumeContext
+    ) -> ConsumeResult:
+        self.overlaps += self.running[context.queue] > 0
+        self.running[context.queue] += 1
+        await asyncio.sleep(0)
+        self.messages += messages
+        self.calls.append((context.queue, [one.body for one in messages]))
+        result = self._answer(messages, context) if self._answer else ConsumeResult.SUCCESS
+        self.running[context.queue] -= 1
+        async with self._arrived:
+            self._arrived.notify_all()
+        return result
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [one.body for one in self.messages]
+
+    async def wait(self, enough: Callable[[], bool]) -> None:
+        async with asyncio.timeout(GUARD_S), self._arrived:
+            await self._arrived.wait_for(enough)
+
+    async def wait_for(self, count: int) -> None:
+        await self.wait(lambda: len(self.messages) >= count)
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    """Wait for what no listener tells."""
+    async with asyncio.timeout(GUARD_S):
+        while not is_so():
+            await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    """A topic, and a group, of the test's own."""
+    return f"{request.node.originalname}-{os.getpid()}-{next(_numbers)}"
+
+
+@pytest.fixture
+async def producer(official: JavaCluster) -> AsyncIterator[Producer]:
+    async with Producer("producers", namesrv=official.namesrv) as one:
+        yield one
+
+
+async def send(producer: Producer, topic: str, bodies: Iterable[bytes], **more: Any) -> list[bytes]:
+    """Send in turn to the queues of a topic; returns the bodies once its route is known."""
+    sent = list(bodies)
+    for body in sent:
+        await producer.send(Message(topic, body, **more))
+    return sent
+
+
+def numbered(count: int, prefix: str = "m") -> list[bytes]:
+    return [f"{prefix}{number}".encode() for number in range(count)]
+
+
+def push(
+    official: JavaCluster, group: str, listener: Any, config: ConsumerConfig = FIRST, **more: Any
+) -> PushConsumer:
+    return PushConsumer(group, namesrv=official.namesrv, listener=listener, config=config, **more)
+
+
+async def committed(official: JavaCluster, group: str, topic: str) -> int:
+    """Return the sum of a group's consumer offsets in a topic."""
+    async with PullConsumer(group, namesrv=official.namesrv) as consumer:
+        queues = await consumer.queues(topic)
+        return sum([await consumer.committed(queue) or 0 for queue in queues])
+
+
+# --- clustering ---------------------------------------------------------------------
+
+
+async def test_one_member_gets_all(official: JavaCluster, producer: Producer, topic: str) -> None:
+    sent = await send(producer, topic, numbered(50), tags="a", keys=["k1", "k2"])
+    listener = Listener()
+    async with push(official, topic, listener, BATCHES) as consumer:
+        await consumer.subscribe(topic)
+        await listener.wait_for(50)
+        live = await send(producer, topic, numbered(20, "live"))
+        await listener.wait_for(70)
+    assert sorted(listener.bodies) == sorted(sent + live)
+    assert all(one.topic == topic for one in listener.messages)
+    assert listener.messages[0].tags == "a"
+    assert listener.messages[0].keys == ["k1", "k2"]
+    assert await committed(official, topic, topic) == 70
+    again = Listener()
+    async with push(official, topic, again, BATCHES) as consumer:
+        await consumer.subscribe(topic)
+        await send(producer, topic, [b"last"])
+        await again.wait_for(1)
+    assert again.bodies == [b"last"]
+
+
+async def test_two_members_share_and_one_leaves(
+    official: JavaCluster, producer: Producer, topic: str
+) -> None:
+    sent = await send(producer, topic, numbered(8))
+    first, second = Listener(), Listener()
+    one, other = push(official, topic, first), push(official, topic, second)
+    await one.subscribe(topic)
+    await other.subscribe(topic)
+
+    def owned(consumer: PushConsumer) -> int:
+        return sum(queue.topic == topic for queue in consumer.queues())
+
+    async with one:
+        async with other:
+            await until(lambda: owned(one) == owned(other) == 2)
+            assert not set(one.queues()) & set(other.queues())
+            before = len(first.messages) + len(second.messages)
+            assert before <= 8 or set(first.bodies + second.bodies) <= set(sent)
+            sent += await send(producer, topic, numbered(40, "both"))
+            await first.wait(lambda: sum(body[:4] == b"both" for body in first.bodies) == 20)
+            await second.wait(lambda: sum(body[:4] == b"both" for body in second.bodies) == 20)
+        await until(lambda: owned(one) == 4)
+        sent += await send(producer, topic, numbered(20, "alone"))
+        await first.wait(lambda: sum(body[:5] == b"alone" for body in first.bodies) == 20)
+    assert set(first.bodies) | set(second.bodies) == set(sent)
+    # A clean leave repeats nothing of what was sent while both were settled.
+    both = Counter(body for body in first.bodies + second.bodies if body[:4] == b"both")
+    assert set(both.values()) == {1}
+
+
+async def test_beside_a_java_member(
+    official: JavaCluster, java_client: JavaClient, producer: Producer, topic: str
+) -> None:
+    await send(producer, topic, numbered(4))
+    listener = Listener()
+    async with push(official, topic, listener) as consumer:
+        await consumer.subscribe(topic)
+        theirs = await asyncio.to_thread(java_client.push_consumer, official.namesrv, topic, topic)
+        try:
+            await until(lambda: sum(one.topic == topic for one in consumer.queues()) == 2)
+            own = {one.queue_id for one in consumer.queues() if one.topic == topic}
+            async with asyncio.timeout(GUARD_S):
+                while len(assigned := await asyncio.to_thread(theirs.assigned)) != 3:
+                    await asyncio.sleep(0.05)
+            other = {one.queue_id for one in assigned if one.topic == topic}
+            assert sorted([*own, *other]) == [0, 1, 2, 3]
+            await send(producer, topic, numbered(20, "both"))
+            await listener.wait(lambda: sum(one[:4] == b"both" for one in listener.bodies) == 10)
+            await asyncio.to_thread(
+                theirs.wait_until,
+                lambda found: sum(one.body[:4] == b"both" for one in found) == 10,
+            )
+        finally:
+            await asyncio.to_thread(theirs.close)
+
+
+async def test_plain_function_runs_in_threads(
+    official: JavaCluster, producer: Producer, topic: str
+) -> None:
+    sent = await send(producer, topic, numbered(8))
+    got: list[bytes] = []
+    meeting = threading.Barrier(4, timeout=GUARD_S)
+
+    def listen(messages: list[ReceivedMessage], context: ConsumeContext) -> ConsumeResult:
+        meeting.wait()  # Only four at a time get past this.
+        got.extend(one.body for one in messages)
+        return ConsumeResult.SUCCESS
+
+    async with push(official, topic, listen) as consumer:
+        await consumer.subscribe(topic)
+        await until(lambda: len(got) == 8)
+    assert sorted(got) == sent
+
+
+async def test_tags_are_compared_by_text(
+    official: JavaCluster, producer: Producer, topic: str
+) -> None:
+    assert java.string_hash("AaAa") == java.string_hash("BBBB")
+    for tag in ("AaAa", "BBBB", "other", "c"):
+        await send(producer, topic, [tag.encode()], tags=tag)
+    await send(producer, topic, [b"none"])
+    listener = Listener()
+    async with push(official, topic, listener) as consumer:
+        await consumer.subscribe(topic, "AaAa || c")
+        await listener.wait_for(2)
+        await send(producer, topic, [b"end"], tags="c")
+        await listener.wait(lambda: b"end" in listener.bodies)
+    assert sorted(listener.bodies) == [b"AaAa", b"c", b"end"]
+
+
+async def test_sql92(start_official: StartOfficial, topic: str) -> None:
+    cluster = start_official(settings={"enablePropertyFilter": True})
+    listener = Listener()
+    async with Producer("producers", namesrv=cluster.namesrv) as producer:
+        for number in range(10):
+            await send(producer, topic, [b"%d" % number], properties={"n": str(number)})
+        async with push(cluster, topic, listener) as consumer:
+            await consumer.subscribe_sql(topic, "n > 5 AND n <> 7")
+            await listener.wait_for(3)
+            with pytest.raises(Answered) as refused:
+                await consumer.subscribe_sql(topic, "n = = 5")
+            assert refused.value.response_code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+        assert sorted(listener.bodies) == [b"6", b"8", b"9"]
+        bad = push(cluster, f"{topic}-bad", listener)
+        await bad.subscribe_sql(topic, "n = = 5")
+        with pytest.raises(Answered):
+            await bad.start()
+        async with PullConsumer(f"{topic}-pull", namesrv=cluster.namesrv, config=FIRST) as pull:
+            await pull.subscribe_sql(topic, "n BETWEEN 2 AND 3")
+            found: list[bytes] = []
+            while len(found) < 2:
+                found += [one.body for one in await pull.poll(timeout_ms=GUARD_S * 1000)]
+            assert sorted(found) == [b"2", b"3"]
+
+
+# --- messages that come again -------------------------------------------------------
+
+
+async def test_sent_back_until_it_succeeds(
+    official: JavaCluster, producer: Producer, topic: str
+) -> None:
+    await send(producer, topic, [b"good", b"hard"], keys="k")
+
+    def answer(messages: list[ReceivedMessage], context: ConsumeContext) -> ConsumeResult:
+        (message,) = messages
+        context.delay_level = 1
+        is_hard = message.body == b"hard" and message.reconsume_times < 2
+        if is_hard and message.reconsume_times == 1:
+            raise RuntimeError("an error of the user's")
+        return ConsumeResult.LATER if is_hard else ConsumeResult.SUCCESS
+
+    listener = Listener(answer)
+    async with push(official, topic, listener) as consumer:
+        await consumer.subscribe(topic)
+        await listener.wait_for(4)
+    assert Counter(listener.bodies) == {b"good": 1, b"hard": 3}
+    hard = [one for one in listener.messages if one.body == b"hard"]
+    assert [one.reconsume_times for one in hard] == [0, 1, 2]
+    assert {one.topic for one in hard} == {topic}
+    assert {one.message_id for one in hard} == {hard[0].message_id}
+    assert hard[1].queue.topic == names.retry_topic(topic)
+    assert await committed(official, topic, topic) == 2
+
+
+async def test_dead_letter(official: JavaCluster, producer: Producer, topic: str) -> None:
+    await send(producer, topic, [b"hopeless", b"unwanted"])
+
+    def answer(messages: list[ReceivedMessage], context: ConsumeContext) -> ConsumeResult:
+        context.delay_level = -1 if messages[0].body == b"unwanted" else 0
+        return ConsumeResult.LATER
+
+    listener = Listener(answer)
+    config = ConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET, max_reconsume_times=0)
+    async with push(official, topic, listener, config) as consumer:
+        await consumer.subscribe(topic)
+        await listener.wait_for(2)
+    found = await read_all(official, names.dlq_topic(topic), 2)
+    assert sorted(one.body for one in found) == [b"hopeless", b"unwanted"]
+
+
+async def read_all(official: JavaCluster, topic: str, count: int) -> list[ReceivedMessage]:
+    """Read a topic that may not be there yet."""
+    found: list[ReceivedMessage] = []
+    async with (
+        asyncio.timeout(GUARD_S),
+        PullConsumer("readers", namesrv=official.namesrv, config=FIRST) as consumer,
+    ):
+        while True:
+            try:
+                await consumer.assign(await consumer.queues(topic))
+            except NoRoute:
+                await asyncio.sleep(0.1)
+            else:
+                break
+        for queue in consumer.assignment():
+            consumer.seek(queue, 0)
+        while len(found) < count:
+            found += await consumer.poll(timeout_ms=GUARD_S * 1000)
+    return found
+
+
+async def test_copy_is_sent_where_its_broker_does_not_take_it_back(
+    official: JavaCluster, producer: Producer, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: object) -> None:
+        raise Unreachable("192.0.2.1:10911", "for the test")
+
+    monkeypatch.setattr(SendBack, "_ask_its_broker", refuse)
+    large = b"large" * 2000  # sent compressed
+    await send(producer, topic, [large], tags="t", properties={"own": "value"})
+
+    def answer(messages: list[ReceivedMessage], context: ConsumeContext) -> ConsumeResult:
+        is_first = messages[0].reconsume_times == 0
+        return ConsumeResult.LATER if is_first else ConsumeResult.SUCCESS
+
+    listener = Listener(answer)
+    async with push(official, topic, listener) as consumer:
+        await consumer.subscribe(topic)
+        await listener.wait_for(2)  # The second comes after 10 s.
+    first, second = listener.messages
+    assert second.body == large
+    assert (second.reconsume_times, second.topic, second.tags) == (1, topic, "t")
+    assert second.message_id == first.message_id
+    assert second.properties["own"] == "value"
+    assert second.queue.topic == names.retry_topic(topic)
+
+
+async def test_part_of_a_batch(official: JavaCluster, producer: Producer, topic: str) -> None:
+    queue = (await created(producer, topic))[0]
+    for body in numbered(10):
+        await producer.send(Message(topic, body), queue=queue)
+
+    def answer(messages: list[ReceivedMessage], context: ConsumeContext) -> ConsumeResult:
+        context.delay_level = 1
+        if len(messages) > 1:
+            context.consumed_count = len(messages) - 1
+        return ConsumeResult.SUCCESS
+
+    listener = Listener(answer)
+    async with push(official, topic, listener, BATCHES) as consumer:
+        await consumer.subscribe(topic)
+        await listener.wait(lambda: any(one.reconsume_times == 1 for one in listener.messages))
+    again = [one for one in listener.messages if one.reconsume_times == 1]
+    ends = [bodies[-1] for queue, bodies in listener.calls if len(bodies) > 1]
+    assert {one.body for one in again} <= set(ends)
+    assert set(listener.bodies) == set(numbered(10)) | {b"create"}
+
+
+async def created(producer: Producer, topic: str) -> list[MessageQueue]:
+    """Make a topic by a message to it, and return its queues."""
+    await send(producer, topic, [b"create"])
+    return await producer.queues(topic)
+
+
+# --- in order -----------------------------------------------------------------------
+
+
+async def test_orderly(official: JavaCluster, producer: Producer, topic: str) -> None:
+    queues = await created(producer, topic)
+    for number in range(30):
+        for queue in queues:
+            body = f"{queue.queue_id}-{number}".encode()
+            await producer.send(Message(topic, body), queue=queue)
+    failed: set[bytes] = set()
+
+    def answer(messages: list[ReceivedMessage], context: ConsumeContext) -> ConsumeResult:
+        context.suspend_ms = 10
+        body = messages[0].body
+        if body.endswith(b"7") and body not in failed:
+            assert context.failures == 0
+            failed.add(body)
+            return ConsumeResult.LATER
+        assert context.failures == (body in failed)
+        return ConsumeResult.SUCCESS
+
+    first, second = Listener(answer), Listener(answer)
+    async with push(official, topic, first, orderly=True) as one:
+        await one.subscribe(topic)
+        async with push(official, topic, second, orderly=True) as other:
+            await other.subscribe(topic)
+            total = 1 + 30 * len(queues)
+            await until(lambda: len(set(first.bodies + second.bodies)) == total)
+            await until(lambda: len([x for x in other.queues() if x.topic == topic]) == 2)
+        await until(lambda: len([x for x in one.queues() if x.topic == topic]) == 4)
+        await producer.send(Message(topic, b"end"), queue=queues[0])
+        await first.wait(lambda: b"end" in first.bodies)
+    assert first.overlaps == second.overlaps == 0
+    for listener in (first, second):
+        seen: dict[MessageQueue, list[bytes]] = defaultdict(list)
+        for queue, bodies in listener.calls:
+            seen[queue] += bodies
+        for bodies in seen.values():
+            numbers = [int(body.split(b"-")[1]) for body in bodies if b"-" in body]
+            assert numbers == sorted(numbers), "only what failed comes twice, and at once"
+    everything = Counter(first.bodies + second.bodies)
+    assert all(everything[body] == 2 for body in failed)
+    assert all(count == 1 for body, count in everything.items() if body not in failed)
+    assert await committed(official, topic, topic) == 2 + 30 * len(queues)
+
+
+async def test_orderly_commits_by_hand(
+    official: JavaCluster, producer: Producer, topic: str
+) -> None:
+    queue = (await created(producer, topic))[0]
+    for body in numbered(6):
+        await producer.send(Message(topic, body), queue=queue)
+    rollbacks: list[bytes] = []
+
+    def answer(messages: list[ReceivedMessage], context: ConsumeContext) -> ConsumeResult:
+        context.auto_commit = False
+        context.suspend_ms = 10
+        body = messages[0].body
+        if body == b"m3" and not rollbacks:
+            rollbacks.append(body)
+            return ConsumeResult.ROLLBACK
+        return ConsumeResult.COMMIT if body in (b"m1", b"m5") else ConsumeResult.SUCCESS
+
+    listener = Listener(answer)
+    async with push(official, topic, listener, orderly=True) as consumer:
+        await consumer.subscribe(topic)
+        await listener.wait(lambda: b"m5" in listener.bodies)
+    bodies = [body for body in listener.bodies if body != b"create"]
+    assert bodies == [b"m0", b"m1", b"m2", b"m3", b"m2", b"m3", b"m4", b"m5"]
+
+
+async def test_orderly_dead_letter(official: JavaCluster, producer: Producer, topic: str) -> None:
+    queue = (await created(producer, topic))[0]
+    for body in (b"hopeless", b"next"):
+        await producer.send(Message(topic, body), queue=queue)
+
+    def answer(messages: list[ReceivedMessage], context: ConsumeContext) -> ConsumeResult:
+        context.suspend_ms = 10
+        is_bad = messages[0].body == b"hopeless"
+        return ConsumeResult.LATER if is_bad else ConsumeResult.SUCCESS
+
+    listener = Listener(answer)
+    config = ConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET, max_reconsume_times=2)
+    async with push(official, topic, listener, config, orderly=True) as consumer:
+        await consumer.subscribe(topic)
+        await listener.wait(lambda: b"next" in listener.bodies)
+    assert Counter(listener.bodies)[b"hopeless"] == 3
+    (dead,) = await read_all(official, names.dlq_topic(topic), 1)
+    assert dead.body == b"hopeless"
+
+
+# --- broadcasting -------------------------------------------------------------------
+
+
+async def test_broadcasting(
+    official: JavaCluster,
+    producer: Producer,
+    topic: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    sent = await send(producer, topic, numbered(12))
+    config = ConsumerConfig(
+        consume_from_where=ConsumeFromWhere.FIRST_OFFSET, message_model=MessageModel.BROADCASTING
+    )
+
+    def member(name: str, listener: Listener) -> PushConsumer:
+        client = ClientConfig(namesrv_addr=official.namesrv, instance_name=name)
+        return PushConsumer(topic, client=client, listener=listener, config=config)
+
+    first, second = Listener(), Listener()
+    async with member("one", first) as one, member("two", second) as two:
+        await one.subscribe(topic)
+        await two.subscribe(topic)
+        await first.wait_for(12)
+        await second.wait_for(12)
+        assert len(one.queues()) == len(two.queues()) == 4
+    assert sorted(first.bodies) == sorted(second.bodies) == sorted(sent)
+    files = sorted(tmp_path.glob(f".rocketmq_offsets/*/{topic}/offsets.json"))
+    assert [file.parts[-3].partition("@")[2] for file in files] == ["one", "two"]
+    again = Listener()
+    async with member("one", again) as one:
+        await one.subscribe(topic)
+        await send(producer, topic, [b"new"])
+        await again.wait_for(1)
+    assert again.bodies == [b"new"]
+
+
+# --- where to begin -----------------------------------------------------------------
+
+
+async def test_offset_that_is_not_there(
+    official: JavaCluster, producer: Producer, topic: str
+) -> None:
+    queue = (await created(producer, topic))[0]
+    for body in numbered(3):
+        await producer.send(Message(topic, body), queue=queue)
+    async with PullConsumer(topic, namesrv=official.namesrv) as consumer:
+        await consumer.assign([queue])
+        end = await consumer.end_offset(queue)
+        consumer.seek(queue, end + 1000)
+        await until(lambda: consumer.position(queue) == end)
+        await producer.send(Message(topic, b"new"), queue=queue)
+        (message,) = await consumer.poll(timeout_ms=GUARD_S * 1000)
+        assert message.body == b"new"
+
+
+async def test_begin_at_a_time(official: JavaCluster, producer: Producer, topic: str) -> None:
+    queue = (await created(producer, topic))[0]
+    times = []
+    for body in numbered(5):
+        await producer.send(Message(topic, body), queue=queue)
+        (stored,) = await last_of(official, queue)
+        times.append(stored.store_timestamp_ms)
+        await asyncio.sleep(0.01)  # apart, so that each has a time of its own
+    listener = Listener()
+    config = ConsumerConfig(
+        consume_from_where=ConsumeFromWhere.TIMESTAMP, consume_timestamp_ms=times[2]
+    )
+    # A broker says 0 to whom it does not know, while a queue still begins there: see the facts.
+    async with PullConsumer(topic, namesrv=official.namesrv, config=config) as consumer:
+        await consumer.assign([queue])
+        await consumer.seek_to_time(queue, times[2])
+        assert consumer.position(queue) == await consumer.offset_at(queue, times[2])
+        (message,) = await consumer.poll(1, timeout_ms=GUARD_S * 1000)
+        assert message.body == b"m2"
+    assert not listener.messages
+
+
+async def last_of(official: JavaCluster, queue: MessageQueue) -> list[ReceivedMessage]:
+    async with PullConsumer("readers", namesrv=official.namesrv) as consumer:
+        await consumer.assign([queue])
+        consumer.seek(queue, await consumer.end_offset(queue) - 1)
+        return await consumer.poll(1, timeout_ms=GUARD_S * 1000)
+
+
+# --- pulling ------------------------------------------------------------------------
+
+
+async def test_pull_subscribed(official: JavaCluster, producer: Producer, topic: str) -> None:
+    sent = await send(producer, topic, numbered(30))
+    found: list[bytes] = []
+    async with PullConsumer(topic, namesrv=official.namesrv, config=FIRST) as consumer:
+        await consumer.subscribe(topic)
+        while len(found) < 30:
+            found += [one.body for one in await consumer.poll(7, timeout_ms=GUARD_S * 1000)]
+        assert len(consumer.assignment()) == 4
+        assert await consumer.poll(timeout_ms=50) == []
+    assert sorted(found) == sorted(sent)
+    assert await committed(official, topic, topic) == 30
+    async with PullConsumer(topic, namesrv=official.namesrv, config=FIRST) as consumer:
+        await consumer.subscribe(topic)
+        await send(producer, topic, [b"one", b"two"])
+        async with asyncio.timeout(GUARD_S):
+            later = []
+            async for message in consumer:
+                later.append(message.body)
+                if len(later) == 2:
+                    break
+    assert sorted(later) == [b"one", b"two"]
+    assert await committed(official, topic, topic) == 32
+
+
+async def test_pull_error_repeats_what_was_handed_out(
+    official: JavaCluster, producer: Producer, topic: str
+) -> None:
+    queue = (await created(producer, topic))[0]
+    for body in numbered(5):
+        await producer.send(Message(topic, body), queue=queue)
+
+    async def fail_at_third() -> None:
+        async with PullConsumer(topic, namesrv=official.namesrv, config=FIRST) as consumer:
+            await consumer.assign([queue])
+            async for message in consumer:
+                if message.body == b"m2":
+                    raise RuntimeError("an error of the user's")
+
+    with pytest.raises(RuntimeError):
+        await fail_at_third()
+    async with PullConsumer(topic, namesrv=official.namesrv) as consumer:
+        await consumer.assign([queue])
+        first = await consumer.poll(1, timeout_ms=GUARD_S * 1000)
+        assert [one.body for one in first] == [b"m2"]
+
+
+async def test_pull_assigned_and_seek(
+    official: JavaCluster, producer: Producer, topic: str
+) -> None:
+    queues = await created(producer, topic)
+    chosen = [queue for queue in queues if queue.queue_id in (1, 2)]
+    sent: dict[MessageQueue, list[bytes]] = {}
+    for queue in queues:
+        sent[queue] = numbered(10, f"{queue.queue_id}-")
+        for body in sent[queue]:
+            await producer.send(Message(topic, body), queue=queue)
+    async with PullConsumer(
+        topic, namesrv=official.namesrv, config=FIRST, auto_commit=False
+    ) as consumer:
+        await consumer.assign(chosen)
+        assert consumer.assignment() == sorted(chosen)
+        one, other = chosen
+        for queue in chosen:
+            await consumer.seek_to_end(queue)
+            consumer.seek(queue, consumer.position(queue) - 4)
+        consumer.pause([other])
+        tail = await poll_bodies(consumer, 4)
+        assert tail == sent[one][6:]
+        assert await consumer.poll(timeout_ms=50) == []
+        consumer.resume([other])
+        assert await poll_bodies(consumer, 4) == sent[other][6:]
+        assert await consumer.committed(one) in (None, 0), "nothing was committed"
+        await consumer.commit()
+        end = await consumer.end_offset(one)
+        assert await consumer.committed(one) == end
+        await consumer.commit({one: end - 3})
+        assert await consumer.committed(one) == end - 3
+        await consumer.seek_to_begin(one)
+        assert consumer.position(one) == await consumer.begin_offset(one)
+        assert [body for body in await poll_bodies(consumer, 10) if body != b"create"][0] == b"1-0"
+        await consumer.assign([other])
+        assert consumer.assignment() == [other]
+    async with PullConsumer(topic, namesrv=official.namesrv) as consumer:
+        await consumer.assign([one])
+        assert consumer.position(one) == end - 3
+
+
+async def poll_bodies(consumer: PullConsumer, count: int) -> list[bytes]:
+    found: list[bytes] = []
+    while len(found) < count:
+        messages = await consumer.poll(count - len(found), timeout_ms=GUARD_S * 1000)
+        assert messages
+        found += [one.body for one in messages]
+    return found
+
+
+# --- operators ----------------------------------------------------------------------
+
+
+async def test_operators_see_and_move(
+    official: JavaCluster, java_client: JavaClient, producer: Producer, topic: str
+) -> None:
+    sent = await send(producer, topic, numbered(8))
+    listener = Listener()
+
+    async def mqadmin(*arguments: str) -> str:
+        return await asyncio.to_thread(java_client.mqadmin, *arguments, namesrv=official.namesrv)
+
+    async with push(official, topic, listener) as consumer:
+        await consumer.subscribe(topic)
+        await listener.wait_for(8)
+        shown = await mqadmin("consumerConnection", "-g", topic)
+        assert "CONSUME_PASSIVELY" in shown
+        client_id = next(word for word in shown.split() if "@" in word)
+        status = await mqadmin("consumerStatus", "-g", topic, "-i", client_id)
+        assert "PROP_CONSUMEORDERLY" in status
+        assert status.count(topic) > 4, "queues, subscriptions and rates of the topic"
+        message = listener.messages[0]
+        direct = await mqadmin(
+            "queryMsgById", "-i", message.offset_message_id, "-g", topic, "-d", client_id
+        )
+        assert "CR_SUCCESS" in direct
+        await listener.wait_for(9)
+        assert listener.messages[8].message_id == message.message_id
+        before = time.strftime("%Y-%m-%d#%H:%M:%S:000", time.localtime(time.time() - 3600))
+        moved = await mqadmin("resetOffsetByTime", "-g", topic, "-t", topic, "-s", before)
+        assert "broker-a" in moved or "rollback" in moved
+        await listener.wait_for(17)
+    assert sorted(listener.bodies[9:]) == sorted(sent)

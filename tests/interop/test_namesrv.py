@@ -1,0 +1,223 @@
+"""Official brokers and the official admin tool with our name server, beside the official one.
+
+A broker registers with both. Then mqadmin is asked the same of each, and prints the same.
+"""
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from interop import java_cluster
+from interop.conftest import StartOfficial
+from interop.java_cluster import JavaClient, JavaCluster
+from interop.java_oracle import Oracle
+from reput import config
+from reput.namesrv.config import NamesrvConfig
+from reput.namesrv.server import NameServer
+
+pytestmark = pytest.mark.interop
+
+VERSIONS = pytest.mark.parametrize("version", java_cluster.broker_versions())
+START_S = 60
+# Addresses of name servers, loads and times: what differs though nothing is different.
+ADDRESS = re.compile(r"127\.0\.0\.1:\d+(?=[\]=])")
+CLUSTER_LINE = re.compile(r"^(\S+ +\S+ +\d+ +127\.0\.0\.1:\d+ +V\S+)", re.MULTILINE)
+
+
+@dataclass
+class Both:
+    """One broker, two name servers."""
+
+    ours: NameServer
+    broker: JavaCluster
+    java_address: str
+
+    @property
+    def our_address(self) -> str:
+        return f"127.0.0.1:{self.ours.port}"
+
+    async def prints(self, java: JavaClient, *arguments: str) -> str:
+        """Return what mqadmin prints with our name server; it is what it prints with Java's.
+
+        But for the order of lines: Java's lists of topics are hash sets.
+        """
+        found = [
+            ADDRESS.sub("NAMESRV", await admin(java, *arguments, namesrv=address))
+            for address in (self.our_address, self.java_address)
+        ]
+        assert sorted(found[0].splitlines()) == sorted(found[1].splitlines())
+        return found[0]
+
+
+async def admin(java: JavaClient, *arguments: str, namesrv: str) -> str:
+    return await asyncio.to_thread(java.mqadmin, *arguments, namesrv=namesrv)
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    """Wait for what a Java process does in its own time."""
+    deadline = time.monotonic() + START_S
+    while not is_so():
+        assert time.monotonic() < deadline, f"not so in {START_S} s"
+        await asyncio.sleep(0.05)
+
+
+def settings(folder: Path) -> NamesrvConfig:
+    return NamesrvConfig(
+        bind_address="127.0.0.1",
+        listen_port=0,
+        kv_config_path=str(folder / "kvConfig.json"),
+        config_store_path=str(folder / "namesrv.properties"),
+    )
+
+
+@pytest.fixture
+async def ours(tmp_path: Path) -> AsyncIterator[NameServer]:
+    async with NameServer(settings(tmp_path)) as running:
+        yield running
+
+
+@pytest.fixture(params=java_cluster.broker_versions())
+async def both(
+    request: pytest.FixtureRequest,
+    ours: NameServer,
+    start_official: StartOfficial,
+    tmp_path: Path,
+) -> AsyncIterator[Both]:
+    official = await asyncio.to_thread(start_official, request.param)
+    await asyncio.to_thread(official.stop_broker)
+    addresses = f"127.0.0.1:{ours.port};{official.namesrv}"
+    broker = await asyncio.to_thread(
+        JavaCluster,
+        request.param,
+        tmp_path / "broker",
+        {"namesrvAddr": addresses},
+        namesrv=f"127.0.0.1:{ours.port}",
+    )
+    try:
+        found = Both(ours, broker, official.namesrv)
+        while broker.address not in await asyncio.to_thread(  # noqa: ASYNC110 - another process
+            java_cluster.cluster_text, official.namesrv
+        ):
+            await asyncio.sleep(0.05)
+        yield found
+    finally:
+        await asyncio.to_thread(broker.kill)
+
+
+async def test_mqadmin_prints_what_it_prints_with_java(both: Both, java_client: JavaClient) -> None:
+    java, broker = java_client, both.broker
+    listed = await both.prints(java, "topicList")
+    assert "TBW102" in listed
+    assert "TBW102" in await both.prints(java, "topicList", "-c")
+    assert '"broker-a"' in await both.prints(java, "topicRoute", "-t", "TBW102")
+    assert "DefaultCluster" in await both.prints(java, "topicClusterList", "-t", "TBW102")
+
+    clusters = [
+        CLUSTER_LINE.findall(await admin(java, "clusterList", namesrv=address))
+        for address in (both.our_address, both.java_address)
+    ]
+    assert clusters[0] == clusters[1] != []
+
+    # A topic made on the broker reaches both; an ordered one leaves its spread in both.
+    made = ("-t", "Ordered", "-b", broker.address, "-o", "true", "-r", "3", "-w", "3")
+    for address in (both.our_address, both.java_address):
+        assert "success" in await admin(java, "updateTopic", *made, namesrv=address)
+    assert '"readQueueNums":3' in await both.prints(java, "topicRoute", "-t", "Ordered")
+
+    # Permission to write.
+    wiped = await both.prints(java, "wipeWritePerm", "-b", "broker-a")
+    assert re.search(r"OK, [1-9]\d*", wiped)
+    assert '"perm":4' in await both.prints(java, "topicRoute", "-t", "Ordered")
+    assert re.search(r"OK, [1-9]\d*", await both.prints(java, "addWritePerm", "-b", "broker-a"))
+    assert '"perm":6' in await both.prints(java, "topicRoute", "-t", "Ordered")
+
+    # Gone again.
+    assert "success" in await admin(
+        java, "deleteTopic", "-c", "DefaultCluster", "-t", "Ordered", namesrv=both.our_address
+    )
+    assert "No topic route info" in await admin(
+        java, "topicRoute", "-t", "Ordered", namesrv=both.our_address
+    )
+
+
+async def test_shared_settings_and_settings(
+    both: Both, java_client: JavaClient, tmp_path: Path
+) -> None:
+    java = java_client
+    put = ("-s", "NS", "-k", "key", "-v", "value with spaces")
+    assert "success" in await both.prints(java, "updateKvConfig", *put)
+    assert "value with spaces" in (tmp_path / "kvConfig.json").read_text()
+    assert "success" in await both.prints(java, "deleteKvConfig", "-s", "NS", "-k", "key")
+    assert "value with spaces" not in (tmp_path / "kvConfig.json").read_text()
+
+    changed = ("-k", "orderMessageEnable", "-v", "true")
+    assert "success" in await both.prints(java, "updateNamesrvConfig", *changed)
+    assert "orderMessageEnable=true" in (tmp_path / "namesrv.properties").read_text()
+    fixed = ("-k", "kvConfigPath", "-v", "/x")
+    for address in (both.our_address, both.java_address):
+        refused = await admin(java, "updateNamesrvConfig", *fixed, namesrv=address)
+        assert "CODE: 16" in refused
+        assert "Can not update config" in refused
+
+    shown = []
+    for address in (both.our_address, both.java_address):
+        text = await admin(java, "getNamesrvConfig", namesrv=address)
+        shown.append(dict(re.findall(r"^(\w+) += +(.*?)\s*$", text, re.MULTILINE)))
+    common = shown[0].keys() & shown[1].keys()
+    assert {"orderMessageEnable", "serverChannelMaxIdleTimeSeconds"} <= common
+    differing = {key for key in common if shown[0][key] != shown[1][key]}
+    files_and_ports = {"configStorePath", "kvConfigPath", "listenPort", "rocketmqHome"}
+    assert differing <= files_and_ports | {"bindAddress"}
+
+
+@VERSIONS
+@pytest.mark.parametrize("is_compressed", [False, True])
+async def test_a_broker_comes_and_goes(
+    ours: NameServer,
+    start_official: StartOfficial,
+    tmp_path: Path,
+    version: str,
+    is_compressed: bool,
+) -> None:
+    address = f"127.0.0.1:{ours.port}"
+    more = {"compressedRegister": is_compressed}
+    broker = await asyncio.to_thread(
+        JavaCluster, version, tmp_path / "broker", more, namesrv=address
+    )
+    try:
+        assert "TBW102" in ours.routes.topics()
+        route = ours.routes.route("TBW102")
+        assert route is not None
+        assert route.broker_datas[0].broker_addrs == {0: broker.address}
+        await asyncio.to_thread(broker.stop_broker)
+        await until(lambda: ours.routes.topics() == [])
+        assert ours.routes.cluster_info().cluster_addr_table == {}
+        await asyncio.to_thread(broker.start)
+        assert "TBW102" in ours.routes.topics()
+        await asyncio.to_thread(broker.kill_broker)
+        await until(lambda: ours.routes.topics() == [])
+    finally:
+        await asyncio.to_thread(broker.kill)
+
+
+async def test_every_key_of_java_is_known(table_oracle: Oracle) -> None:
+    """With its defaults all are accepted, and ours are Java's."""
+    package = "org.apache.rocketmq"
+    common = f"{package}.common.namesrv.NamesrvConfig"
+    netty = f"{package}.remoting.netty.Netty"
+    java: dict[str, str] = {}
+    names = [common, f"{netty}ServerConfig"]
+    if not table_oracle.is_4:
+        names.insert(0, f"{netty}ClientConfig")
+    for name in names:
+        java |= table_oracle.ask_one("settings", name, "")
+    java["listenPort"] = "9876"  # set by NamesrvStartup
+    files = {"kvConfigPath", "configStorePath", "rocketmqHome"}
+    settings = config.Settings({key: one for key, one in java.items() if key not in files})
+    assert settings.make(NamesrvConfig) == NamesrvConfig()
+    assert settings.unknown() == ()

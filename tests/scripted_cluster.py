@@ -1,0 +1,152 @@
+"""A name server and brokers that answer what a test tells them to, over real connections."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Self
+
+from reput.format import bodies, command
+from reput.format.bodies import BrokerData, QueueData, TopicRouteData
+from reput.format.codes import RequestCode, ResponseCode
+from reput.format.command import Command
+from reput.remoting.channel import Channel
+from reput.remoting.server import RemotingServer
+
+Answer = Callable[[Command], Command | None]
+
+
+class ScriptedServer:
+    """Answers by request code; keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.requests: list[Command] = []
+        self.answers: dict[int, Answer] = {}
+        self.channels: list[Channel] = []
+        self.arrived = asyncio.Condition()
+        self._server = RemotingServer(self, host="127.0.0.1")
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self._server.port}"
+
+    async def start(self) -> None:
+        await self._server.start()
+
+    async def stop(self) -> None:
+        await self._server.stop()
+
+    def asked(self, *codes: RequestCode) -> list[Command]:
+        return [one for one in self.requests if one.code in codes]
+
+    async def until_asked(self, code: RequestCode, count: int = 1) -> list[Command]:
+        """Wait for so many requests of a code."""
+        async with self.arrived:
+            await self.arrived.wait_for(lambda: len(self.asked(code)) >= count)
+        return self.asked(code)
+
+    def on_open(self, channel: Channel) -> None:
+        self.channels.append(channel)
+
+    def on_closed(self, channel: Channel) -> None:
+        self.channels.remove(channel)
+
+    def on_request(self, channel: Channel, request: Command) -> Command | None:
+        self.requests.append(request)
+        asyncio.get_running_loop().create_task(self._tell())
+        answer = self.answers.get(request.code)
+        if answer is None:
+            remark = f"nobody told me what to say to {request.code}"
+            return command.reply(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+        return answer(request)
+
+    async def _tell(self) -> None:
+        async with self.arrived:
+            self.arrived.notify_all()
+
+
+class ScriptedBroker(ScriptedServer):
+    """Takes sends: ``msgId`` is a number that goes up, as the queue offset."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self.sent_count = 0
+        self.answers = {
+            RequestCode.SEND_MESSAGE_V2: self.stored,
+            RequestCode.SEND_BATCH_MESSAGE: self.stored,
+            RequestCode.HEART_BEAT: command.reply,
+            RequestCode.UNREGISTER_CLIENT: command.reply,
+        }
+
+    def stored(self, request: Command, code: int = ResponseCode.SUCCESS) -> Command:
+        assert request.ext_fields is not None
+        fields = {
+            "msgId": f"{self.sent_count:032X}",
+            "queueId": request.ext_fields["e"],
+            "queueOffset": str(self.sent_count),
+        }
+        self.sent_count += 1
+        return command.reply(request, code, ext_fields=fields)
+
+    def refuse(self, code: ResponseCode, remark: str = "no") -> None:
+        """Answer every send with an error."""
+        self.answers[RequestCode.SEND_MESSAGE_V2] = lambda request: command.reply(
+            request, code, remark
+        )
+
+    def store_as(self, code: ResponseCode) -> None:
+        """Answer every send with a code of its own, and where it is."""
+        self.answers[RequestCode.SEND_MESSAGE_V2] = lambda request: self.stored(request, code)
+
+    def fall_silent(self) -> None:
+        """Do not answer sends any more."""
+        self.answers[RequestCode.SEND_MESSAGE_V2] = lambda _: None
+
+
+class ScriptedCluster:
+    """One name server, some brokers ``broker-a``, ``broker-b``, ..., and topics.
+
+    Args:
+        topics: Topic -> broker name -> number of queues.
+        brokers: How many.
+    """
+
+    def __init__(self, topics: Mapping[str, Mapping[str, int]], brokers: int = 1) -> None:
+        self.topics = {topic: dict(queues) for topic, queues in topics.items()}
+        self.name_server = ScriptedServer()
+        self.name_server.answers[RequestCode.GET_ROUTEINFO_BY_TOPIC] = self._route
+        self.brokers = [ScriptedBroker(f"broker-{chr(ord('a') + i)}") for i in range(brokers)]
+
+    @property
+    def namesrv(self) -> str:
+        return self.name_server.address
+
+    @property
+    def broker(self) -> ScriptedBroker:
+        return self.brokers[0]
+
+    async def __aenter__(self) -> Self:
+        for server in (self.name_server, *self.brokers):
+            await server.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for server in (self.name_server, *self.brokers):
+            await server.stop()
+
+    def _route(self, request: Command) -> Command:
+        assert request.ext_fields is not None
+        queues = self.topics.get(request.ext_fields["topic"])
+        if queues is None:
+            return command.reply(request, ResponseCode.TOPIC_NOT_EXIST, "no such topic")
+        route = TopicRouteData(
+            broker_datas=[
+                BrokerData(broker_addrs={0: one.address}, broker_name=one.name, cluster="c")
+                for one in self.brokers
+                if one.name in queues
+            ],
+            queue_datas=[
+                QueueData(broker_name=name, perm=6, read_queue_nums=count, write_queue_nums=count)
+                for name, count in queues.items()
+            ],
+        )
+        return command.reply(request, body=bodies.encode(route))

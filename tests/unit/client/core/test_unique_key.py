@@ -1,0 +1,50 @@
+from datetime import datetime
+
+from hypothesis import given, strategies as st
+
+from reput.client.core.unique_key import UniqueKeys
+
+ADDRESS = bytes((192, 0, 2, 7))
+TIMES = st.integers(0, 4_000_000_000_000)
+
+
+def milliseconds(*when: int) -> int:
+    """Return a time of the local calendar."""
+    return int(datetime(*when).astimezone().timestamp() * 1000)  # type: ignore[arg-type]
+
+
+def test_parts_stand_where_java_has_them() -> None:
+    keys = UniqueKeys(ADDRESS, 0x12345, 0xDEADBEEF)
+    now_ms = milliseconds(2024, 3, 1, 0, 0, 1)
+
+    assert keys.next(now_ms) == "C00002072345DEADBEEF000003E80000"
+    assert keys.next(now_ms + 1) == "C00002072345DEADBEEF000003E90001"
+
+
+def test_a_v6_address_makes_56_characters() -> None:
+    assert len(UniqueKeys(bytes(16), 1, 2).next(0)) == 56
+
+
+def test_time_begins_anew_each_month() -> None:
+    keys = UniqueKeys(ADDRESS, 1, 2)
+    before, after = milliseconds(2024, 12, 31, 23, 59, 59), milliseconds(2025, 1, 1)
+
+    assert int(keys.next(before)[20:28], 16) == before - milliseconds(2024, 12, 1)
+    assert int(keys.next(after)[20:28], 16) == 0
+    assert int(keys.next(before)[20:28], 16) == before - milliseconds(2024, 12, 1)
+
+
+def test_the_counter_goes_round() -> None:
+    keys = UniqueKeys(ADDRESS, 1, 2)
+    found = [keys.next(0)[-4:] for _ in range(65_537)]
+
+    assert (found[0], found[65_535], found[65_536]) == ("0000", "FFFF", "0000")
+
+
+@given(st.lists(TIMES, max_size=50), st.integers(0, 1 << 40), st.integers(0, 1 << 40))
+def test_no_two_are_equal(times: list[int], process_id: int, salt: int) -> None:
+    keys = UniqueKeys(ADDRESS, process_id, salt)
+    made = [keys.next(now_ms) for now_ms in times]
+
+    assert len(set(made)) == len(made)
+    assert all(len(key) == 32 and key == key.upper() for key in made)

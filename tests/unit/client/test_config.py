@@ -1,0 +1,100 @@
+import pytest
+
+from reput import config
+from reput.client.config import (
+    ClientConfig,
+    ConsumeFromWhere,
+    ConsumerConfig,
+    MessageModel,
+    ProducerConfig,
+    client_config,
+    name_servers,
+)
+from reput.errors import InvalidOption
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("127.0.0.1:9876", ("127.0.0.1:9876",)),
+        (" a:1 ; b:2; ", ("a:1", "b:2")),
+        ("ns.example.org", ("ns.example.org:9876",)),
+        ("[::1]:9876;[::1]", ("[::1]:9876", "[::1]:9876")),
+    ],
+)
+def test_name_servers(text: str, expected: tuple[str, ...]) -> None:
+    assert name_servers(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", " ; ", "a:", ":9876", "a:0", "a:65536", "a:b"])
+def test_no_name_servers(text: str) -> None:
+    with pytest.raises(InvalidOption, match=r"namesrvAddr.*host:port"):
+        ClientConfig(namesrv_addr=text)
+
+
+def test_rocketmqs_names_are_understood() -> None:
+    loaded = config.Settings(
+        {
+            "namesrvAddr": "a:1",
+            "clientIP": "192.0.2.1",
+            "pollNameServerInterval": "10",
+            "heartbeatBrokerInterval": "20",
+            "persistConsumerOffsetInterval": "30",
+            "mqClientApiTimeout": "40",
+            "sendMsgTimeout": "50",
+            "compressMsgBodyOverHowmuch": "60",
+            "retryTimesWhenSendFailed": "7",
+            "retryAnotherBrokerWhenNotStoreOK": "true",
+            "maxMessageSize": "80",
+            "sendLatencyFaultEnable": "true",
+            "messageModel": "BROADCASTING",
+            "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+            "pullBatchSize": "16",
+        }
+    )
+    client = loaded.make(ClientConfig)
+    producer = loaded.make(ProducerConfig)
+    consumer = loaded.make(ConsumerConfig)
+
+    assert loaded.unknown() == ()
+    assert client == ClientConfig(
+        namesrv_addr="a:1",
+        client_ip="192.0.2.1",
+        poll_name_server_ms=10,
+        heartbeat_ms=20,
+        persist_offsets_ms=30,
+        request_timeout_ms=40,
+    )
+    assert producer == ProducerConfig(
+        send_timeout_ms=50,
+        compress_body_over_bytes=60,
+        retry_times_when_send_failed=7,
+        retry_another_broker_when_not_store_ok=True,
+        max_message_bytes=80,
+        send_latency_fault_enable=True,
+    )
+    assert consumer.message_model is MessageModel.BROADCASTING
+    assert consumer.consume_from_where is ConsumeFromWhere.FIRST_OFFSET
+    assert consumer.pull_batch_size == 16
+
+
+def test_numbers_have_limits() -> None:
+    with pytest.raises(InvalidOption, match="sendTimeoutMs"):
+        ProducerConfig(send_timeout_ms=0)
+    with pytest.raises(InvalidOption, match="compressLevel"):
+        ProducerConfig(compress_level=10)
+    with pytest.raises(InvalidOption, match="heartbeatMs"):
+        ClientConfig(namesrv_addr="a:1", heartbeat_ms=0)
+    with pytest.raises(InvalidOption, match=r"pullTimeoutMs.*more than"):
+        ConsumerConfig(pull_timeout_ms=10, broker_suspend_ms=10)
+
+
+def test_a_client_is_made_one_way_or_the_other() -> None:
+    whole = ClientConfig(namesrv_addr="a:1")
+
+    assert client_config("a:1", None) == whole
+    assert client_config(None, whole) is whole
+    with pytest.raises(InvalidOption, match="instead"):
+        client_config(None, None)
+    with pytest.raises(InvalidOption, match="as well"):
+        client_config("a:1", whole)

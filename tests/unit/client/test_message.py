@@ -1,0 +1,199 @@
+import struct
+import zlib
+
+import pytest
+from hypothesis import given, strategies as st
+
+from reput.client.message import (
+    Message,
+    ReceivedMessage,
+    check_group,
+    check_topic,
+    property_text,
+    received,
+)
+from reput.errors import CorruptRecord, InvalidOption
+from reput.format import batch, java, message as records, properties as props, sys_flag as flags
+from reput.format.body import crc
+from reput.format.message import Host, StoredMessage
+
+WORDS = st.text(
+    st.characters(exclude_characters="\x01\x02 ", exclude_categories=["Cs"]), min_size=1, max_size=9
+)
+HOST = Host(bytes((192, 0, 2, 1)), 10911)
+
+
+def record(body: bytes = b"hello", **fields: object) -> bytes:
+    properties = fields.pop("properties", {})
+    assert isinstance(properties, dict)
+    values = {
+        "topic": "T",
+        "body": body,
+        "queue_id": 3,
+        "queue_offset": 77,
+        "physical_offset": 1234,
+        "born_timestamp": 1_700_000_000_000,
+        "born_host": HOST,
+        "store_timestamp": 1_700_000_000_005,
+        "store_host": HOST,
+        "body_crc": crc(body),
+        "property_bytes": props.encode(properties),
+        **fields,
+    }
+    return records.encode(StoredMessage(**values))  # type: ignore[arg-type]
+
+
+# --- what is sent ---------------------------------------------------------------
+
+
+@given(
+    st.none() | WORDS,
+    st.lists(WORDS, max_size=4),
+    st.dictionaries(WORDS.filter(lambda name: name.lower() == name), WORDS, max_size=4),
+    st.integers(0, 18),
+    st.booleans(),
+)
+def test_property_strings_can_be_read(
+    tags: str | None, keys: list[str], more: dict[str, str], delay_level: int, wait: bool
+) -> None:
+    message = Message("T", b"x", tags, keys, more, delay_level, wait=wait)
+    expected = {"UNIQ_KEY": "id", **more}
+    if tags:
+        expected["TAGS"] = tags
+    if keys:
+        expected["KEYS"] = " ".join(keys)
+    if delay_level:
+        expected["DELAY"] = str(delay_level)
+    if not wait:
+        expected["WAIT"] = "false"
+
+    assert props.decode(java.encode_utf8(property_text(message, "id"))) == expected
+
+
+def test_a_message_may_bring_its_own_id() -> None:
+    message = Message("T", b"x", properties={"UNIQ_KEY": "mine"})
+
+    assert property_text(message, None) == "UNIQ_KEY\x01mine\x02"
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"tags": "a\x01b"}, "x01"),
+        ({"keys": "a\x02b"}, "x01"),
+        ({"keys": ["a b"]}, "no spaces"),
+        ({"keys": ["a", ""]}, "not empty"),
+        ({"properties": {"": "a"}}, "not empty|none of it empty"),
+        ({"properties": {"a": ""}}, "none of it empty"),
+        ({"properties": {"a": 5}}, "text"),
+        ({"properties": {"a\x02": "b"}}, "x01"),
+        ({"properties": {"TAGS": "b"}}, "tags= instead"),
+        ({"properties": {"DELAY": "1"}}, "delay_level= instead"),
+        ({"delay_level": -1}, "from 1"),
+        ({"tags": "x" * 32_767}, "at most 32767 bytes"),
+        ({"tags": "€" * 11_000}, "at most 32767 bytes"),
+    ],
+)
+def test_properties_that_no_record_can_hold(fields: dict[str, object], text: str) -> None:
+    with pytest.raises(InvalidOption, match=text):
+        property_text(Message("T", b"x", **fields), "id")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("topic", ["T", "a|b%c-d_9", "x" * 127, "%RETRY%group"])
+def test_topics_to_send_to(topic: str) -> None:
+    check_topic(topic)
+
+
+@pytest.mark.parametrize(
+    "topic", ["", "x" * 128, "a b", "ä", "a/b", "T\n", "SCHEDULE_TOPIC_XXXX", "OFFSET_MOVED_EVENT"]
+)
+def test_topics_that_brokers_refuse(topic: str) -> None:
+    with pytest.raises(InvalidOption, match="topic"):
+        check_topic(topic)
+
+
+def test_groups() -> None:
+    check_group("group", "x" * 255)
+    for bad in ("", "x" * 256, "a b"):
+        with pytest.raises(InvalidOption, match="group"):
+            check_group("group", bad)
+
+
+# --- what is received -------------------------------------------------------------
+
+
+def test_the_fields_of_a_record() -> None:
+    properties = {"TAGS": "new", "KEYS": "k1 k2", "UNIQ_KEY": "id", "DELAY": "3"}
+    (message,) = received(record(properties=properties, reconsume_times=2, flag=9), "broker-a")
+
+    assert message.queue_offset == 77
+    assert message.size_bytes == len(record(properties=properties))
+    assert (message.topic, message.queue_id, message.physical_offset) == ("T", 3, 1234)
+    assert (message.tags, message.keys, message.message_id) == ("new", ["k1", "k2"], "id")
+    assert (message.delay_level, message.reconsume_times, message.flag) == (3, 2, 9)
+    assert message.born_timestamp_ms == message.store_timestamp_ms - 5
+    assert str(message.store_host) == str(message.born_host) == "192.0.2.1:10911"
+    assert message.offset_message_id == "C000020100002A9F00000000000004D2"
+    assert message.queue.broker_name == "broker-a"
+    assert message.body == b"hello"
+    assert message.queue_offset == 77  # decoded by now
+    assert repr(message) == "<ReceivedMessage id T@broker-a:3:77, 5 bytes>"
+
+
+def test_bodies_are_unpacked() -> None:
+    packed = record(zlib.compress(b"x" * 5000), sys_flag=flags.COMPRESSED | flags.COMPRESSION_ZLIB)
+
+    assert received(packed, "b")[0].body == b"x" * 5000
+
+
+def test_a_retried_message_has_its_own_topic_again() -> None:
+    (message,) = received(record(topic="%RETRY%g", properties={"RETRY_TOPIC": "T"}), "b")
+
+    assert message.topic == "T"
+    assert message.queue.topic == "%RETRY%g"
+
+
+def test_a_message_without_a_unique_key_is_known_by_its_place() -> None:
+    (message,) = received(record(), "b")
+
+    assert message.message_id == message.offset_message_id
+
+
+@given(st.lists(st.binary(max_size=50), max_size=8))
+def test_a_reply_is_taken_apart(reply_bodies: list[bytes]) -> None:
+    data = b"".join(record(body, queue_offset=i) for i, body in enumerate(reply_bodies))
+    found = received(data, "b")
+
+    assert [one.queue_offset for one in found] == list(range(len(reply_bodies)))
+    assert [one.body for one in found] == reply_bodies
+
+
+def test_a_batch_record_becomes_its_messages() -> None:
+    inner = [batch.InnerMessage(i, b"%d" % i, props.encode({"TAGS": f"t{i}"})) for i in range(3)]
+    data = record(batch.encode(inner), sys_flag=flags.INNER_BATCH | flags.NEED_UNWRAP)
+    found = received(data + record(b"after"), "b")
+
+    assert [one.body for one in found] == [b"0", b"1", b"2", b"after"]
+    assert [one.queue_offset for one in found] == [77, 78, 79, 77]
+    assert [one.tags for one in found] == ["t0", "t1", "t2", None]
+
+
+def test_damage_is_said_when_it_is_looked_at() -> None:
+    data = bytearray(record())
+    data[88] ^= 1
+    (message,) = received(bytes(data), "b")
+
+    assert message.queue_offset == 77
+    with pytest.raises(CorruptRecord, match="BODYCRC"):
+        _ = message.body
+
+
+@given(st.binary(max_size=300), st.integers(-10, 400))
+def test_no_bytes_are_too_bad(data: bytes, size: int) -> None:
+    for reply in (data, struct.pack(">i", size) + data, record() + data):
+        try:
+            found = received(reply, "b")
+        except CorruptRecord:
+            continue
+        assert sum(one.size_bytes for one in found) == len(reply)
+        assert all(isinstance(one, ReceivedMessage) for one in found)

@@ -1,0 +1,95 @@
+"""Header fields that RocketMQ's own classes wrote; see ``interop.record_frames``."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reput.format import headers
+
+DATA = Path(__file__).parents[2] / "data" / "remoting"
+MANIFEST: list[dict[str, Any]] = json.loads((DATA / "manifest.json").read_text(encoding="ascii"))
+
+pytestmark = pytest.mark.interop
+
+OURS: dict[str, type[headers.Header]] = {
+    "SendMessageRequestHeader": headers.SendMessageHeader,
+    "SendMessageResponseHeader": headers.SendMessageReplyHeader,
+    "PullMessageRequestHeader": headers.PullMessageHeader,
+    "PullMessageResponseHeader": headers.PullMessageReplyHeader,
+    "UnregisterClientRequestHeader": headers.UnregisterClientHeader,
+    "ConsumerSendMsgBackRequestHeader": headers.SendBackHeader,
+    "GetConsumerListByGroupRequestHeader": headers.ConsumerGroupHeader,
+    "NotifyConsumerIdsChangedRequestHeader": headers.ConsumerGroupHeader,
+    "QueryConsumerOffsetRequestHeader": headers.QueryConsumerOffsetHeader,
+    "QueryConsumerOffsetResponseHeader": headers.OffsetReplyHeader,
+    "UpdateConsumerOffsetRequestHeader": headers.UpdateConsumerOffsetHeader,
+    "GetMaxOffsetRequestHeader": headers.QueueHeader,
+    "SearchOffsetRequestHeader": headers.SearchOffsetHeader,
+    "ViewMessageRequestHeader": headers.ViewMessageHeader,
+    "GetRouteInfoRequestHeader": headers.RouteHeader,
+    "RegisterBrokerRequestHeader": headers.RegisterBrokerHeader,
+}
+V2 = "SendMessageRequestHeaderV2"
+V2_NAMES = {
+    "a": "producerGroup",
+    "b": "topic",
+    "c": "defaultTopic",
+    "d": "defaultTopicQueueNums",
+    "e": "queueId",
+    "f": "sysFlag",
+    "g": "bornTimestamp",
+    "h": "flag",
+    "i": "properties",
+    "j": "reconsumeTimes",
+    "k": "unitMode",
+    "l": "maxReconsumeTimes",
+    "m": "batch",
+}
+OF_5 = {"committed", "boundaryType"}
+"""What only 5.x has, and a 4.x broker does not know."""
+
+WITH_HEADER = [one for one in MANIFEST if one["header"]]
+
+
+@pytest.fixture(params=WITH_HEADER, ids=[one["file"] for one in WITH_HEADER])
+def entry(request: pytest.FixtureRequest) -> dict[str, Any]:
+    found: dict[str, Any] = request.param
+    return found
+
+
+def values_of(header: headers.Header) -> dict[str, Any]:
+    """A header's values under Java's names."""
+    names = type(header).__struct_encode_fields__
+    return {
+        wire: getattr(header, name)
+        for wire, name in zip(names, type(header).__struct_fields__, strict=True)
+    }
+
+
+def test_decode(entry: dict[str, Any]) -> None:
+    if entry["header"] == V2:
+        found = values_of(headers.decode_v2(entry["extFields"]))
+        java = {
+            V2_NAMES[name]: value for name, value in entry["fields"].items() if name in V2_NAMES
+        }
+    else:
+        found = values_of(headers.decode(OURS[entry["header"]], entry["extFields"]))
+        java = entry["fields"]
+    for name, value in java.items():
+        # Java's null is our default: what is not said.
+        if value is not None and name not in OF_5:
+            assert found.get(name) == value, name
+
+
+def test_encode_says_what_java_said(entry: dict[str, Any]) -> None:
+    if entry["header"] == V2:
+        found = headers.encode_v2(headers.decode_v2(entry["extFields"]))
+    else:
+        found = headers.encode(headers.decode(OURS[entry["header"]], entry["extFields"]))
+    # Added beside the header: MSG_REGION, TRACE_ON.
+    beside = {"MSG_REGION", "TRACE_ON", *OF_5}
+    assert found.items() >= {
+        (name, value) for name, value in entry["extFields"].items() if name not in beside
+    }

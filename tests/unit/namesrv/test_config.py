@@ -1,0 +1,145 @@
+"""Settings of the name server: Java's names and defaults, and changes while it runs."""
+
+from pathlib import Path
+
+import pytest
+
+from reput.config import parse_properties
+from reput.errors import InvalidOption, WriteFailed
+from reput.format.codes import ResponseCode
+from reput.namesrv import config
+from reput.namesrv.config import CurrentConfig, FixedKey, NamesrvConfig
+
+# Defaults of 4.9.7's and 5.5.0's NamesrvConfig and NettyServerConfig, as their getters say.
+DEFAULTS = {
+    "orderMessageEnable": "false",
+    "returnOrderTopicConfigToBroker": "true",
+    "scanNotActiveBrokerInterval": "5000",
+    "enableAllTopicList": "true",
+    "enableTopicList": "true",
+    "needWaitForService": "false",
+    "waitSecondsForService": "45",
+    "configBlackList": "configBlackList;configStorePath;kvConfigPath",
+    "bindAddress": "0.0.0.0",
+    "listenPort": "9876",  # NamesrvStartup's
+    "serverChannelMaxIdleTimeSeconds": "120",
+}
+
+
+@pytest.fixture
+def current(tmp_path: Path) -> CurrentConfig:
+    return CurrentConfig(
+        NamesrvConfig(
+            config_store_path=str(tmp_path / "namesrv.properties"),
+            kv_config_path=str(tmp_path / "kvConfig.json"),
+        )
+    )
+
+
+def test_defaults_are_those_of_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/someone")
+    monkeypatch.delenv("ROCKETMQ_HOME", raising=False)
+    assert parse_properties(CurrentConfig(NamesrvConfig()).text()) == {
+        **DEFAULTS,
+        "kvConfigPath": "/home/someone/namesrv/kvConfig.json",
+        "configStorePath": "/home/someone/namesrv/namesrv.properties",
+    }
+    monkeypatch.setenv("ROCKETMQ_HOME", "/opt/rocketmq")
+    assert NamesrvConfig().rocketmq_home == "/opt/rocketmq"
+
+
+def test_a_file_is_where_changes_go(tmp_path: Path) -> None:
+    path = tmp_path / "namesrv.conf"
+    path.write_text("# ours\nlistenPort = 19876\nserverWorkerThreads=8\nlistenPrt=1\n")
+    current, unknown = config.load(str(path), environment={"REPUT_ORDER_MESSAGE_ENABLE": "true"})
+    assert current.value.listen_port == 19876
+    assert current.value.order_message_enable
+    assert current.value.config_store_path == str(path)
+    assert [str(one) for one in unknown] == [
+        f"{path}: unknown key 'listenPrt'; did you mean 'listenPort'?"
+    ]
+    current.change("waitSecondsForService=1")
+    written = parse_properties(path.read_text("ascii"))
+    assert written["waitSecondsForService"] == "1"
+    assert written["listenPort"] == "19876"
+    # Nothing of what was there is lost, and the comments are in the backup.
+    assert written["serverWorkerThreads"] == "8"
+    assert written["listenPrt"] == "1"
+    assert "# ours" in (tmp_path / "namesrv.conf.bak").read_text()
+    again, _ = config.load(str(path))
+    assert again.value == current.value
+
+
+def test_without_a_file() -> None:
+    current, unknown = config.load(explicit={"listen_port": 0})
+    assert current.value.listen_port == 0
+    assert unknown == ()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "allowed"),
+    [
+        ("listenPort", "70000", "from 0 to 65535"),
+        ("scanNotActiveBrokerInterval", "0", "from 1"),
+        ("orderMessageEnable", "maybe", "true or false"),
+        ("clusterTest", "true", "false: routes of another environment"),
+        ("supportActingMaster", "true", "false: a slave never"),
+        ("enableControllerInNamesrv", "true", "false: there is no controller"),
+        ("deleteTopicWithBrokerRegistration", "true", "false: a broker that tells one topic"),
+    ],
+)
+def test_wrong_values_are_refused(
+    tmp_path: Path, current: CurrentConfig, key: str, value: str, allowed: str
+) -> None:
+    path = tmp_path / "namesrv.conf"
+    path.write_text(f"{key}={value}\n")
+    with pytest.raises(InvalidOption, match=f"{key}.*{value}.*{allowed}"):
+        config.load(str(path))
+    before = current.value
+    with pytest.raises(InvalidOption, match=f"{key}.*{value}.*{allowed}"):
+        current.change(f"waitSecondsForService=1\n{key}={value}\n")
+    assert current.value is before
+    assert not Path(before.config_store_path).exists()
+
+
+def test_a_change_is_in_force_and_on_disk(current: CurrentConfig) -> None:
+    assert current.change("orderMessageEnable=true\nserverWorkerThreads=9\n") == {
+        "orderMessageEnable": "true",
+        "serverWorkerThreads": "9",
+    }
+    assert current.value.order_message_enable
+    assert Path(current.value.config_store_path).read_text() == current.text()
+    assert "serverWorkerThreads=9\n" in current.text()
+
+
+@pytest.mark.parametrize(
+    "key", ["kvConfigPath", "configStorePath", "rocketmqHome", "configBlackList", "listenPort"]
+)
+def test_what_may_not_be_changed(tmp_path: Path, key: str) -> None:
+    value = NamesrvConfig(config_store_path=str(tmp_path / "n"), config_black_list="x; listenPort ")
+    current = CurrentConfig(value)
+    with pytest.raises(FixedKey, match=key) as caught:
+        current.change(f"orderMessageEnable=true\n{key}=x")
+    assert caught.value.response_code == ResponseCode.NO_PERMISSION
+    assert current.value is value
+
+
+def test_an_unknown_key_is_named(current: CurrentConfig) -> None:
+    with pytest.raises(InvalidOption, match=r"ordrMessageEnable.*did you mean orderMessageEnable"):
+        current.change("ordrMessageEnable=true")
+
+
+def test_what_cannot_be_written_is_not_changed(tmp_path: Path, current: CurrentConfig) -> None:
+    (tmp_path / "namesrv.properties").mkdir()
+    with pytest.raises(WriteFailed):
+        current.change("orderMessageEnable=true")
+    assert not current.value.order_message_enable
+
+
+def test_text_is_read_back_as_it_was() -> None:
+    odd = " \\ =:\t#ü\U0001f600\nx"
+    current = CurrentConfig(NamesrvConfig(rocketmq_home=odd), {odd: odd})
+    pairs = parse_properties(current.text())
+    assert pairs["rocketmqHome"] == odd
+    assert pairs[odd] == odd
+    assert current.text().isascii()

@@ -1,0 +1,83 @@
+"""Small files: a whole one at any moment."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from reput.errors import WriteFailed
+from reput.namesrv import small_file
+
+STEPS = ("write draft", "sync draft", "rename", "sync folder")
+
+
+class Crash(BaseException):
+    """The process is gone."""
+
+
+def test_the_old_one_is_kept_as_backup(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "file"
+    small_file.replace_file(str(path), b"one")
+    assert path.read_bytes() == b"one"
+    assert [one.name for one in path.parent.iterdir()] == ["file"]
+    small_file.replace_file(str(path), b"two")
+    assert path.read_bytes() == b"two"
+    assert Path(small_file.backup_of(str(path))).read_bytes() == b"one"
+    assert len(list(path.parent.iterdir())) == 2
+
+
+@pytest.mark.parametrize("last", range(6))
+def test_a_crash_leaves_the_old_or_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: int
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    left = last
+
+    def counted(step: object) -> object:
+        def call(*arguments: object) -> object:
+            nonlocal left
+            if not left:
+                raise Crash
+            left -= 1
+            return step(*arguments)  # type: ignore[operator]
+
+        return call
+
+    monkeypatch.setattr(os, "fsync", counted(os.fsync))
+    monkeypatch.setattr(Path, "replace", counted(Path.replace))
+    try:
+        small_file.replace_file(str(path), b"new")
+    except Crash:
+        assert path.read_bytes() == (b"old" if last <= 3 else b"new")
+    else:
+        assert last == 5
+        assert path.read_bytes() == b"new"
+
+
+def test_everything_is_synced_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    done: list[str] = []
+
+    def sync(descriptor: int) -> None:
+        done.append("sync " + Path(f"/proc/self/fd/{descriptor}").readlink().name)
+
+    replace = Path.replace
+
+    def rename(self: Path, target: Path) -> Path:
+        done.append(f"rename {self.name} {target.name}")
+        return replace(self, target)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(Path, "replace", rename)
+    small_file.replace_file(str(path), b"new")
+    assert done == ["sync file.tmp", "rename file.tmp file", f"sync {tmp_path.name}"]
+
+
+def test_a_failure_names_the_file(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    path = str(tmp_path / "folder")
+    with pytest.raises(WriteFailed, match=f"{path}: cannot write: Is a directory"):
+        small_file.replace_file(path, b"data")
