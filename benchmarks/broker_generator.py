@@ -18,11 +18,12 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
 from benchmarks import broker_frames as frames
-from benchmarks.broker_process import Usage, cpu_seconds
+from benchmarks.broker_process import Usage, busy_seconds, cpu_seconds
 
 _READ_BYTES = 1 << 18
 _ROWS = 8192
@@ -133,6 +134,7 @@ class _Sender:
         "_ring",
         "_sent_ns",
         "_socket",
+        "busy",
         "in_flight",
         "number",
         "samples",
@@ -152,6 +154,7 @@ class _Sender:
         self._patched = 0
         self.number = 0
         self.in_flight = 0
+        self.busy = 0
         self._sent_ns = np.zeros(_ROWS, np.int64)
         self.samples: list[int] = []
 
@@ -200,7 +203,7 @@ class _Sender:
             self._write(view)
 
     def receive(self, *, is_exact: bool = False) -> int:
-        """Read replies; return how many. ``is_exact`` takes the latency of each."""
+        """Read replies; return how many are success. ``is_exact`` takes the latency of each."""
         data, kept = self._in, self._kept
         try:
             size = self._socket.recv_into(memoryview(data)[kept:])
@@ -210,7 +213,7 @@ class _Sender:
             raise LoadError("the broker closed the connection")
         now_ns = time.perf_counter_ns()
         end = kept + size
-        found, position = 0, 0
+        found = busy = position = 0
         is_json, unpack = self._is_json, _LENGTH.unpack_from
         while position + 4 <= end:
             after = position + 4 + unpack(data, position)[0]
@@ -218,18 +221,29 @@ class _Sender:
                 break
             if is_json:
                 # "code" is the first member in all known brokers.
-                if data[position + 8 : position + 18] != b'{"code":0,':
-                    raise LoadError(bytes(data[position:after]).decode(errors="replace"))
-            elif data[position + 8] or data[position + 9]:
-                raise LoadError(bytes(data[position:after]).decode(errors="replace"))
+                is_success = data[position + 8 : position + 18] == b'{"code":0,'
+            else:
+                is_success = not (data[position + 8] or data[position + 9])
+            if not is_success:
+                self._refused(bytes(data[position:after]))
+                busy += 1
+                position = after
+                continue
             if is_exact or found == 0:
                 self._sample(position, after, now_ns)
             found += 1
             position = after
         self._kept = kept = end - position
         data[:kept] = data[position:end]
-        self.in_flight -= found
+        self.in_flight -= found + busy
+        self.busy += busy
         return found
+
+    def _refused(self, frame: bytes) -> None:
+        """Let a busy broker refuse; anything else is no result at all."""
+        is_busy = b'"code":2,' in frame[:20] if self._is_json else frame[8:10] == b"\x00\x02"
+        if not is_busy:
+            raise LoadError(frame.decode(errors="replace"))
 
     def _sample(self, position: int, after: int, now_ns: int) -> None:
         if self._is_json:
@@ -317,7 +331,7 @@ def fill(spec: Fill) -> dict[str, object]:
     begin, cpu = time.perf_counter(), cpu_seconds(spec.pid)
     answered = 0
     while answered < spec.messages:
-        room = min(1024 - one.in_flight, spec.messages - one.number)
+        room = min(1024 - one.in_flight, spec.messages - answered - one.in_flight)
         if room > 0 and not one.is_blocked:
             one.send(room, time.perf_counter_ns())
         select.select([one], [one] if one.is_blocked else [], [], 1)
@@ -352,48 +366,62 @@ class _Phases:
         now = time.perf_counter_ns()
         self._begin_ns = now + int(warm_up_s * 1e9)
         self._end_ns = self._begin_ns + int(seconds * 1e9)
-        self._before: tuple[int, int, Usage, float] | None = None
-        self._after: tuple[int, int, Usage, float] | None = None
+        self._before: _Reading | None = None
+        self._after: _Reading | None = None
 
     def is_over(self, now_ns: int, answered: int, senders: list[_Sender]) -> bool:
         """Take the readings when it is time; tell whether to end."""
         if now_ns < self._begin_ns:
             return False
         if self._before is None:
-            self._before = (now_ns, answered, Usage.of(self._pid), time.process_time())
+            self._before = _Reading.take(now_ns, answered, self._pid)
             for one in senders:
                 one.samples.clear()
+                one.busy = 0
         if now_ns < self._end_ns:
             return False
-        self._after = (now_ns, answered, Usage.of(self._pid), time.process_time())
+        self._after = _Reading.take(now_ns, answered, self._pid)
         return True
 
     def result(self, senders: list[_Sender]) -> dict[str, object]:
         """Return rates and latencies of what was measured."""
         assert self._before is not None
         assert self._after is not None
-        (then_ns, then, usage, own), (now_ns, now, usage_after, own_after) = (
-            self._before,
-            self._after,
-        )
-        messages = now - then
         return {
-            "messages": messages,
-            **_rates(messages, (now_ns - then_ns) / 1e9, usage, usage_after, own_after - own),
+            "messages": self._after.answered - self._before.answered,
+            **_rates(self._before, self._after),
+            "busy": sum(one.busy for one in senders),
             **percentiles([value for one in senders for value in one.samples]),
         }
 
 
-def _rates(
-    messages: int, wall_s: float, before: Usage, after: Usage, own_s: float
-) -> dict[str, object]:
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    now_ns: int
+    answered: int
+    broker: Usage
+    own_s: float
+    machine_s: float
+
+    @classmethod
+    def take(cls, now_ns: int, answered: int, pid: int) -> Self:
+        return cls(now_ns, answered, Usage.of(pid), time.process_time(), busy_seconds())
+
+
+def _rates(before: _Reading, after: _Reading) -> dict[str, object]:
+    """Return rates; ``foreign_cores``: what neither broker nor generator used, but took."""
+    wall_s = (after.now_ns - before.now_ns) / 1e9
+    messages = after.answered - before.answered
+    broker_s, own_s = after.broker.cpu_s - before.broker.cpu_s, after.own_s - before.own_s
+    foreign_s = after.machine_s - before.machine_s - broker_s - own_s
     return {
         "per_s": round(messages / wall_s),
-        "broker_cpu_us": round((after.cpu_s - before.cpu_s) / max(messages, 1) * 1e6, 3),
-        "broker_cores": round((after.cpu_s - before.cpu_s) / wall_s, 3),
+        "broker_cpu_us": round(broker_s / max(messages, 1) * 1e6, 3),
+        "broker_cores": round(broker_s / wall_s, 3),
         "generator_cpu_us": round(own_s / max(messages, 1) * 1e6, 3),
-        "rss_megabytes": round(after.rss_bytes / 1e6, 1),
-        "anonymous_megabytes": round(after.anonymous_bytes / 1e6, 1),
+        "foreign_cores": round(max(foreign_s / wall_s, 0), 2),
+        "rss_megabytes": round(after.broker.rss_bytes / 1e6, 1),
+        "anonymous_megabytes": round(after.broker.anonymous_bytes / 1e6, 1),
     }
 
 
@@ -439,10 +467,9 @@ def pull(spec: Pull) -> dict[str, object]:
     for one in pullers:
         one.close()
     found = phase.result([])
-    # All records of such a topic have one size.
-    replies, size = sum(one.replies for one in pullers), sum(one.body_bytes for one in pullers)
-    each = size / replies / pullers[0].record_bytes
+    each = sum(one.records for one in pullers) / sum(one.counted for one in pullers)
     pulls = found.pop("messages")
+    del found["busy"]
     return {
         "pulls_per_s": found.pop("per_s"),
         "messages_per_pull": round(each, 2),
@@ -463,7 +490,8 @@ class _Puller:
         self._at = number * len(asks) // 7
         self._in = memoryview(bytearray(max(_READ_BYTES, 4 << 20)))
         self._kept = 0
-        self.replies = self.body_bytes = self.record_bytes = 0
+        self.replies = 0
+        self.counted = self.records = 0
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -491,9 +519,11 @@ class _Puller:
             body = position + 8 + (mark & 0xFFFFFF)
             if data[position + 8 : position + 18] != b'{"code":0,':
                 raise LoadError(bytes(data[position:body]).decode(errors="replace"))
-            self.body_bytes += after - body
-            if not self.record_bytes:
-                (self.record_bytes,) = _LENGTH.unpack_from(data, body)
+            if found == 0:  # one reply of each read is looked into
+                self.counted += 1
+                while body < after:
+                    body += _LENGTH.unpack_from(data, body)[0]
+                    self.records += 1
             found += 1
             position = after
         self._kept = end - position
@@ -544,7 +574,7 @@ def _finish(one: _Sender, count: int) -> None:
     while one.in_flight:
         select.select([one], [], [], 5)
         if one.receive() == 0:
-            raise LoadError("no reply to a send in 5 s")
+            raise LoadError("no message was acknowledged in 5 s")
 
 
 def hold(spec: Hold) -> dict[str, object]:

@@ -12,7 +12,7 @@ def run(folder: Path, quick: bool) -> dict[str, object]:
     """Measure a fresh broker, one with messages, one with clients; quick: about 40 s."""
     seconds = 3.0 if quick else 10.0
     clients = 500 if quick else 2000
-    with targets.brokers(folder) as found:
+    with targets.brokers(folder / NAME) as found:
         results: dict[str, object] = {
             "start_s": {one.name: round(one.start_s, 3) for one in found},
             "fresh": targets.measure(found, 1, lambda one: targets.idle(one, seconds)),

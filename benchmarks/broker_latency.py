@@ -11,7 +11,7 @@ QUESTION = "open loop of 10 k sends/s, and long-poll arrival; the official 4.9.7
 def run(folder: Path, quick: bool) -> dict[str, object]:
     """Measure both; quick: about 30 s."""
     repeats, seconds = (1, 3.0) if quick else (3, 10.0)
-    with targets.brokers(folder) as found:
+    with targets.brokers(folder / NAME) as found:
         targets.warm_up(found, 3.0 if quick else 7.0)
         # Java compiles what holds pulls, too.
         targets.compare(found, 1, "arrival", rounds=100 if quick else 1000)

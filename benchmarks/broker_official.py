@@ -27,7 +27,7 @@ def run(folder: Path, quick: bool) -> dict[str, object]:
     if programs is None:
         return {}
     warm_up_s, seconds, backlog = (5.0, 3.0, 200_000) if quick else (10.0, 10.0, 3_000_000)
-    with targets.brokers(folder) as found:
+    with targets.brokers(folder / NAME) as found:
         targets.warm_up(found, 3.0 if quick else 7.0)
         for one in found:
             targets.load(one, "fill", topic=TOPIC, messages=4)  # makes the topic

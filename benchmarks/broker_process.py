@@ -35,3 +35,10 @@ def cpu_seconds(pid: int) -> float:
         return 0.0
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def busy_seconds() -> float:
+    """Return the CPU time of the whole machine so far, idle and waiting time not counted."""
+    fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    # user nice system idle iowait irq softirq steal
+    return sum(int(fields[i]) for i in (0, 1, 2, 5, 6, 7)) / _TICKS

@@ -28,12 +28,12 @@ def run(folder: Path, quick: bool) -> dict[str, object]:
     repeats, seconds = (1, 1.5) if quick else (3, 2.5)
     cases = {name: CASES[name] for name in QUICK} if quick else CASES
     results: dict[str, object] = {}
-    with targets.brokers(folder / "async") as found:
+    with targets.brokers(folder / NAME) as found:
         results["start_s"] = {one.name: round(one.start_s, 3) for one in found}
         targets.warm_up(found, 3.0 if quick else 7.0)
         for name, spec in cases.items():
             results[name] = targets.compare(found, repeats, "closed", seconds=seconds, **spec)
-    with targets.brokers(folder / "sync", {"flushDiskType": "SYNC_FLUSH"}) as found:
+    with targets.brokers(folder / f"{NAME}_sync", {"flushDiskType": "SYNC_FLUSH"}) as found:
         targets.warm_up(found, 2.0 if quick else 7.0)
         for name, spec in SYNC_CASES.items():
             results[name] = targets.compare(found, repeats, "closed", seconds=seconds, **spec)

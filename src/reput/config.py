@@ -29,7 +29,7 @@ ENVIRONMENT_PREFIX = "REPUT_"
 JAVA_INT_MAX = (1 << 31) - 1
 JAVA_LONG_MAX = (1 << 63) - 1
 
-_ACRONYMS = ("CRC",)
+_ACRONYMS = ("CRC", "IP1")
 """Words that RocketMQ's keys have in capitals; with them, both directions are exact."""
 
 _SPACE = " \t\f"

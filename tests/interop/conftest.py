@@ -8,6 +8,7 @@ from typing import TypeVar
 import pytest
 
 from interop import java_cluster, java_oracle
+from interop.go_client import GoClient
 from interop.java_cluster import JavaClient, JavaCluster, Settings
 from interop.java_oracle import JavaUnavailable, Oracle
 from interop.java_store import JavaStore
@@ -102,6 +103,14 @@ def java_client(
     folder = tmp_path_factory.mktemp(f"client-{request.param}")
     with _or_skip(lambda: JavaClient(request.param, folder)) as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def go_client() -> GoClient:
+    """The Go client; with ``REPUT_INTEROP=all`` only, since its modules are many."""
+    if not java_oracle.wants_all_versions():
+        pytest.skip("REPUT_INTEROP is not all: no Go client")
+    return GoClient()
 
 
 def _running(

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import tempfile
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -119,13 +119,8 @@ def classes(name: str, sources: Sequence[Path], libraries: Sequence[Path]) -> Pa
     Raises:
         JavaUnavailable: There is no ``javac``.
     """
-    digest = hashlib.sha256(b"".join(one.read_bytes() for one in sources)).hexdigest()[:16]
-    folder = _cache() / f"{name}-{digest}"
-    if folder.is_dir():
-        return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as work:
-        new = Path(work, "classes")
+
+    def compile_to(new: Path) -> None:
         # -XDignore.symbol.file: no warning that Unsafe is internal.
         compiling = [tool("javac"), "-XDignore.symbol.file", "-proc:none", "-nowarn"]
         compiling += ["-encoding", "UTF-8", "-cp", class_path(*libraries), "-d", str(new)]
@@ -133,6 +128,27 @@ def classes(name: str, sources: Sequence[Path], libraries: Sequence[Path]) -> Pa
         for one in sources:
             if one.suffix != ".java":
                 shutil.copy(one, new)
+
+    return cached(name, sources, compile_to)
+
+
+def cached(name: str, sources: Sequence[Path], make: Callable[[Path], None]) -> Path:
+    """Return the folder with what was made of sources, made if these were not yet, once a user.
+
+    Args:
+        name: What the folder's name begins with.
+        sources: Files.
+        make: Makes it into the folder it gets.
+    """
+    digest = hashlib.sha256(b"".join(one.read_bytes() for one in sources)).hexdigest()[:16]
+    folder = _cache() / f"{name}-{digest}"
+    if folder.is_dir():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as work:
+        new = Path(work, "made")
+        new.mkdir()
+        make(new)
         try:
             new.rename(folder)
         except OSError:  # another session was faster

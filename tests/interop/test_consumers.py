@@ -4,7 +4,6 @@ import asyncio
 import itertools
 import os
 import threading
-import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
@@ -29,7 +28,7 @@ from reput.format.codes import ResponseCode
 
 pytestmark = pytest.mark.interop
 
-GUARD_S = 60
+GUARD_S = 25
 """Ends a test that hangs; nothing is expected to take so long."""
 FIRST = ConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
 BATCHES = ConsumerConfig(
@@ -81,7 +80,7 @@ class Listener:
 async def until(is_so: Callable[[], bool]) -> None:
     """Wait for what no listener tells."""
     async with asyncio.timeout(GUARD_S):
-        while not is_so():
+        while not is_so():  # noqa: ASYNC110 - there is nothing that would tell
             await asyncio.sleep(0.02)
 
 
@@ -187,10 +186,11 @@ async def test_beside_a_java_member(
         try:
             await until(lambda: sum(one.topic == topic for one in consumer.queues()) == 2)
             own = {one.queue_id for one in consumer.queues() if one.topic == topic}
+            other: set[int] = set()
             async with asyncio.timeout(GUARD_S):
-                while len(assigned := await asyncio.to_thread(theirs.assigned)) != 3:
-                    await asyncio.sleep(0.05)
-            other = {one.queue_id for one in assigned if one.topic == topic}
+                while len(other) != 2:
+                    assigned = await asyncio.to_thread(theirs.assigned)
+                    other = {one.queue_id for one in assigned if one.topic == topic}
             assert sorted([*own, *other]) == [0, 1, 2, 3]
             await send(producer, topic, numbered(20, "both"))
             await listener.wait(lambda: sum(one[:4] == b"both" for one in listener.bodies) == 10)
@@ -499,7 +499,8 @@ async def test_broadcasting(
         await second.wait_for(12)
         assert len(one.queues()) == len(two.queues()) == 4
     assert sorted(first.bodies) == sorted(second.bodies) == sorted(sent)
-    files = sorted(tmp_path.glob(f".rocketmq_offsets/*/{topic}/offsets.json"))
+    pattern = f".rocketmq_offsets/*/{topic}/offsets.json"
+    files = sorted(tmp_path.glob(pattern))  # noqa: ASYNC240 - a small folder
     assert [file.parts[-3].partition("@")[2] for file in files] == ["one", "two"]
     again = Listener()
     async with member("one", again) as one:
@@ -639,7 +640,8 @@ async def test_pull_assigned_and_seek(
         assert await consumer.committed(one) == end - 3
         await consumer.seek_to_begin(one)
         assert consumer.position(one) == await consumer.begin_offset(one)
-        assert [body for body in await poll_bodies(consumer, 10) if body != b"create"][0] == b"1-0"
+        again = [body for body in await poll_bodies(consumer, 10) if body != b"create"]
+        assert again[:2] == [b"1-0", b"1-1"]
         await consumer.assign([other])
         assert consumer.assignment() == [other]
     async with PullConsumer(topic, namesrv=official.namesrv) as consumer:
@@ -668,7 +670,8 @@ async def test_operators_see_and_move(
     async def mqadmin(*arguments: str) -> str:
         return await asyncio.to_thread(java_client.mqadmin, *arguments, namesrv=official.namesrv)
 
-    async with push(official, topic, listener) as consumer:
+    client = ClientConfig(namesrv_addr=official.namesrv, persist_offsets_ms=100)
+    async with PushConsumer(topic, client=client, listener=listener, config=FIRST) as consumer:
         await consumer.subscribe(topic)
         await listener.wait_for(8)
         shown = await mqadmin("consumerConnection", "-g", topic)
@@ -678,14 +681,16 @@ async def test_operators_see_and_move(
         assert "PROP_CONSUMEORDERLY" in status
         assert status.count(topic) > 4, "queues, subscriptions and rates of the topic"
         message = listener.messages[0]
-        direct = await mqadmin(
-            "queryMsgById", "-i", message.offset_message_id, "-g", topic, "-d", client_id
-        )
+        where = ("-t", topic) if java_client.version[0] == "5" else ()
+        by_id = ("queryMsgById", "-i", message.offset_message_id, *where)
+        direct = await mqadmin(*by_id, "-g", topic, "-d", client_id)
         assert "CR_SUCCESS" in direct
         await listener.wait_for(9)
         assert listener.messages[8].message_id == message.message_id
-        before = time.strftime("%Y-%m-%d#%H:%M:%S:000", time.localtime(time.time() - 3600))
-        moved = await mqadmin("resetOffsetByTime", "-g", topic, "-t", topic, "-s", before)
-        assert "broker-a" in moved or "rollback" in moved
+        async with asyncio.timeout(GUARD_S):
+            while await committed(official, topic, topic) < 8:
+                await asyncio.sleep(0.05)
+        moved = await mqadmin("resetOffsetByTime", "-g", topic, "-t", topic, "-s", "1")
+        assert "broker-a" in moved, moved
         await listener.wait_for(17)
     assert sorted(listener.bodies[9:]) == sorted(sent)

@@ -1,16 +1,23 @@
 """The broker's settings: what broker.conf says of it, under the same names and defaults.
 
-Those of its store are ``reput.store.config``; one file holds both.
+Those of its store are ``reput.store.config``; one file holds both, and ``load`` reads both. Java
+has them in ``BrokerConfig``, ``NettyServerConfig`` and ``NettyClientConfig``. Reference:
+docs/reference/broker-options.md.
 """
 
+import dataclasses
+import enum
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, ClassVar
 
 from reput import config
 from reput.broker.config_keys import ACCEPTED_WITHOUT_EFFECT, ONLY
-from reput.config import Range
+from reput.config import JAVA_LONG_MAX, Range
 from reput.errors import InvalidOption
+from reput.store.config import StoreConfig
 
 Milliseconds = Annotated[int, Range(0)]
 Count = Annotated[int, Range(1)]
@@ -26,18 +33,22 @@ class BrokerConfig:
     """Who the broker is, where it listens, and what it allows.
 
     Raises:
-        InvalidOption: A value is outside its range.
+        InvalidOption: A value is outside its range, or two contradict each other.
     """
 
     keys: ClassVar[config.Keys] = config.Keys(
-        renamed={}, without_effect=ACCEPTED_WITHOUT_EFFECT, only=ONLY
+        renamed={"rocketmq.broker.rebalance.lockMaxLiveTime": "rebalanceLockMaxLiveTime"},
+        without_effect=ACCEPTED_WITHOUT_EFFECT,
+        only=ONLY,
     )
 
     # --- who ---------------------------------------------------------------
 
     broker_cluster_name: str = "DefaultCluster"
+    """Brokers of one cluster share their topics' names."""
     broker_name: str = field(default_factory=socket.gethostname)
-    broker_id: Annotated[int, Range(0)] = 0
+    """Master and slaves of one name have the same messages."""
+    broker_id: Annotated[int, Range(0, JAVA_LONG_MAX)] = 0
     """0 is the master."""
 
     # --- where -------------------------------------------------------------
@@ -47,41 +58,51 @@ class BrokerConfig:
     broker_ip1: str = field(default_factory=lambda: own_address())
     """The address that clients are told: they must be able to reach it."""
     bind_address: str = "0.0.0.0"
-    """What to listen on."""
+    """The address to listen on."""
     listen_port: Port = 10911
-    """0: any that is free. Two below it is the fast port, for everything but pulls."""
+    """The port to listen on; 0 takes any that is free."""
     fast_port_enable: bool = True
-    """Listen on ``listenPort - 2`` too: the VIP channel of clients."""
+    """Listen on ``listenPort - 2`` too, for all but pulls: the VIP channel of clients."""
     server_channel_max_idle_time_seconds: Annotated[int, Range(1)] = 120
     """A connection without traffic for so long is closed."""
     register_name_server_period: Annotated[int, Range(1)] = 30_000
-    """Milliseconds between two registrations, 10 to 60 seconds; changes are told at once."""
+    """Between two registrations, drawn into 10 to 60 s; a change is told at once."""
     register_broker_timeout_mills: Annotated[int, Range(1)] = 24_000
+    """A name server that takes longer is not waited for (4.x: 6000)."""
     metrics_port: Port = 0
-    """Where /metrics and /health are served; 0: nowhere. Not in RocketMQ."""
+    """Where /metrics and /health are served over HTTP; 0: nowhere."""
 
     # --- topics and groups ---------------------------------------------------
 
     broker_permission: Annotated[int, Range(0, 7)] = PERM_READ | PERM_WRITE
-    """4 read, 2 write: what the broker as a whole allows."""
+    """What the broker as a whole allows: 4 to read, 2 to write."""
     auto_create_topic_enable: bool = True
     """Make a topic when somebody sends to it."""
     default_topic_queue_nums: Count = 8
     """Queues of such a topic at most; clients ask for 4."""
     auto_create_subscription_group: bool = True
+    """Make a group when somebody consumes in it."""
     cluster_topic_enable: bool = True
     """Make a topic that is called like the cluster."""
     broker_topic_enable: bool = True
     """Make a topic that is called like the broker."""
     trace_topic_enable: bool = False
+    """Make the topic that clients write their traces to."""
     msg_trace_topic_name: str = "RMQ_SYS_TRACE_TOPIC"
+    """What that topic is called."""
+    clear_retry_topic_when_delete_topic: bool = True
+    """Delete the retry topics of a topic's groups along with it."""
+    validate_system_topic_when_update_topic: bool = True
+    """Refuse to change a topic of RocketMQ's own."""
 
     # --- sending -------------------------------------------------------------
 
     reject_transaction_message: bool = False
+    """Refuse transactional messages."""
     region_id: str = "DefaultRegion"
+    """What producers are told with each message, for their traces."""
     trace_on: bool = True
-    """What producers are told: whether to write traces."""
+    """Likewise: whether to write traces."""
 
     # --- pulling -------------------------------------------------------------
 
@@ -90,28 +111,95 @@ class BrokerConfig:
     short_polling_time_mills: Milliseconds = 1_000
     """How long it is held without long polling."""
     pull_hold_max: Annotated[int, Range(0)] = 100_000
-    """Held pulls at most; more are answered at once. Not in RocketMQ."""
+    """Held pulls at most; more are answered at once."""
     slave_read_enable: bool = False
+    """Send consumers to a slave while they are far behind."""
     enable_property_filter: bool = False
-    """Allow SQL92 subscriptions."""
+    """Allow subscriptions by SQL92."""
     notify_consumer_ids_changed_enable: bool = True
     """Tell the members of a group when one comes or goes."""
-    channel_expired_timeout: Annotated[int, Range(1)] = 120_000
-    """A client that sent no heartbeat for so long is gone, ms. Not an option in RocketMQ."""
-    rebalance_lock_max_live_time: Annotated[int, Range(1)] = 60_000
-    """How long a lock of a queue lasts, ms (4.x: a system property)."""
+    channel_expired_timeout: Annotated[int, Range(1, JAVA_LONG_MAX)] = 120_000
+    """A client that sent no heartbeat for so long is gone."""
+    rebalance_lock_max_live_time: Annotated[int, Range(1, JAVA_LONG_MAX)] = 60_000
+    """How long a lock of a queue lasts without being renewed."""
 
     # --- tables --------------------------------------------------------------
 
     flush_consumer_offset_interval: Annotated[int, Range(1)] = 5_000
-    """Milliseconds between two savings of the consumer offsets."""
+    """Between two savings of the consumer offsets."""
     default_query_max_num: Count = 32
     """Messages that a query by unique key returns at most."""
+    config_black_list: str = "configBlackList;brokerConfigPath"
+    """Keys, separated by semicolons, that nobody may change over the network."""
 
     def __post_init__(self) -> None:
         config.check_ranges(self)
         if self.listen_port and self.fast_port_enable and self.listen_port <= 2:
             raise InvalidOption("listenPort", self.listen_port, "0, or 3 to 65535: one is 2 below")
+        if not self.broker_name:
+            raise InvalidOption("brokerName", "", "a name")
+        for server in self.name_servers:
+            host, _, port = server.rpartition(":")
+            if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) <= 65535:
+                allowed = "host:port of each name server, separated by semicolons"
+                raise InvalidOption("namesrvAddr", server, allowed)
+
+    @property
+    def name_servers(self) -> tuple[str, ...]:
+        """``host:port`` of each name server."""
+        words = self.namesrv_addr.replace(",", ";").split(";")
+        return tuple(word.strip() for word in words if word.strip())
+
+    @property
+    def fixed_keys(self) -> frozenset[str]:
+        """The keys that nobody may change over the network."""
+        return frozenset(word.strip() for word in self.config_black_list.split(";"))
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    """All that a broker.conf says."""
+
+    broker: BrokerConfig
+    store: StoreConfig
+    warnings: tuple[str, ...]
+    """A sentence for each key that is unknown, or means nothing here."""
+
+
+def load(
+    source: Mapping[str, object] | str | Path | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+    explicit: Mapping[str, object] | None = None,
+) -> BrokerSettings:
+    """Return the settings of a broker and its store; arguments as those of ``config.Settings``.
+
+    Raises:
+        InvalidOption: The file cannot be read, or a value is not allowed.
+    """
+    settings = config.Settings(source, environment=environment, explicit=explicit)
+    broker, store = settings.make(BrokerConfig), settings.make(StoreConfig)
+    honoured = pairs(broker, store).keys()
+    warnings = [str(one) for one in settings.unknown()]
+    warnings += [
+        f"{key} has no effect: {reason}"
+        for key, reason in settings.without_effect.items()
+        if key not in honoured  # what means nothing to the store may mean something to the broker
+    ]
+    return BrokerSettings(broker, store, tuple(warnings))
+
+
+def pairs(*parts: BrokerConfig | StoreConfig) -> dict[str, str]:
+    """Return the settings of parts as a broker.conf has them; what is unset has an empty text."""
+    found = {}
+    for part in parts:
+        for one in dataclasses.fields(part):
+            value = getattr(part, one.name)
+            text = value.value if isinstance(value, enum.Enum) else value
+            found[config.key_of(one.name)] = (
+                str(text).lower() if isinstance(text, bool) else "" if text is None else str(text)
+            )
+    return found
 
 
 def own_address() -> str:

@@ -19,6 +19,7 @@ BUSY_MS = 10
 """Between two steps while something happens."""
 IDLE_MS = 200
 """Between two steps while nothing does."""
+DELAYED_MS = 100
 TABLES_MS = 1_000
 CLIENTS_MS = 10_000
 _RESTART_MS = 1_000
@@ -51,6 +52,7 @@ class Loops:
             "disk": self._run_disk,
             "sync": self._run_sync,
             "holds": self._run_holds,
+            "delayed": self._run_delayed,
             "tables": self._run_tables,
             "clients": self._run_clients,
             "registration": self._run_registration,
@@ -131,6 +133,19 @@ class Loops:
             broker.store.step_memory()
             broker.intake.settle()
             self._turn("sync")
+
+    async def _run_delayed(self) -> None:
+        broker = self._broker
+        while broker.is_master:
+            now_ms = broker.clock.now_ms()
+            is_busy = broker.delayed.step(now_ms)
+            if is_busy:
+                self.sync_soon()
+                broker.store.notify()  # those who wait for messages
+            self._turn("delayed")
+            due_ms = broker.delayed.next_due_ms(now_ms)
+            left_ms = DELAYED_MS if due_ms is None else due_ms - now_ms
+            await self._wait(0 if is_busy else max(1, min(left_ms, DELAYED_MS)))
 
     # Clients ----------------------------------------------------------------------------------
 

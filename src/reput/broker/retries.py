@@ -1,21 +1,37 @@
-"""Messages that a group wants to see again: retry topics, and dead letters when that is enough."""
+"""Messages that a group wants to see again: retry topics, and dead letters when that is enough.
+
+A message comes again through its group's retry topic, after a delay that grows with each attempt.
+Source: rocketmq 4.9.8 ``SendMessageProcessor`` (``asyncConsumerSendMsgBack``,
+``handleRetryAndDLQ``).
+"""
 
 import random
 from typing import TYPE_CHECKING
 
 from reput.errors import RequestRefused
-from reput.format import names
+from reput.format import names, properties as props, sys_flag as flags
 from reput.format.codes import ResponseCode
-from reput.format.headers import SendMessageHeader
+from reput.format.headers import SendBackHeader, SendMessageHeader
+from reput.format.message import StoredMessage
+from reput.format.message_id import encode_offset_id
 from reput.store.config_tables import TopicConfig
+from reput.store.incoming import IncomingMessage, with_properties
 
 if TYPE_CHECKING:
     from reput.broker.subscription_groups import SubscriptionGroups
     from reput.broker.topics import Topics
     from reput.clock import Clock
+    from reput.store.table_files import SubscriptionGroup
 
 DLQ_QUEUE_COUNT = 1
+FIRST_DELAY_LEVEL = 3
+"""Of a first retry, 10 s by default; each further one has the next level."""
+SAYS_RETRY_MAX_VERSION = 121
+"""V3_4_9: what older clients say of how often to retry does not count."""
 _READ_WRITE = 6
+_WRITE = 2
+_UNIT_SUBSCRIPTION = 2
+"""Topic flag of a retry topic whose group is in unit mode."""
 
 
 class Retries:
@@ -32,28 +48,127 @@ class Retries:
         self._groups = groups
         self._clock = clock
 
+    def group(self, name: str) -> "SubscriptionGroup":
+        """Return a group's settings, made if that is allowed.
+
+        Raises:
+            RequestRefused: SUBSCRIPTION_GROUP_NOT_EXIST.
+        """
+        group = self._groups.find(name, self._clock.now_ms())
+        if group is None:
+            raise RequestRefused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name}"
+            )
+        return group
+
+    # A copy that a client sends ---------------------------------------------------------------
+
     def redirect(
-        self, header: SendMessageHeader, topic: TopicConfig, queue_id: int
+        self,
+        header: SendMessageHeader,
+        client_version: int,
+        topic: TopicConfig,
+        queue_id: int,
+        properties: dict[str, str],
     ) -> tuple[TopicConfig, int]:
         """Return where a message goes that a client sends to a retry topic itself.
+
+        A dead letter loses its delay: 4.9 forgets to take it away, 5.x does.
 
         Raises:
             RequestRefused: SUBSCRIPTION_GROUP_NOT_EXIST.
         """
         if not names.is_retry_topic(header.topic):
             return topic, queue_id
-        name = header.topic.removeprefix(names.RETRY_PREFIX)
-        group = self._groups.get(name)
-        if group is None:
-            raise RequestRefused(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name}"
-            )
-        retry_max = group.retry_max
-        if header.max_reconsume_times is not None:
-            retry_max = header.max_reconsume_times
+        group = self.group(header.topic.removeprefix(names.RETRY_PREFIX))
+        retry_max = _retry_max(group, client_version, header.max_reconsume_times)
         if (header.reconsume_times or 0) < retry_max:
             return topic, queue_id
-        dead = self._topics.for_group(
-            names.dlq_topic(name), DLQ_QUEUE_COUNT, _READ_WRITE, self._clock.now_ms()
+        properties.pop(props.DELAY, None)
+        return self._dead_letters(group.name), random.randrange(DLQ_QUEUE_COUNT)
+
+    # A message that is sent back --------------------------------------------------------------
+
+    def topic_of(self, group: "SubscriptionGroup", header: SendBackHeader) -> TopicConfig:
+        """Return the retry topic of a group, made if need be.
+
+        Raises:
+            RequestRefused: The group's name cannot be in a topic's, or the topic is not writable.
+        """
+        name = names.retry_topic(group.name)
+        if not names.is_legal_topic(name, names.LONG_TOPIC_LENGTH_MAX):
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"group {group.name!r} can have no retry topic; allowed: ^[%|a-zA-Z0-9_-]+$, "
+                f"{names.LONG_TOPIC_LENGTH_MAX - len(names.RETRY_PREFIX)} characters at most",
+            )
+        sys_flag = _UNIT_SUBSCRIPTION if header.unit_mode else 0
+        topic = self._topics.for_group(
+            name, group.retry_queue_count, _READ_WRITE, self._clock.now_ms(), sys_flag
         )
-        return dead, random.randrange(DLQ_QUEUE_COUNT)
+        if not topic.perm & _WRITE:
+            raise RequestRefused(
+                ResponseCode.NO_PERMISSION, f"the topic[{name}] sending message is forbidden"
+            )
+        return topic
+
+    def message(
+        self,
+        stored: StoredMessage,
+        header: SendBackHeader,
+        client_version: int,
+        group: "SubscriptionGroup",
+        topic: TopicConfig,
+    ) -> IncomingMessage:
+        """Return what is put in place of a message that is sent back.
+
+        Args:
+            stored: The message.
+            header: What its consumer wants.
+            client_version: Of the consumer.
+            group: Of the consumer.
+            topic: The group's retry topic.
+
+        Raises:
+            Refused: There is no room for the properties it needs.
+        """
+        properties = dict(stored.properties)
+        properties.setdefault(props.RETRY_TOPIC, stored.topic)
+        properties[props.WAIT] = "false"
+        retry_max = _retry_max(group, client_version, header.max_reconsume_times)
+        level = header.delay_level
+        queue_id = random.randrange(group.retry_queue_count)
+        if stored.reconsume_times >= retry_max or level < 0:
+            topic = self._dead_letters(group.name)
+            queue_id = random.randrange(DLQ_QUEUE_COUNT)
+            level = 0
+        elif level == 0:
+            level = FIRST_DELAY_LEVEL + stored.reconsume_times
+        properties[props.DELAY] = str(level)
+        offset_id = encode_offset_id(stored.store_host, stored.physical_offset)
+        properties.setdefault(props.ORIGIN_MESSAGE_ID, offset_id)
+        properties.pop(props.CRC32, None)
+        message = IncomingMessage(
+            topic=topic.name,
+            body=stored.body,
+            queue_id=queue_id,
+            born_timestamp=stored.born_timestamp,
+            born_host=stored.born_host,
+            store_host=stored.store_host,
+            flag=stored.flag,
+            sys_flag=stored.sys_flag,
+            reconsume_times=stored.reconsume_times + 1,
+            waits=False,
+        )
+        return with_properties(message, properties)
+
+    def _dead_letters(self, group: str) -> TopicConfig:
+        return self._topics.for_group(
+            names.dlq_topic(group), DLQ_QUEUE_COUNT, _READ_WRITE, self._clock.now_ms()
+        )
+
+
+def _retry_max(group: "SubscriptionGroup", client_version: int, wanted: int | None) -> int:
+    """Return after how many attempts a message becomes a dead letter."""
+    is_said = wanted is not None and client_version >= SAYS_RETRY_MAX_VERSION
+    return wanted if wanted is not None and is_said else group.retry_max

@@ -12,7 +12,9 @@ import logging
 import socket
 from typing import Self
 
+from reput.broker import delay
 from reput.broker.config import PERM_READ, BrokerConfig
+from reput.broker.delay import DelaySchedule
 from reput.broker.filters import Filters
 from reput.broker.groups import Groups
 from reput.broker.intake import Intake
@@ -41,6 +43,7 @@ from reput.store.incoming import IncomingMessage
 from reput.store.message_store import MessageStore
 from reput.store.table_files import (
     ConsumerOffsetTable,
+    DelayOffsetTable,
     SubscriptionGroup,
     SubscriptionGroupTable,
     TopicTable,
@@ -110,6 +113,10 @@ class Broker:
             self._root, disk, interval_ms=config.flush_consumer_offset_interval
         )
         self.store.retention.consumer_offsets = self.consumer_offsets.all
+        self.delayed = DelaySchedule(
+            self.store, DelayOffsetTable.load(self._root, disk, interval_ms=delay.SAVE_INTERVAL_MS)
+        )
+        self.delayed.load()
         self.groups: Groups[Channel] = Groups()
         self.locks = QueueLocks(config.rebalance_lock_max_live_time)
         self.held_pulls = HeldPulls(config.pull_hold_max)
@@ -169,6 +176,7 @@ class Broker:
         await self._server.stop()
         await self.loops.stop()
         try:
+            self.delayed.close()
             self.save_tables(is_last=True)
         finally:
             self.store.close()
@@ -301,7 +309,12 @@ class Broker:
     def save_tables(self, *, is_last: bool = False) -> None:
         """Save the tables that have changed and are due; all of them at the end."""
         now_ms = self.clock.now_ms()
-        for table in (self.topics.table, self.subscription_groups.table, self.consumer_offsets):
+        for table in (
+            self.topics.table,
+            self.subscription_groups.table,
+            self.consumer_offsets,
+            self.delayed.table,
+        ):
             try:
                 if is_last:
                     table.save(now_ms)

@@ -182,11 +182,13 @@ class Topics:
         count = max(0, min(queue_count, parent.write_queue_count))
         return _topic(name, count, parent.perm & ~PERM_INHERIT, parent.filter_type)
 
-    def for_group(self, name: str, queue_count: int, perm: int, now_ms: int) -> TopicConfig:
+    def for_group(
+        self, name: str, queue_count: int, perm: int, now_ms: int, sys_flag: int = 0
+    ) -> TopicConfig:
         """Return the retry or dead-letter topic of a group, made if need be."""
         topic = self.table.get(name)
         if topic is None:
-            topic = _topic(name, queue_count, perm)
+            topic = dataclasses.replace(_topic(name, queue_count, perm), sys_flag=sys_flag)
             self.put(topic, now_ms)
         return topic
 

@@ -69,6 +69,10 @@ class LoopThread:
             if LoopThread._users_count:
                 return
             LoopThread._shared = None
+        self.stop()
+
+    def stop(self) -> None:
+        """End the loop; what still runs in it is cancelled."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 

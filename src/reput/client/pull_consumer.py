@@ -532,8 +532,12 @@ class PullConsumer:
     # --- as a member of the instance --------------------------------------------
 
     def heartbeat_part(self) -> ConsumerData | None:
-        """Return what brokers are to know of it; nothing of one that nobody shares queues with."""
-        return None if self._is_assigned else self._membership.heartbeat_part()
+        """Return what brokers are to know of it: nothing, unless it is subscribed.
+
+        A member without subscriptions would end those of its group: brokers believe the last one.
+        """
+        is_subscribed = self._membership.wanted and not self._is_assigned
+        return self._membership.heartbeat_part() if is_subscribed else None
 
     def topics(self) -> Collection[str]:
         """Return the topics whose routes are to be kept fresh."""

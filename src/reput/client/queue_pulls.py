@@ -25,7 +25,10 @@ PULL_AGAIN_MS = 3_000
 """After a pull that failed."""
 FLOW_CONTROL_MS = 20
 """After a pull that a broker has no time for."""
+NOT_HEARD_MS = 1_000
+"""After a pull from a broker that does not know the subscription; it was told since."""
 MIB = 1 << 20
+_NOT_HEARD = (ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST)
 
 
 class PulledQueue:
@@ -84,6 +87,7 @@ class QueuePulls(Generic[Q]):
         self._may_pull = may_pull
         self._on_messages = on_messages
         self._is_ordered = is_ordered
+        self._telling: asyncio.Task[None] | None = None
 
     def begin(self, pulled: Q) -> None:
         """Pull from a queue from now on."""
@@ -190,12 +194,21 @@ class QueuePulls(Generic[Q]):
         delay_ms = PULL_AGAIN_MS
         if isinstance(error, Answered) and error.response_code == ResponseCode.FLOW_CONTROL:
             delay_ms = FLOW_CONTROL_MS
+        elif isinstance(error, Answered) and error.response_code in _NOT_HEARD:
+            await self._tell_again()
+            delay_ms = NOT_HEARD_MS
         elif isinstance(error, RemotingError) and error.refresh_route:
             try:
                 await self._instance.route(pulled.queue.topic, refresh=True)
             except Problem as other:
                 log.warning("route of topic %s: %s", pulled.queue.topic, other)
         await asyncio.sleep(delay_ms / 1000)
+
+    async def _tell_again(self) -> None:
+        """Have the subscriptions told to brokers, once for all queues that found them missing."""
+        if self._telling is None or self._telling.done():
+            self._telling = asyncio.create_task(self._instance.heartbeat())
+        await asyncio.shield(self._telling)
 
 
 def _place(pulled: PulledQueue) -> str:

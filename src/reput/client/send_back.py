@@ -91,7 +91,9 @@ class SendBack:
             properties = dict(stored.properties)
             properties.setdefault(props.ORIGIN_MESSAGE_ID, message.message_id)
             properties[props.RETRY_TOPIC] = message.topic
-            properties[props.DELAY] = str(FIRST_DELAY_LEVEL + reconsume_times)
+            properties.pop(props.DELAY, None)
+            if reconsume_times + 1 < retries_max:  # else it is a dead letter, which need not wait
+                properties[props.DELAY] = str(FIRST_DELAY_LEVEL + reconsume_times)
             properties.pop(props.TRANSACTION_PREPARED, None)
             text = java.decode_utf8(props.encode(properties, last_separator=False))
             route = await self._instance.route(topic)

@@ -136,7 +136,7 @@ class ClusterInfo(Body, kw_only=True):
     cluster_addr_table: dict[str, list[str]]
 
 
-class DataVersion(msgspec.Struct, rename="camel", frozen=True, omit_defaults=True):
+class DataVersion(msgspec.Struct, rename="camel", frozen=True):
     """How often a table has changed, and when last."""
 
     counter: int = 0

@@ -5,6 +5,7 @@ fields that Java requires have no default. What a struct does not name is ignore
 send more. Source: rocketmq 4.9.8 ``org.apache.rocketmq.common.protocol.header``.
 """
 
+import functools
 from typing import Any, TypeVar
 
 import msgspec
@@ -33,13 +34,17 @@ def decode(kind: type[_H], ext_fields: dict[str, str] | None) -> _H:
 
 def encode(header: Header) -> dict[str, str]:
     """Return the fields of a header; those that are None are left out."""
-    found = {}
-    for field, name in zip(header.__struct_fields__, header.__struct_encode_fields__, strict=True):
-        value = getattr(header, field)
-        if value is None:
-            continue
-        found[name] = _text(value)
-    return found
+    return {
+        name: value if type(value) is str else _text(value)
+        for field, name in _names(type(header))
+        if (value := getattr(header, field)) is not None
+    }
+
+
+@functools.cache
+def _names(kind: type[Header]) -> tuple[tuple[str, str], ...]:
+    """Return (field, wire name) of each field."""
+    return tuple(zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True))
 
 
 def _text(value: Any) -> str:

@@ -111,6 +111,8 @@ class IncomingMessage:
     prepared_transaction_offset: int = 0
     waits: bool = True
     """The put waits for the disk, where the store is so configured."""
+    is_due: bool = False
+    """It has waited: a delay level among its properties delays it no more."""
 
     @property
     def properties(self) -> dict[str, str]:
@@ -196,6 +198,8 @@ def delayed(message: IncomingMessage, level_count: int) -> IncomingMessage:
     A delayed message waits in the schedule topic, in the queue of its level, and keeps its own
     topic and queue as properties. A level beyond the last one is the last one.
     """
+    if message.is_due:
+        return message
     properties = message.properties
     kind = flags.transaction_type(message.sys_flag)
     level = delay_level(message)

@@ -7,7 +7,7 @@ where the reply comes later, or never. What it raises is the reply: its ``respon
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from reput.broker.processors import groups, offsets, pull, send
+from reput.broker.processors import groups, offsets, pull, send, send_back
 from reput.format.codes import RequestCode as Code
 from reput.format.command import Command
 from reput.remoting.channel import Channel
@@ -22,6 +22,7 @@ PROCESSORS: Mapping[int, Processor] = {
     Code.SEND_MESSAGE: send.send_message,
     Code.SEND_MESSAGE_V2: send.send_message,
     Code.SEND_BATCH_MESSAGE: send.send_batch,
+    Code.CONSUMER_SEND_MSG_BACK: send_back.send_back,
     # messages out
     Code.PULL_MESSAGE: pull.pull_message,
     Code.LITE_PULL_MESSAGE: pull.pull_message,

@@ -44,7 +44,7 @@ _NOT_FOR_CLIENTS = frozenset(
         names.OFFSET_MOVED_TOPIC,
     }
 )
-_TIMER_PROPERTIES = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
+_TIMER_PROPERTIES = frozenset({"TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"})
 
 
 def decode_header(request: Command) -> SendMessageHeader:
@@ -61,8 +61,11 @@ def send_message(broker: "Broker", channel: Channel, request: Command) -> Comman
         return _send_batch(broker, channel, request, header)
     topic, queue_id = _destination(broker, header)
     properties = props.decode((header.properties or "").encode("utf-8", "surrogatepass"))
-    if header.reconsume_times or names.is_retry_topic(header.topic):
-        topic, queue_id = broker.retries.redirect(header, topic, queue_id)
+    told_id = queue_id  # the producer is told what it asked for
+    if names.is_retry_topic(header.topic):
+        topic, queue_id = broker.retries.redirect(
+            header, request.version, topic, queue_id, properties
+        )
     _refuse_kinds(broker, properties)
     waits = properties.pop(props.WAIT, "true").lower() == "true"
     properties[props.CLUSTER] = broker.config.broker_cluster_name
@@ -70,7 +73,7 @@ def send_message(broker: "Broker", channel: Channel, request: Command) -> Comman
     message.waits = waits
     message.property_bytes = _encode_properties(properties)
     return broker.intake.put(
-        channel, request, message, lambda result: _reply(broker, request, queue_id, result)
+        channel, request, message, lambda result: _reply(broker, request, told_id, result)
     )
 
 
@@ -109,7 +112,6 @@ def _destination(broker: "Broker", header: SendMessageHeader) -> tuple[TopicConf
             ResponseCode.SYSTEM_BUSY,
             "[REJECTREQUEST]system busy, start flow control for a while",
         )
-    broker.topics.check_name(header.topic)
     if header.topic in _NOT_FOR_CLIENTS:
         raise RequestRefused(
             ResponseCode.NO_PERMISSION, f"Sending message to topic[{header.topic}] is forbidden."
@@ -140,12 +142,12 @@ def _refuse_kinds(broker: "Broker", properties: dict[str, str]) -> None:
             ResponseCode.NO_PERMISSION,
             f"the broker[{broker.config.broker_ip1}] sending transaction message is forbidden",
         )
-    for name in _TIMER_PROPERTIES:
-        if name in properties:
-            raise RequestRefused(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"property {name}: this broker has no timer; use a delay level",
-            )
+    if not _TIMER_PROPERTIES.isdisjoint(properties):
+        name = min(_TIMER_PROPERTIES.intersection(properties))
+        raise RequestRefused(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"property {name}: this broker has no timer; use a delay level",
+        )
 
 
 def _message(

@@ -1,7 +1,7 @@
-"""The kernels that write: what a store calls for each put, each dispatch, each pull.
+"""The kernels that write: what a store calls for each put, each read of sends, dispatch, pull.
 
-Plain integers in and out; everything else is in the state block (``state``). ``append`` and
-``pull`` are short and keep the GIL, ``dispatch`` may work through megabytes and releases it.
+Plain integers in and out; everything else is in the state block (``state``). ``append``, ``pull``
+and ``receive`` are short and keep the GIL, ``dispatch`` may work through megabytes and releases it.
 Where there is no compiled kernel, ``hot_twin`` does the same, slowly.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 import numpy.typing as npt
 
 from reput.format import message as record
-from reput.format.kernels import hot_twin, native
+from reput.format.kernels import hot_twin, native, send_twin
 
 Kernel = Callable[..., int]
 
@@ -32,6 +32,8 @@ append = _choose("append", hot_twin.append, [_INTEGER, ctypes.c_char_p], is_shor
 """``append(block: c_int64, records: bytes) -> count``; see ``append.append``."""
 pull = _choose("pull", hot_twin.pull, [_INTEGER], is_short=True)
 """``pull(block: c_int64) -> count``; see ``pull.pull``."""
+receive = _choose("receive", send_twin.receive, [_INTEGER], is_short=True)
+"""``receive(block: c_int64) -> count``; see ``send.receive``."""
 dispatch = _choose("dispatch", hot_twin.dispatch, [_INTEGER] * 6, is_short=False)
 """``dispatch(block, buffer, stop_position, end, file_end, base) -> count``."""
 

@@ -18,65 +18,19 @@ from reput.format import (
     sys_flag as flags,
 )
 from reput.format.kernels import state
+from reput.format.kernels.twin_memory import (
+    Row as _Row,
+    name_slot as name_slot,
+    queue_row as _queue_row,
+    read as _read,
+    topic_row as _topic_row,
+    word_at as _word_at,
+    write as _write,
+)
 from reput.format.message import StoredMessage, Verdict
 
 _WORD = struct.Struct("=q")
 _INT = struct.Struct(">i")
-
-
-class _Row:
-    """Words at an address: the block, a topic's row, a queue's row."""
-
-    def __init__(self, address: int) -> None:
-        self.address = address
-
-    def __getitem__(self, number: int) -> int:
-        return _word_at(self.address + 8 * number)
-
-    def __setitem__(self, number: int, value: int) -> None:
-        _write(self.address + 8 * number, _WORD.pack(value))
-
-
-def _read(address: int, size: int) -> bytes:
-    return ctypes.string_at(address, size)
-
-
-def _write(address: int, data: bytes) -> None:
-    ctypes.memmove(address, data, len(data))
-
-
-def _word_at(address: int) -> int:
-    value: int = _WORD.unpack(_read(address, 8))[0]
-    return value
-
-
-# --- rows -----------------------------------------------------------------------------------
-
-
-def name_slot(name: bytes, slot_count: int) -> int:
-    """Return the first slot of the topic table to try for a name: FNV-1a over its bytes."""
-    value = 0x811C9DC5
-    for byte in name:
-        value = ((value ^ byte) * 0x01000193) & 0xFFFFFFFF
-    return value & (slot_count - 1)
-
-
-def _topic_row(block: _Row, name: bytes) -> _Row | None:
-    slots = block[state.TOPIC_SLOTS]
-    slot = name_slot(name, slots)
-    while address := _word_at(block[state.TOPICS] + 8 * slot):
-        row = _Row(address)
-        if _read(row[state.TOPIC_NAME], row[state.TOPIC_NAME_SIZE]) == name:
-            return row
-        slot = (slot + 1) % slots
-    return None
-
-
-def _queue_row(topic: _Row, queue_id: int) -> _Row | None:
-    if not 0 <= queue_id < topic[state.TOPIC_QUEUE_LIMIT]:
-        return None
-    address = _word_at(topic[state.TOPIC_QUEUES] + 8 * queue_id)
-    return _Row(address) if address else None
 
 
 def _mark(block: _Row, row: _Row, bit: int, items: int, count: int) -> None:

@@ -43,12 +43,20 @@ _SOURCES = (
         "columns.py",
         "append.py",
         "pull.py",
+        "send.py",
+        "send_fields.py",
+        "send_rules.py",
+        "send_properties.py",
+        "header_json.py",
+        "header_binary.py",
+        "reply.py",
         "fold.py",
         "build.py",
     ),
     # whose numbers are compiled in:
     *("state.py", "../message.py", "../properties.py", "../sys_flag.py"),
     *("../cq_unit.py", "../index_entry.py"),
+    *("../codes.py", "../command.py", "../send_reply.py"),
 )
 
 

@@ -166,7 +166,7 @@ FRAME_FLAG = next(_words)
 FRAME_OPAQUE = next(_words)
 FRAME_SEEN = next(_words)
 """Bits of the fields that it has: 0 to 13 for ``a`` to ``n``, 16 on for long names."""
-FRAME_FIELDS = [next(_words) for _ in range(2 * 14)][0]
+FRAME_FIELDS, *_ = (next(_words) for _ in range(2 * 14))
 """Address and size of each field's value, ``a`` to ``n``."""
 
 BLOCK_WORDS = next(_words)

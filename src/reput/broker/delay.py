@@ -1,0 +1,326 @@
+"""Delayed messages: they wait in the schedule topic, and are put where they belong when it is time.
+
+Each delay level has a queue there, whose units carry deliver times instead of tags codes. All of a
+queue wait equally long, so they become due in its order: the first that is not due ends the work.
+
+delayOffset.json says how far each level is. A message counts there once its delivered copy is on
+disk: a crash delivers some again, and loses none. Source: rocketmq 4.9.8 ``ScheduleMessageService``.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from reput.errors import CorruptRecord, WriteFailed
+from reput.format import cq_unit, message as record, names, properties as props
+from reput.format.message import StoredMessage
+from reput.store.consume_queue import ConsumeQueue
+from reput.store.consume_queue_view import UnitArray
+from reput.store.incoming import IncomingMessage, PutStatus
+from reput.store.message_store import MessageStore
+from reput.store.table_files import DelayOffsetTable
+
+MESSAGES_PER_LEVEL = 32
+"""What a step delivers of one level at most."""
+SAVE_INTERVAL_MS = 10_000
+"""Between two savings of the table, as in Java."""
+RETRY_MS = 1_000
+"""A level whose message was refused is left alone for so long."""
+
+_UNKNOWN_DELAY_MS = 1_000
+"""Of a level that is no longer configured, where a unit does not say; as in Java."""
+
+_SEPARATOR = props.PROPERTY_SEPARATOR.encode()
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Level:
+    """A delay level."""
+
+    number: int
+    """1 is the first; its queue id is one less."""
+    delay_ms: int | None
+    """None: messages wait there, but it is no longer configured."""
+    position: int = 0
+    """Queue offset of the next message."""
+    refused_ms: int | None = None
+    """When the store refused its next message; None: it did not."""
+    problem: str = ""
+    """Why it did; logged once."""
+
+    @property
+    def queue_id(self) -> int:
+        return self.number - 1
+
+
+class _Unsaved(NamedTuple):
+    """A position that must not be saved before the log is on disk up to an offset."""
+
+    level: int
+    position: int
+    physical_offset: int
+
+
+class DelaySchedule:
+    """Delivers delayed messages, never early.
+
+    For the thread that puts. ``load`` comes first: until then nothing is delivered or saved.
+
+    Args:
+        store: Where messages wait, and where they go.
+        table: How far each level is.
+    """
+
+    def __init__(self, store: MessageStore, table: DelayOffsetTable) -> None:
+        self.table = table
+        """Saved by its owner, who saves other tables too."""
+        self._store = store
+        self._levels: list[_Level] = []
+        self._unsaved: deque[_Unsaved] = deque()
+        self._saved_end = 0
+
+    # Where levels are -------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Take up where the table says, or at the nearest message that is there (anchors D24).
+
+        What had to be corrected is corrected in the table as well, for its next ``step``.
+        """
+        delays_ms = dict(enumerate(self._store.config.delay_levels_ms, 1))
+        waiting = {queue_id + 1 for queue_id in self._queues()}
+        self._levels = [
+            _Level(number, delays_ms.get(number)) for number in sorted(waiting | delays_ms.keys())
+        ]
+        for level in self._levels:
+            if level.delay_ms is None:
+                _log.warning(
+                    "delay level %d is no longer configured; what waits there is delivered",
+                    level.number,
+                )
+            known = self.table.get(level.number)
+            queue = self._find_queue(level)
+            low, high = (queue.min_offset, queue.max_offset) if queue else (0, 0)
+            level.position = low if known is None else max(low, min(known, high))
+            if known is not None and known != level.position:
+                _log.error(
+                    "delay level %d was said to be at %d of a queue from %d to %d; now at %d",
+                    level.number, known, low, high, level.position,
+                )  # fmt: skip
+                self.table.put(level.number, level.position)
+
+    def progress(self) -> dict[int, tuple[int, int]]:
+        """Return level -> queue offset of its next message, and the end of its queue."""
+        found = {}
+        for level in self._levels:
+            queue = self._find_queue(level)
+            if queue is not None:
+                found[level.number] = level.position, queue.max_offset
+        return found
+
+    def _queues(self) -> dict[int, ConsumeQueue]:
+        return self._store.queues.of_topic(names.SCHEDULE_TOPIC)
+
+    def _find_queue(self, level: _Level) -> ConsumeQueue | None:
+        return self._store.queues.find(names.SCHEDULE_TOPIC, level.queue_id)
+
+    # Steps ------------------------------------------------------------------------------------
+
+    def step(self, now_ms: int) -> bool:
+        """Deliver what is due, at most ``MESSAGES_PER_LEVEL`` of each level.
+
+        Args:
+            now_ms: What the time is.
+
+        Returns:
+            Whether anything was due: call it again, there may be more.
+        """
+        did = False
+        for level in self._levels:
+            did = self._step_level(level, now_ms) or did
+        self._note_saved()
+        return did
+
+    def next_due_ms(self, now_ms: int) -> int | None:
+        """Return when there is work again, ``now_ms`` if there is some; None if nothing waits.
+
+        A message that is delayed later may be due before that.
+        """
+        times = [self._next_of(level, now_ms) for level in self._levels]
+        return min((time for time in times if time is not None), default=None)
+
+    def close(self) -> None:
+        """Make durable what was delivered, so that the table says all of it; save that then."""
+        try:
+            self._store.flusher.commit()
+            self._store.sync()
+        except WriteFailed as error:
+            _log.error("messages that were delivered last may be delivered again: %s", error)
+        self._note_saved()
+
+    def _note_saved(self) -> None:
+        unsaved, flushed_offset = self._unsaved, self._store.log.flushed_offset
+        while unsaved and unsaved[0].physical_offset <= flushed_offset:
+            one = unsaved.popleft()
+            self.table.put(one.level, one.position)
+
+    def _next_of(self, level: _Level, now_ms: int) -> int | None:
+        queue = self._find_queue(level)
+        if queue is None or level.position >= queue.max_offset:
+            return None
+        if self._is_left_alone(level, now_ms):
+            return (level.refused_ms or 0) + RETRY_MS
+        units = queue.units(max(level.position, queue.min_offset), 1)
+        if not len(units):
+            return now_ms
+        is_due, times = self._due(level, queue, units, now_ms)
+        return now_ms if is_due[0] else int(times[0])
+
+    def _is_left_alone(self, level: _Level, now_ms: int) -> bool:
+        # A clock that was set back must not keep a level waiting.
+        return level.refused_ms is not None and 0 <= now_ms - level.refused_ms < RETRY_MS
+
+    # One level --------------------------------------------------------------------------------
+
+    def _step_level(self, level: _Level, now_ms: int) -> bool:
+        queue = self._find_queue(level)
+        if (
+            queue is None
+            or level.position == queue.max_offset
+            or self._is_left_alone(level, now_ms)
+        ):
+            return False
+        self._stay_inside(level, queue)
+        due_count = self._due_count(level, queue, now_ms)
+        if not due_count:
+            return False
+        begin, end = level.position, level.position + due_count
+        found = self._store.get(names.SCHEDULE_TOPIC, level.queue_id, begin, due_count)
+        # Where messages are missing, a get goes on to others, which may not be due.
+        messages = [record.decode(bytes(data), check_crc=False) for data in found.records]
+        messages = [one for one in messages if one.queue_offset < end]
+        end = min(end, max(found.next_offset, begin + 1))
+        missing_count = end - begin - len(messages)
+        if self._deliver(level, messages, now_ms):
+            level.position = end
+            if missing_count:
+                _log.error(
+                    "%d delayed messages from %d to %d of level %d cannot be read; they are lost",
+                    missing_count, begin, end - 1, level.number,
+                )  # fmt: skip
+        if level.position > begin:
+            self._unsaved.append(_Unsaved(level.number, level.position, self._saved_end))
+        return level.position > begin
+
+    def _stay_inside(self, level: _Level, queue: ConsumeQueue) -> None:
+        """Correct a position outside of the queue: messages expired before they were due."""
+        inside = max(queue.min_offset, min(level.position, queue.max_offset))
+        if inside != level.position:
+            _log.error(
+                "delay level %d is at %d of a queue from %d to %d; it goes on at %d",
+                level.number, level.position, queue.min_offset, queue.max_offset, inside,
+            )  # fmt: skip
+            level.position = inside
+
+    def _due_count(self, level: _Level, queue: ConsumeQueue, now_ms: int) -> int:
+        """Return how many messages at the position are due, one after the other."""
+        if level.position >= queue.max_offset:
+            return 0
+        units = queue.units(level.position, MESSAGES_PER_LEVEL)
+        if not len(units):
+            return 1  # its file is missing: a get says where the next one begins
+        is_due, _ = self._due(level, queue, units, now_ms)
+        return len(units) if is_due.all() else int(is_due.argmin())
+
+    def _due(
+        self, level: _Level, queue: ConsumeQueue, units: UnitArray, now_ms: int
+    ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
+        """Return which units are due, and when each is."""
+        times = units["tags_code"].astype(np.int64)
+        if queue.extension is not None:
+            times[:] = [self._extended_time(level, queue, unit) for unit in units]
+        is_due = times <= now_ms
+        if level.delay_ms is not None:
+            # The clock was ahead, or the level longer: as in Java, nothing waits longer than it
+            # would if it came now.
+            is_due |= times > now_ms + level.delay_ms
+        return is_due | (units["size"] <= 0), times
+
+    def _extended_time(self, level: _Level, queue: ConsumeQueue, unit: np.void) -> int:
+        code = int(unit["tags_code"])
+        if not cq_unit.is_ext_address(code) or queue.extension is None:
+            return code
+        try:
+            return queue.extension.unit(code).tags_code
+        except CorruptRecord as error:
+            _log.error("delay level %d: %s; the message's store time counts", level.number, error)
+        stored_ms = self._store.log.store_timestamp_at(int(unit["physical_offset"]))
+        delay_ms = _UNKNOWN_DELAY_MS if level.delay_ms is None else level.delay_ms
+        return (stored_ms or 0) + delay_ms
+
+    def _deliver(self, level: _Level, messages: Sequence[StoredMessage], now_ms: int) -> bool:
+        """Put messages where they belong; return whether all went there or nowhere.
+
+        Where the store refuses one, the level stays at it: it is tried again.
+        """
+        for stored in messages:
+            message = _arrived(stored)
+            if message is not None:
+                result = self._store.put(message, now_ms)
+                if result.status is not PutStatus.PUT_OK:
+                    level.position = stored.queue_offset
+                    self._refused(level, result.status, result.reason, now_ms)
+                    return False
+                self._saved_end = result.end_offset
+        if level.problem:
+            _log.info("delay level %d delivers again", level.number)
+        level.refused_ms, level.problem = None, ""
+        return True
+
+    def _refused(self, level: _Level, status: PutStatus, reason: str, now_ms: int) -> None:
+        level.refused_ms = now_ms
+        problem = f"{status.name}: {reason}"
+        if problem != level.problem:
+            level.problem = problem
+            _log.error(
+                "delay level %d cannot deliver message %d, and tries again every %d ms: %s",
+                level.number, level.position, RETRY_MS, problem,
+            )  # fmt: skip
+
+
+def _arrived(stored: StoredMessage) -> IncomingMessage | None:
+    """Return what is put in place of a message that has waited; None if it goes nowhere."""
+    properties = stored.properties
+    topic = properties.get(props.REAL_TOPIC, "")
+    queue_id = properties.get(props.REAL_QUEUE_ID, "")
+    if topic == names.HALF_TOPIC or not topic or not (queue_id.isascii() and queue_id.isdecimal()):
+        _log.error(
+            "delayed message %d of queue %d is dropped: it belongs to %r, queue %r",
+            stored.queue_offset, stored.queue_id, topic, queue_id,
+        )  # fmt: skip
+        return None
+    property_bytes = stored.property_bytes
+    if props.CRC32 in properties:  # of the record that waited
+        pairs = property_bytes.split(_SEPARATOR)
+        kept = [one for one in pairs if not one.startswith(record.CRC_PROPERTY_PREFIX)]
+        property_bytes = _SEPARATOR.join(kept)
+    return IncomingMessage(
+        topic=topic,
+        body=stored.body,
+        queue_id=int(queue_id),
+        property_bytes=property_bytes,
+        born_timestamp=stored.born_timestamp,
+        born_host=stored.born_host,
+        store_host=stored.store_host,
+        flag=stored.flag,
+        sys_flag=stored.sys_flag,
+        reconsume_times=stored.reconsume_times,
+        waits=False,
+        is_due=True,
+    )

@@ -1,0 +1,64 @@
+"""36: a consumer wants to see a message later again.
+
+The order of the checks and the codes are Java's ``asyncConsumerSendMsgBack``.
+"""
+
+import logging
+from typing import TYPE_CHECKING
+
+from reput.broker.config import PERM_WRITE
+from reput.errors import RequestRefused
+from reput.format import command as commands, headers, message as record
+from reput.format.codes import ResponseCode
+from reput.format.command import Command
+from reput.format.headers import SendBackHeader
+from reput.remoting.channel import Channel
+from reput.store.incoming import PutResult, PutStatus, Refused
+
+if TYPE_CHECKING:
+    from reput.broker.server import Broker
+
+_log = logging.getLogger(__name__)
+
+
+def send_back(broker: "Broker", channel: Channel, request: Command) -> Command | None:
+    """Put a copy of a message into its group's retry topic, delayed, or among the dead letters."""
+    if broker.store.is_page_cache_busy():
+        raise RequestRefused(
+            ResponseCode.SYSTEM_BUSY,
+            "[REJECTREQUEST]system busy, start flow control for a while",
+        )
+    header = headers.decode(SendBackHeader, request.ext_fields)
+    retries = broker.retries
+    group = retries.group(header.group)
+    if not broker.config.broker_permission & PERM_WRITE:
+        raise RequestRefused(
+            ResponseCode.NO_PERMISSION,
+            f"the broker[{broker.config.broker_ip1}] sending message is forbidden",
+        )
+    if group.retry_queue_count <= 0:
+        _log.info(
+            "group %s does not retry: the message at %d is dropped", group.name, header.offset
+        )
+        return commands.reply(request)
+    topic = retries.topic_of(group, header)
+    data = broker.store.record_at(header.offset)
+    if data is None:
+        raise RequestRefused(
+            ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}"
+        )
+    stored = record.decode(data, check_crc=False)
+    try:
+        message = retries.message(stored, header, request.version, group, topic)
+    except Refused as refused:
+        raise RequestRefused(
+            ResponseCode.SYSTEM_ERROR, f"{refused.status.name}: {refused.reason}"
+        ) from refused
+    return broker.intake.put(channel, request, message, lambda result: _reply(request, result))
+
+
+def _reply(request: Command, result: PutResult) -> Command:
+    if result.status is PutStatus.PUT_OK:
+        return commands.reply(request)
+    remark = f"{result.status.name}: {result.reason}" if result.reason else result.status.name
+    return commands.reply(request, ResponseCode.SYSTEM_ERROR, remark)

@@ -1,0 +1,189 @@
+"""Kernel: read the JSON header of a send that is written as clients write it.
+
+No space between tokens, no key twice, no key that is not known, no remark; text is ASCII, and only
+the properties may hold escapes. Everything else is JSON for ``reput.format.command``.
+"""
+
+from numba import njit
+
+from reput.format.kernels import state
+from reput.format.kernels.append import set_word
+from reput.format.kernels.memory import COMPILE_OPTIONS, get_i64, get_u8, get_u16
+from reput.format.kernels.send_fields import (
+    BACKSLASH,
+    INT_MAX,
+    LONG,
+    PROPERTIES,
+    QUOTE,
+    digits_end,
+    field_bit,
+    first_word,
+    name_word,
+    number,
+    plain_end,
+    set_field,
+)
+
+OPEN = ord("{")
+CLOSE = ord("}")
+COMMA = ord(",")
+COLON = ord(":")
+QUOTE_COLON = QUOTE | COLON << 8
+TAB, LINE_FEED, RETURN, BLANK = 9, 10, 13, 32
+
+CODE = name_word("code")
+FLAG = name_word("flag")
+OPAQUE = name_word("opaque")
+VERSION = name_word("version")
+LANGUAGE = name_word("language")
+FIELDS = name_word("extFields")
+FIELDS_END = name_word("extFields"[-8:])
+SERIALIZE = name_word("serializeTypeCurrentRPC")
+SERIALIZE_MIDDLE = name_word("serializeTypeCurrentRPC"[8:16])
+SERIALIZE_END = name_word("serializeTypeCurrentRPC"[-8:])
+
+HAS_CODE, HAS_FLAG, HAS_OPAQUE, HAS_FIELDS = 1, 2, 4, 8
+HAS_VERSION, HAS_LANGUAGE, HAS_SERIALIZE = 16, 32, 64
+REQUIRED = HAS_CODE | HAS_FLAG | HAS_OPAQUE | HAS_FIELDS
+HAS_NUMBER = HAS_CODE | HAS_FLAG | HAS_OPAQUE | HAS_VERSION
+
+
+@njit(**COMPILE_OPTIONS)
+def header_key(at, size):
+    """Return the bit of a key of the header; 0 if it is not known."""
+    first = first_word(at, size)
+    if size == 4:
+        if first == CODE:
+            return HAS_CODE
+        return HAS_FLAG if first == FLAG else 0
+    if size == 6:
+        return HAS_OPAQUE if first == OPAQUE else 0
+    if size == 7:
+        return HAS_VERSION if first == VERSION else 0
+    if size == 8:
+        return HAS_LANGUAGE if first == LANGUAGE else 0
+    if size == 9:
+        return HAS_FIELDS if first == FIELDS and get_i64(at + 1) == FIELDS_END else 0
+    if size == 23 and first == SERIALIZE and get_i64(at + 8) == SERIALIZE_MIDDLE:
+        return HAS_SERIALIZE if get_i64(at + 15) == SERIALIZE_END else 0
+    return 0
+
+
+@njit(**COMPILE_OPTIONS)
+def text_end(at, limit, may_escape):
+    """Return where the quote behind a text stands; 0 if it is missing, or the text is not common.
+
+    What stands behind a backslash is not looked at: ``send_properties.unescape`` does that.
+    """
+    while True:
+        at = plain_end(at, limit)
+        if at >= limit:
+            return 0
+        byte = get_u8(at)
+        if byte == QUOTE:
+            return at
+        if byte != BACKSLASH or not may_escape or limit - at < 2:
+            return 0
+        at += 2
+
+
+@njit(**COMPILE_OPTIONS)
+def read_fields(block, at, limit):
+    """Read the object of ``extFields``; return what stands behind it, 0 if it is not common."""
+    seen = 0
+    if get_u8(at) != OPEN:
+        return 0
+    while True:
+        # In front of a name: the brace, or a comma.
+        if limit - at < 8 or get_u8(at + 1) != QUOTE:
+            return 0
+        name = at + 2
+        name_end = name + 1 if get_u8(name + 1) == QUOTE else plain_end(name, limit)
+        if limit - name_end < 4 or get_u16(name_end) != QUOTE_COLON:
+            return 0
+        if get_u8(name_end + 2) != QUOTE:
+            return 0
+        bit = field_bit(name, name_end - name)
+        if bit < 0 or seen >> bit & 1:
+            return 0
+        value = name_end + 3
+        value_end = text_end(value, limit, bit & (LONG - 1) == PROPERTIES)
+        if value_end == 0:
+            return 0
+        seen |= 1 << bit
+        set_field(block, bit, value, value_end - value)
+        at = value_end + 1
+        if at >= limit:
+            return 0
+        mark = get_u8(at)
+        if mark == CLOSE:
+            break
+        if mark != COMMA:
+            return 0
+    set_word(block, state.FRAME_SEEN, seen)
+    return at + 1
+
+
+@njit(**COMPILE_OPTIONS)
+def read_number(block, key, at, limit):
+    """Read a number of the header; return what stands behind it, 0 if it is not common."""
+    end = digits_end(at, limit)
+    value = number(at, end - at)
+    if value < 0 or value > INT_MAX:
+        return 0
+    if key == HAS_CODE:
+        set_word(block, state.FRAME_CODE, value)
+    elif key == HAS_FLAG:
+        set_word(block, state.FRAME_FLAG, value)
+    elif key == HAS_OPAQUE:
+        set_word(block, state.FRAME_OPAQUE, value)
+    return end
+
+
+@njit(**COMPILE_OPTIONS)
+def is_white(at, limit):
+    """Whether nothing but white space is left."""
+    while at < limit:
+        byte = get_u8(at)
+        if byte != BLANK and byte != LINE_FEED and byte != RETURN and byte != TAB:
+            return False
+        at += 1
+    return True
+
+
+@njit(**COMPILE_OPTIONS)
+def read_json(block, at, limit):
+    """Read a header of ``[at, limit)`` into the words from FRAME on; False: it is not common."""
+    seen = 0
+    if at >= limit or get_u8(at) != OPEN:
+        return False
+    while True:
+        # In front of a key: the brace, or a comma.
+        if limit - at < 8 or get_u8(at + 1) != QUOTE:
+            return False
+        name = at + 2
+        name_end = plain_end(name, limit)
+        if limit - name_end < 3 or get_u16(name_end) != QUOTE_COLON:
+            return False
+        key = header_key(name, name_end - name)
+        if key == 0 or seen & key:
+            return False
+        seen |= key
+        value = name_end + 2
+        if key & HAS_NUMBER:
+            at = read_number(block, key, value, limit)
+        elif key == HAS_FIELDS:
+            at = read_fields(block, value, limit)
+        elif get_u8(value) != QUOTE:
+            return False
+        else:
+            at = text_end(value + 1, limit, False)
+            at += at != 0
+        if at == 0 or at >= limit:
+            return False
+        mark = get_u8(at)
+        if mark == CLOSE:
+            break
+        if mark != COMMA:
+            return False
+    return seen & REQUIRED == REQUIRED and is_white(at + 1, limit)

@@ -1,0 +1,401 @@
+r"""Kernel: sends that stand in a receive buffer become records in the log, and replies.
+
+``receive`` works in rounds, each of as many frames as there is room for: their records are made in
+the scratch, without place, one behind the other; ``append`` places them; replies are written to
+those that are in the log. A frame that is not common stops it, with everything before that frame
+done and answered and nothing of the frame itself.
+
+**What is common**, and so taken; all else is Python's (``STOP_FRAME``):
+
+* RECEIVE_IS_ON, and records have no checksum of their own (HAS_RECORD_CRC).
+* A frame of JSON or the binary header, with code 310 and fields ``a`` to ``n``, or with code 10 and
+  their long names (and ``bname``); flag 0: a request that wants a reply; opaque not negative; no
+  remark. What the two readers take: ``header_json``, ``header_binary``.
+* Fields: all but ``i`` to ``n`` are there, none that is not known. Numbers are written as one
+  writes them: no sign, no zero in front, up to 18 digits. Text is ASCII without controls, quotes
+  and backslashes; in JSON, properties may hold escapes.
+* ``b``: a topic with a row of KIND_PLAIN and TOPIC_WRITE_QUEUES, of at most 127 bytes.
+* ``e``: below TOPIC_WRITE_QUEUES. ``f``: only the bits of compression, with a type that is known,
+  and MULTI_TAGS. ``d h l`` are 32-bit numbers, ``g`` is one. ``j`` is 0, ``k`` and ``m`` are
+  ``false``. ``a c n`` may be any text.
+* ``i``: properties that need no second look, see ``send_properties``; with the suffix at most
+  32,767 bytes.
+* The body has 1 to BODY_BYTES_MAX bytes, the record at most RECORD_BYTES_MAX, and fits the scratch.
+* The connection's other side and the broker have IPv4 addresses: Python turns RECEIVE_IS_ON off
+  for others.
+"""
+
+from numba import njit
+
+from reput.format import command, message as record, properties as props, sys_flag as flags
+from reput.format.command import Serialization
+from reput.format.kernels import state
+from reput.format.kernels.append import append, find_topic, set_word, word
+from reput.format.kernels.columns import AT_BORN_TIMESTAMP, AT_FLAG, AT_QUEUE_ID
+from reput.format.kernels.header_binary import read_binary
+from reput.format.kernels.header_json import read_json
+from reput.format.kernels.memory import (
+    COMPILE_OPTIONS,
+    copy,
+    get_i32,
+    get_i64,
+    get_u8,
+    load_i32,
+    put_i64,
+    put_u8,
+    store_i16,
+    store_i32,
+    store_i64,
+)
+from reput.format.kernels.reply import put_reply
+from reput.format.kernels.send_fields import (
+    BATCH,
+    BORN_TIMESTAMP,
+    BROKER_NAME,
+    DEFAULT_QUEUES,
+    DEFAULT_TOPIC,
+    FIELD_COUNT,
+    FLAG,
+    GROUP,
+    INT_MAX,
+    LONG,
+    MAX_RECONSUME_TIMES,
+    PROPERTIES,
+    QUEUE_ID,
+    RECONSUME_TIMES,
+    SYS_FLAG,
+    TOPIC,
+    UNIT_MODE,
+    number,
+)
+from reput.format.kernels.send_properties import unescape, write_pairs
+from reput.format.kernels.send_rules import GAP, SLACK
+from reput.format.kernels.walk import AT_BORN_HOST, AT_MAGIC, AT_SYS_FLAG, MAGIC_V1, TAIL_BYTES
+
+JSON = int(Serialization.JSON)
+BINARY = int(Serialization.ROCKETMQ)
+SEND = 10
+SEND_V2 = 310
+FRAME_MAX = command.FRAME_BYTES_MAX
+FRAME_MIN = command.MARK.size
+LENGTH_BYTES = command.LENGTH.size
+HEADER_MASK = 0xFFFFFF
+FIXED_BYTES = record.FIXED_BYTES_V1
+AT_STORE_HOST = AT_BORN_HOST + record.HOST_V4_BYTES + record.STORE_TIMESTAMP.size
+AT_TAIL = AT_STORE_HOST + record.HOST_V4_BYTES
+AT_BODY = AT_TAIL + TAIL_BYTES
+TOPIC_MAX = record.TOPIC_BYTES_MAX_V1
+PROPERTIES_MAX = props.LENGTH_MAX
+COMMON_FLAGS = flags.COMPRESSED | flags.MULTI_TAGS | flags.COMPRESSION_ZLIB
+
+ALL_FIELDS = (1 << FIELD_COUNT) - 1
+REQUIRED = sum(
+    1 << field
+    for field in (
+        *(GROUP, TOPIC, DEFAULT_TOPIC, DEFAULT_QUEUES),
+        *(QUEUE_ID, SYS_FLAG, BORN_TIMESTAMP, FLAG),
+    )
+)
+ANY_TEXT = sum(1 << field for field in (GROUP, DEFAULT_TOPIC, BROKER_NAME))
+FALSE = int.from_bytes(b"fals", "little")
+FALSE_LAST = ord("e")
+FALSE_SIZE = len("false")
+
+PLACE_BYTES = state.PLACE_BYTES
+NOTE_BYTES = state.NOTE_BYTES - state.PLACE_BYTES
+ROUND_IS_FULL = -1
+
+
+# --- one field ---------------------------------------------------------------
+
+
+@njit(**COMPILE_OPTIONS)
+def has_field(block, field):
+    """Whether the frame has a field."""
+    seen = word(block, state.FRAME_SEEN)
+    return (seen | seen >> LONG) >> field & 1 != 0
+
+
+@njit(**COMPILE_OPTIONS)
+def field_place(block, field):
+    """Return address and size of a field's value; size 0 if the frame lacks it."""
+    if not has_field(block, field):
+        return 0, 0
+    place = state.FRAME_FIELDS + 2 * field
+    return word(block, place), word(block, place + 1)
+
+
+@njit(**COMPILE_OPTIONS)
+def field_number(block, field):
+    """Return the value of a field; -1 if it is not a common number, or not there."""
+    at, size = field_place(block, field)
+    return number(at, size)
+
+
+@njit(**COMPILE_OPTIONS)
+def field_int(block, field):
+    """Return the value of a field that is a 32-bit number; -1 if it is none."""
+    value = field_number(block, field)
+    return value if value <= INT_MAX else -1
+
+
+@njit(**COMPILE_OPTIONS)
+def is_false(block, field):
+    """Whether a field is not there, or ``false``."""
+    if not has_field(block, field):
+        return True
+    at, size = field_place(block, field)
+    return size == FALSE_SIZE and get_i32(at) == FALSE and get_u8(at + 4) == FALSE_LAST
+
+
+# --- one frame ---------------------------------------------------------------
+
+
+@njit(**COMPILE_OPTIONS)
+def is_common_send(block):
+    """Whether the frame that was read asks for what is done here, but for its topic and texts."""
+    if word(block, state.FRAME_FLAG) != 0 or word(block, state.FRAME_OPAQUE) < 0:
+        return False
+    seen = word(block, state.FRAME_SEEN)
+    code = word(block, state.FRAME_CODE)
+    if code == SEND:
+        if seen & ALL_FIELDS != 0:
+            return False
+        seen >>= LONG
+    elif code != SEND_V2 or seen >> LONG != 0:
+        return False
+    if seen & REQUIRED != REQUIRED:
+        return False
+    if has_field(block, RECONSUME_TIMES) and field_number(block, RECONSUME_TIMES) != 0:
+        return False
+    if has_field(block, MAX_RECONSUME_TIMES) and field_int(block, MAX_RECONSUME_TIMES) < 0:
+        return False
+    if not is_false(block, UNIT_MODE) or not is_false(block, BATCH):
+        return False
+    sys_flag = field_int(block, SYS_FLAG)
+    return (
+        sys_flag >= 0
+        and sys_flag & ~COMMON_FLAGS == 0
+        and field_int(block, DEFAULT_QUEUES) >= 0
+        and field_int(block, FLAG) >= 0
+        and field_number(block, BORN_TIMESTAMP) >= 0
+    )
+
+
+@njit(**COMPILE_OPTIONS)
+def is_common_queue(block, topic, topic_size):
+    """Whether the frame's queue is one that takes sends without a second look."""
+    if topic_size == 0 or topic_size > TOPIC_MAX:
+        return False
+    row = find_topic(block, topic, topic_size)
+    if row == 0 or word(row, state.TOPIC_KIND) != state.KIND_PLAIN:
+        return False
+    queue_id = field_int(block, QUEUE_ID)
+    return 0 <= queue_id < word(row, state.TOPIC_WRITE_QUEUES)
+
+
+@njit(**COMPILE_OPTIONS)
+def write_properties(block, target, serialization):
+    """Write the properties that are stored; return where they end, 0: they are Python's."""
+    source, size = field_place(block, PROPERTIES)
+    start = target + GAP
+    end = start
+    if serialization == JSON:
+        end = unescape(source, source + size, start)
+        if end == 0:
+            return 0
+    else:
+        copy(start, source, size)
+        end = start + size
+    end = write_pairs(start, end, target)
+    if end == 0:
+        return 0
+    suffix_size = word(block, state.SUFFIX_SIZE)
+    copy(end, word(block, state.SUFFIX_ADDRESS), suffix_size)
+    end += suffix_size
+    return end if end - target <= PROPERTIES_MAX else 0
+
+
+@njit(**COMPILE_OPTIONS)
+def write_head(block, at, body_size):
+    """Write what stands in front of the body, but for the size and the record's place."""
+    store_i32(at + AT_MAGIC, MAGIC_V1)
+    store_i32(at + AT_MAGIC + 4, 0)  # the body's checksum
+    store_i32(at + AT_QUEUE_ID, field_int(block, QUEUE_ID))
+    store_i32(at + AT_FLAG, field_int(block, FLAG))
+    store_i64(at + AT_FLAG + 4, 0)  # queue offset
+    store_i64(at + AT_FLAG + 12, 0)  # physical offset
+    store_i32(at + AT_SYS_FLAG, field_int(block, SYS_FLAG))
+    store_i64(at + AT_BORN_TIMESTAMP, field_number(block, BORN_TIMESTAMP))
+    store_i32(at + AT_BORN_HOST, word(block, state.BORN_ADDRESS))
+    store_i32(at + AT_BORN_HOST + 4, word(block, state.BORN_PORT))
+    store_i64(at + AT_BORN_HOST + 8, 0)  # store time
+    store_i32(at + AT_STORE_HOST, word(block, state.STORE_ADDRESS))
+    store_i32(at + AT_STORE_HOST + 4, word(block, state.STORE_PORT))
+    store_i32(at + AT_TAIL, 0)  # times it was consumed
+    store_i64(at + AT_TAIL + 4, 0)  # where its half message stands
+    store_i32(at + AT_TAIL + 12, body_size)
+
+
+@njit(**COMPILE_OPTIONS)
+def write_record(block, at, serialization, body, body_size):
+    """Write the record of the frame that was read, without its place.
+
+    Return its size, 0: it is Python's.
+    """
+    topic, topic_size = field_place(block, TOPIC)
+    topic_place = at + AT_BODY + body_size + 1
+    properties = topic_place + topic_size + 2
+    end = write_properties(block, properties, serialization)
+    if end == 0 or end - at > word(block, state.RECORD_BYTES_MAX):
+        return 0
+    write_head(block, at, body_size)
+    store_i32(at, end - at)
+    copy(at + AT_BODY, body, body_size)
+    put_u8(topic_place - 1, topic_size)
+    copy(topic_place, topic, topic_size)
+    store_i16(properties - 2, end - properties)
+    return end - at
+
+
+@njit(**COMPILE_OPTIONS)
+def room_for_record(block, body_size):
+    """Return the bytes that writing the record may take: no less than it does."""
+    _, topic_size = field_place(block, TOPIC)
+    _, size = field_place(block, PROPERTIES)
+    suffix_size = word(block, state.SUFFIX_SIZE)
+    return FIXED_BYTES + body_size + topic_size + size + 1 + suffix_size + GAP + SLACK
+
+
+@njit(**COMPILE_OPTIONS)
+def read_send(block, at, end, serialization):
+    """Read the header of a frame; return where its body starts, 0: the frame is Python's."""
+    body = at + (load_i32(at) & HEADER_MASK) + FRAME_MIN
+    if body >= end or end - body > word(block, state.BODY_BYTES_MAX):
+        return 0
+    if serialization == JSON:
+        is_read = read_json(block, at + FRAME_MIN, body)
+    elif serialization == BINARY:
+        is_read = read_binary(block, at + FRAME_MIN, body)
+    else:
+        return 0
+    if not is_read or not is_common_send(block):
+        return 0
+    topic, topic_size = field_place(block, TOPIC)
+    return body if is_common_queue(block, topic, topic_size) else 0
+
+
+# --- a round -----------------------------------------------------------------
+
+
+@njit(**COMPILE_OPTIONS)
+def note_place(block, i):
+    """Return the address of what is remembered of the i-th frame; places are before all notes."""
+    notes = word(block, state.NOTES_ADDRESS) + PLACE_BYTES * word(block, state.NOTES_ROOM)
+    return notes + NOTE_BYTES * i
+
+
+@njit(**COMPILE_OPTIONS)
+def remember(block, i, serialization, end):
+    """Remember of the i-th frame what its reply needs."""
+    note = note_place(block, i)
+    put_i64(note, word(block, state.FRAME_OPAQUE))
+    put_i64(note + 8, serialization)
+    put_i64(note + 16, field_int(block, QUEUE_ID))
+    put_i64(note + 24, end)
+
+
+@njit(**COMPILE_OPTIONS)
+def has_room_for_reply(block, count):
+    """Whether one more frame can be answered after ``count`` others."""
+    left = word(block, state.REPLIES_ROOM) - word(block, state.REPLIES_BYTES)
+    return left >= (count + 1) * state.REPLY_BYTES_MAX
+
+
+@njit(**COMPILE_OPTIONS)
+def collect(block):
+    """Make records of the frames from RECEIVE_POSITION on, without answering them.
+
+    Returns how many, the bytes of their records, and why not more: a stop, or ROUND_IS_FULL.
+    """
+    buffer = word(block, state.RECEIVE_ADDRESS)
+    received = word(block, state.RECEIVE_END)
+    position = word(block, state.RECEIVE_POSITION)
+    scratch = word(block, state.SCRATCH_ADDRESS)
+    is_on = word(block, state.RECEIVE_IS_ON) != 0 and word(block, state.HAS_RECORD_CRC) == 0
+    count = 0
+    used = 0
+    while True:
+        if received - position < LENGTH_BYTES:
+            return count, used, state.STOP_DONE
+        size = load_i32(buffer + position)
+        if size < FRAME_MIN or size > FRAME_MAX:
+            return count, used, state.STOP_LENGTH
+        end = position + LENGTH_BYTES + size
+        if end > received:
+            return count, used, state.STOP_DONE
+        if not is_on:
+            return count, used, state.STOP_FRAME
+        at = buffer + position + LENGTH_BYTES
+        serialization = load_i32(at) >> 24 & 0xFF
+        body = read_send(block, at, buffer + end, serialization)
+        if body == 0:
+            return count, used, state.STOP_FRAME
+        if not has_room_for_reply(block, count):
+            return count, used, ROUND_IS_FULL if count else state.STOP_REPLIES
+        body_size = buffer + end - body
+        has_room = room_for_record(block, body_size) <= word(block, state.SCRATCH_ROOM) - used
+        if not has_room or count >= word(block, state.NOTES_ROOM):
+            return count, used, ROUND_IS_FULL if count else state.STOP_FRAME
+        record_size = write_record(block, scratch + used, serialization, body, body_size)
+        if record_size == 0:
+            return count, used, state.STOP_FRAME
+        remember(block, count, serialization, end)
+        count += 1
+        used += record_size
+        position = end
+
+
+@njit(**COMPILE_OPTIONS)
+def answer(block, count):
+    """Write the replies to the first ``count`` frames of the round, whose records are placed."""
+    start = word(block, state.REPLIES_ADDRESS)
+    at = start + word(block, state.REPLIES_BYTES)
+    for i in range(count):
+        note = note_place(block, i)
+        place = word(block, state.NOTES_ADDRESS) + PLACE_BYTES * i
+        at = put_reply(
+            block, at, get_i64(note + 8), get_i64(note), get_i64(place), get_i64(note + 16),
+            get_i64(place + 8),
+        )  # fmt: skip
+    set_word(block, state.REPLIES_BYTES, at - start)
+    set_word(block, state.RECEIVE_POSITION, get_i64(note_place(block, count - 1) + 24))
+
+
+@njit(**COMPILE_OPTIONS)
+def receive(block):
+    """Entry point: store and answer the sends of a receive buffer, from RECEIVE_POSITION on.
+
+    INPUT_TIME is their store time. Returns how many were answered; STOP says why it ended. After
+    a stop of ``append``, the record it is about stands at INPUT_POSITION of the scratch.
+    """
+    answered = 0
+    while True:
+        count, used, stop = collect(block)
+        if count > 0:
+            set_word(block, state.PLACES, word(block, state.NOTES_ADDRESS))
+            set_word(block, state.INPUT_POSITION, 0)
+            set_word(block, state.INPUT_SIZE, used)
+            placed = append(block, word(block, state.SCRATCH_ADDRESS))
+            if placed > 0:
+                answer(block, placed)
+                answered += placed
+            if word(block, state.STOP) != state.STOP_DONE:
+                return answered
+        if stop != ROUND_IS_FULL:
+            set_word(block, state.STOP, stop)
+            return answered
+
+
+ENTRY_POINTS = {"receive": 1}
+"""Name to number of arguments; all are int64, and so is the result."""

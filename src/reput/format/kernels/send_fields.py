@@ -1,0 +1,188 @@
+"""Kernels: the fields of a send, whatever its header is written in: names, plain text, numbers.
+
+A reader of headers (``header_json``, ``header_binary``) leaves in the words from ``state.FRAME`` on
+where each field's value stands; ``send`` says what it must be.
+"""
+
+from numba import njit
+
+from reput.format.kernels import state
+from reput.format.kernels.append import set_word
+from reput.format.kernels.hashes import same_bytes
+from reput.format.kernels.memory import (
+    COMPILE_OPTIONS,
+    get_i64,
+    get_u8,
+    get_u16,
+    get_u32,
+    json_run,
+)
+from reput.format.kernels.send_rules import FIELD_NAMES
+
+FIELD_COUNT = len(FIELD_NAMES)
+LONG = 16
+"""Long names are numbered as the letters, from here on."""
+
+GROUP = FIELD_NAMES.index("producerGroup")
+TOPIC = FIELD_NAMES.index("topic")
+DEFAULT_TOPIC = FIELD_NAMES.index("defaultTopic")
+DEFAULT_QUEUES = FIELD_NAMES.index("defaultTopicQueueNums")
+QUEUE_ID = FIELD_NAMES.index("queueId")
+SYS_FLAG = FIELD_NAMES.index("sysFlag")
+BORN_TIMESTAMP = FIELD_NAMES.index("bornTimestamp")
+FLAG = FIELD_NAMES.index("flag")
+PROPERTIES = FIELD_NAMES.index("properties")
+RECONSUME_TIMES = FIELD_NAMES.index("reconsumeTimes")
+UNIT_MODE = FIELD_NAMES.index("unitMode")
+MAX_RECONSUME_TIMES = FIELD_NAMES.index("maxReconsumeTimes")
+BATCH = FIELD_NAMES.index("batch")
+BROKER_NAME = FIELD_NAMES.index("bname")
+
+QUOTE = ord('"')
+BACKSLASH = ord("\\")
+SPACE = ord(" ")
+DIGITS_MAX = 18
+LETTER_A = ord("a")
+INT_MAX = 0x7FFFFFFF
+
+
+def name_word(text: str) -> int:
+    """Return what ``first_word`` returns for a text."""
+    return int.from_bytes(text[:8].encode().ljust(8, b"\0"), "little", signed=True)
+
+
+@njit(**COMPILE_OPTIONS)
+def first_word(at, size):
+    """Return the first eight bytes of a text of ``size`` bytes, zeros behind a shorter one."""
+    if size >= 8:
+        return get_i64(at)
+    if size >= 4:
+        return get_u32(at) | get_u32(at + size - 4) << 8 * (size - 4)
+    if size >= 2:
+        return get_u16(at) | get_u16(at + size - 2) << 8 * (size - 2)
+    if size == 1:
+        return get_u8(at)
+    return 0
+
+
+W_PRODUCER = name_word("producerGroup")
+W_TOPIC = name_word("topic")
+W_DEFAULT = name_word("defaultTopic")
+W_QUEUE_ID = name_word("queueId")
+W_SYS_FLAG = name_word("sysFlag")
+W_BORN = name_word("bornTimestamp")
+W_FLAG = name_word("flag")
+W_PROPERTIES = name_word("properties")
+W_RECONSUME = name_word("reconsumeTimes")
+W_UNIT_MODE = name_word("unitMode")
+W_MAX_RECONSUME = name_word("maxReconsumeTimes")
+W_BATCH = name_word("batch")
+W_BNAME = name_word("bname")
+W_ER_GROUP = name_word("producerGroup"[-8:])
+W_LT_TOPIC = name_word("defaultTopic"[-8:])
+W_UEUE_NUMS = name_word("defaultTopicQueueNums"[-8:])
+W_PIC_QUEUE = name_word("defaultTopicQueueNums"[8:16])
+W_TIMESTAMP = name_word("bornTimestamp"[-8:])
+W_OPERTIES = name_word("properties"[-8:])
+W_UME_TIMES = name_word("reconsumeTimes"[-8:])
+W_SUME_TIME = name_word("maxReconsumeTimes"[8:16])
+
+
+@njit(**COMPILE_OPTIONS)
+def long_name_number(at, size):
+    """Return the number of a field that is named as in code 10; -1 if it is not known."""
+    first = first_word(at, size)
+    last = get_i64(at + size - 8) if size >= 8 else 0
+    if size == 4:
+        return FLAG if first == W_FLAG else -1
+    if size == 5:
+        if first == W_TOPIC:
+            return TOPIC
+        if first == W_BNAME:
+            return BROKER_NAME
+        return BATCH if first == W_BATCH else -1
+    if size == 7:
+        if first == W_QUEUE_ID:
+            return QUEUE_ID
+        return SYS_FLAG if first == W_SYS_FLAG else -1
+    if size == 8:
+        return UNIT_MODE if first == W_UNIT_MODE else -1
+    if size == 10:
+        return PROPERTIES if first == W_PROPERTIES and last == W_OPERTIES else -1
+    if size == 12:
+        return DEFAULT_TOPIC if first == W_DEFAULT and last == W_LT_TOPIC else -1
+    if size == 13:
+        if first == W_PRODUCER and last == W_ER_GROUP:
+            return GROUP
+        return BORN_TIMESTAMP if first == W_BORN and last == W_TIMESTAMP else -1
+    if size == 14:
+        return RECONSUME_TIMES if first == W_RECONSUME and last == W_UME_TIMES else -1
+    if size == 17:
+        is_max = first == W_MAX_RECONSUME and get_i64(at + 8) == W_SUME_TIME
+        return MAX_RECONSUME_TIMES if is_max and last == W_UME_TIMES else -1
+    if size == 21:
+        is_nums = first == W_DEFAULT and get_i64(at + 8) == W_PIC_QUEUE
+        return DEFAULT_QUEUES if is_nums and last == W_UEUE_NUMS else -1
+    return -1
+
+
+@njit(**COMPILE_OPTIONS)
+def field_bit(at, size):
+    """Return the number of a field's bit in FRAME_SEEN, by its name; -1 if it is not known."""
+    if size == 1:
+        number = get_u8(at) - LETTER_A
+        return number if 0 <= number < FIELD_COUNT else -1
+    number = long_name_number(at, size)
+    return number + LONG if number >= 0 else -1
+
+
+@njit(**COMPILE_OPTIONS)
+def set_field(block, bit, value, size):
+    """Remember where a field's value stands."""
+    place = state.FRAME_FIELDS + 2 * (bit & (LONG - 1))
+    set_word(block, place, value)
+    set_word(block, place + 1, size)
+
+
+@njit(**COMPILE_OPTIONS)
+def plain_end(at, limit):
+    """Return where plain text ends: at a quote, a backslash, a control, no ASCII, or ``limit``."""
+    while limit - at >= 16:
+        run = json_run(at)
+        at += run
+        if run < 16:
+            return at
+    while at < limit:
+        byte = get_u8(at)
+        if byte < SPACE or byte > 0x7F or byte in (QUOTE, BACKSLASH):
+            return at
+        at += 1
+    return at
+
+
+@njit(**COMPILE_OPTIONS)
+def digits_end(at, limit):
+    """Return where a run of digits ends."""
+    while at < limit and 48 <= get_u8(at) <= 57:
+        at += 1
+    return at
+
+
+@njit(**COMPILE_OPTIONS)
+def number(at, size):
+    """Return the value of a number as one would write it, up to 18 digits; -1: it is none."""
+    if size <= 0 or size > DIGITS_MAX or (size > 1 and get_u8(at) == 48):
+        return -1
+    value = 0
+    for i in range(size):
+        digit = get_u8(at + i) - 48
+        if digit < 0 or digit > 9:
+            return -1
+        value = value * 10 + digit
+    return value
+
+
+@njit(**COMPILE_OPTIONS)
+def is_text(at, size, other, other_size):
+    """Whether two texts are equal."""
+    return size == other_size and same_bytes(at, other, size)

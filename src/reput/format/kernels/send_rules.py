@@ -1,0 +1,43 @@
+"""What ``send`` and its twin both know: names of fields and properties, what room is needed."""
+
+FIELD_NAMES = (
+    "producerGroup",
+    "topic",
+    "defaultTopic",
+    "defaultTopicQueueNums",
+    "queueId",
+    "sysFlag",
+    "bornTimestamp",
+    "flag",
+    "properties",
+    "reconsumeTimes",
+    "unitMode",
+    "maxReconsumeTimes",
+    "batch",
+    "bname",
+)
+"""The fields of code 10; those of code 310 are ``a`` to ``n``. What they mean: ``headers``."""
+
+NAMES_OF_PYTHON = {
+    "DELAY": "waits in the schedule topic (4.9, 5.x)",
+    "TIMER_": "waits for the timer wheel, or is the wheel's own (5.x)",
+    "TRAN": "half messages, their checks; TRAN_MSG decides the topic (4.9, 5.x)",
+    "CHECK_IM": "CHECK_IMMUNITY_TIME_IN_SECONDS: of half messages too (4.9, 5.x)",
+    "REAL_": "REAL_TOPIC, REAL_QID: where waiting and half messages keep their own (4.9, 5.x)",
+    "RETRY_TO": "RETRY_TOPIC: whose message is retried; consumers show it as the topic (4.9)",
+    "ORIGIN_": "ORIGIN_MESSAGE_ID, ORIGIN_GROUP: of retried messages (4.9, 5.x)",
+    "POP_CK": "of messages that were popped; a send must not bring it (5.x takes it out)",
+    "INNER_": "light queues (4.9), batches that are one record (5.x)",
+    "CLUSTER": "the broker's to set; what was sent would be there twice",
+    "_": "_SYS_MSG_PRIORITY_ decides the queue, __LITE_TOPIC the light queue, __CRC32# is read as "
+    "the record's checksum, __RMQ.TRANSIENT. must not be stored (5.x); all others are reserved",
+}
+"""Names that begin so are Python's, and why. At most eight characters of a name are compared."""
+
+NAME_START_MAX = 8
+"""Longest start of a name in ``NAMES_OF_PYTHON``."""
+
+GAP = 16
+"""Bytes between where the kernel writes properties and where it reads them from."""
+SLACK = 16
+"""What it may write or read behind their end."""

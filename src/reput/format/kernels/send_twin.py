@@ -1,0 +1,310 @@
+"""The kernel ``send.receive`` in plain Python; see there for what is common.
+
+Grammar by regular expressions, meaning by ``reput.format.command`` and ``headers``: what is common
+must mean to the kernel what it means to them.
+"""
+
+import ctypes
+import json
+import re
+import struct
+from dataclasses import dataclass
+
+from reput.format import (
+    command,
+    headers,
+    message as record,
+    message_id,
+    properties as props,
+    sys_flag as flags,
+)
+from reput.format.codes import RequestCode
+from reput.format.command import Command, Serialization
+from reput.format.headers import SendMessageHeader
+from reput.format.kernels import hot_twin, send_rules, state
+from reput.format.kernels.twin_memory import Row, read, topic_row, write
+from reput.format.message import Host, StoredMessage
+from reput.format.send_reply import send_reply
+
+_INT = struct.Struct(">i")
+_NAME_LENGTH = struct.Struct(">h")
+_PLACE = struct.Struct("=qq")
+_INT_MAX = 0x7FFFFFFF
+_COMMON_FLAGS = flags.COMPRESSED | flags.MULTI_TAGS | flags.COMPRESSION_ZLIB
+_LETTERS = "abcdefghijklmn"
+_FIELDS_START = struct.calcsize(">hbhiii")
+
+_PLAIN = rb"[\x20-!#-\[\]-\x7f]*"
+_ESCAPED = rb"(?:[\x20-!#-\[\]-\x7f]|\\[\"\\/]|\\u000[12])*"
+_NUMBER = rb"(?:0|[1-9][0-9]{0,17})"
+_NAMES = b"|".join(name.encode() for name in (*_LETTERS, *send_rules.FIELD_NAMES))
+_PROPERTIES = rb'"(?:i|properties)":"(' + _ESCAPED + rb')"'
+_FIELD = rb'(?:%b|"(?!i"|properties")(?:%b)":"%b")' % (_PROPERTIES, _NAMES, _PLAIN)
+_MEMBER = (
+    rb'(?:"(?:code|flag|opaque|version)":%b|"(?:language|serializeTypeCurrentRPC)":"%b"'
+    rb'|"extFields":\{%b(?:,%b)*\})' % (_NUMBER, _PLAIN, _FIELD, _FIELD)
+)
+_JSON = re.compile(rb"\{%b(?:,%b)*\}[ \t\r\n]*" % (_MEMBER, _MEMBER))
+_JSON_PROPERTIES = re.compile(rb"[{,]" + _PROPERTIES)
+_PAIR = rb"[\x20-\x7f]+\x01[\x20-\x7f]+"
+_PAIRS = re.compile(rb"(?:%b(?:\x02%b)*\x02?)?" % (_PAIR, _PAIR))
+_PLAIN_ALL = re.compile(_PLAIN)
+_NUMBER_ALL = re.compile(_NUMBER.decode())
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    """A header that a reader of the kernel takes."""
+
+    command: Command
+    properties_size: int
+    """Of the properties as they stand in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Send:
+    """A frame that is common, but perhaps for its properties and its record's size."""
+
+    command: Command
+    header: SendMessageHeader
+    room: int
+    """Bytes that the kernel may need while it makes the record."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Note:
+    """What its reply needs."""
+
+    opaque: int
+    serialization: Serialization
+    queue_id: int
+    end: int
+
+
+# --- one frame ------------------------------------------------------------------------------
+
+
+def _read_json(frame: bytes, body_at: int) -> _Header | None:
+    header = frame[command.MARK.size : body_at]
+    if not _JSON.fullmatch(header):
+        return None
+    pairs = json.loads(header, object_pairs_hook=list)
+    found = dict(pairs)
+    numbers = [value for value in found.values() if isinstance(value, int)]
+    if len(found) < len(pairs) or max(numbers, default=0) > _INT_MAX:
+        return None
+    if not {"code", "flag", "opaque", "extFields"} <= found.keys():
+        return None
+    if len(dict(found["extFields"])) < len(found["extFields"]):
+        return None
+    text = _JSON_PROPERTIES.search(header)
+    return _Header(command.decode(frame), len(text[1]) if text else 0)
+
+
+def _read_binary(frame: bytes, body_at: int) -> _Header | None:
+    header = frame[command.MARK.size : body_at]
+    if len(header) < _FIELDS_START + _INT.size:
+        return None
+    remark_size, size = struct.unpack_from(">ii", header, _FIELDS_START - _INT.size)
+    at = _FIELDS_START + _INT.size
+    if remark_size or size != len(header) - at:
+        return None
+    found: dict[bytes, bytes] = {}
+    while at < len(header):
+        try:
+            (name_size,) = _NAME_LENGTH.unpack_from(header, at)
+            (value_size,) = _INT.unpack_from(header, at + 2 + name_size)
+        except struct.error:
+            return None
+        name = header[at + 2 : at + 2 + name_size]
+        at += 6 + name_size
+        value = header[at : at + value_size]
+        at += value_size
+        if name_size <= 0 or value_size <= 0 or at > len(header):
+            return None
+        if name in found or not re.fullmatch(_NAMES, name):
+            return None
+        if name not in (b"i", b"properties") and not _PLAIN_ALL.fullmatch(value):
+            return None
+        found[name] = value
+    text = found.get(b"i", found.get(b"properties", b""))
+    return _Header(command.decode(frame), len(text))
+
+
+def _is_number(text: str | None, limit: int | None = _INT_MAX) -> bool:
+    if text is None or not _NUMBER_ALL.fullmatch(text):
+        return False
+    return limit is None or int(text) <= limit
+
+
+def _by_letter(found: Command) -> dict[str, str] | None:
+    """Return the fields by their letters; None if they are named otherwise than the code asks."""
+    fields = found.ext_fields or {}
+    if found.code == RequestCode.SEND_MESSAGE_V2:
+        return fields if all(len(name) == 1 for name in fields) else None
+    if found.code != RequestCode.SEND_MESSAGE or any(len(name) == 1 for name in fields):
+        return None
+    letters = dict(zip(send_rules.FIELD_NAMES, _LETTERS, strict=True))
+    return {letters[name]: value for name, value in fields.items()}
+
+
+def _has_common_fields(fields: dict[str, str]) -> bool:
+    return (
+        set("abcdefgh") <= fields.keys()
+        and all(_is_number(fields[name]) for name in "defh")
+        and _is_number(fields["g"], None)
+        and int(fields["f"]) & ~_COMMON_FLAGS == 0
+        and fields.get("j", "0") == "0"
+        and fields.get("k", "false") == fields.get("m", "false") == "false"
+        and _is_number(fields.get("l", "0"))
+    )
+
+
+def _read_send(block: Row, frame: bytes) -> _Send | None:
+    (mark,) = command.MARK.unpack_from(frame)
+    kind = mark >> 24 & 0xFF
+    body_at = command.MARK.size + (mark & 0xFFFFFF)
+    body_size = len(frame) - body_at
+    if not 0 < body_size <= block[state.BODY_BYTES_MAX] or kind not in (0, 1):
+        return None
+    read_header = _read_json if kind == Serialization.JSON else _read_binary
+    found = read_header(frame, body_at)
+    if found is None or found.command.flag or found.command.opaque < 0:
+        return None
+    fields = _by_letter(found.command)
+    if fields is None or not _has_common_fields(fields):
+        return None
+    if found.command.code == RequestCode.SEND_MESSAGE:
+        header = headers.decode(SendMessageHeader, found.command.ext_fields)
+    else:
+        header = headers.decode_v2(found.command.ext_fields)
+    name = header.topic.encode()
+    if not 0 < len(name) <= record.TOPIC_BYTES_MAX_V1:
+        return None
+    row = topic_row(block, name)
+    if row is None or row[state.TOPIC_KIND] != state.KIND_PLAIN:
+        return None
+    if header.queue_id >= row[state.TOPIC_WRITE_QUEUES]:
+        return None
+    parts = body_size, len(name), found.properties_size, 1, block[state.SUFFIX_SIZE]
+    room = record.FIXED_BYTES_V1 + sum(parts) + send_rules.GAP + send_rules.SLACK
+    return _Send(found.command, header, room)
+
+
+def stored_properties(text: str, suffix: bytes) -> bytes | None:
+    """Return the property string that is stored for one that was sent; None: it is not common."""
+    data = text.encode(errors="surrogatepass")
+    if not _PAIRS.fullmatch(data):
+        return None
+    pairs = [pair.partition("\1")[::2] for pair in text.split("\2") if pair]
+    names = [name for name, _ in pairs]
+    if len(set(names)) < len(names) or any(map(_is_name_of_python, names)):
+        return None
+    if dict(pairs).get(props.WAIT, "true") != "true":
+        return None
+    kept = {name: value for name, value in pairs if name != props.WAIT}
+    stored = "".join(f"{name}\1{value}\2" for name, value in kept.items()).encode() + suffix
+    return stored if len(stored) <= props.LENGTH_MAX else None
+
+
+def _is_name_of_python(name: str) -> bool:
+    return name.startswith(tuple(send_rules.NAMES_OF_PYTHON))
+
+
+def _host(address: int, port: int) -> Host:
+    return Host(address.to_bytes(4), port)
+
+
+def _record(block: Row, send: _Send) -> bytes | None:
+    header = send.header
+    suffix = read(block[state.SUFFIX_ADDRESS], block[state.SUFFIX_SIZE])
+    property_bytes = stored_properties(header.properties or "", suffix)
+    if property_bytes is None:
+        return None
+    data = record.encode(
+        StoredMessage(
+            topic=header.topic,
+            body=send.command.body,
+            queue_id=header.queue_id,
+            queue_offset=0,
+            physical_offset=0,
+            born_timestamp=header.born_timestamp,
+            born_host=_host(block[state.BORN_ADDRESS], block[state.BORN_PORT]),
+            store_timestamp=0,
+            store_host=_host(block[state.STORE_ADDRESS], block[state.STORE_PORT]),
+            flag=header.flag,
+            sys_flag=header.sys_flag,
+            property_bytes=property_bytes,
+        )
+    )
+    return data if len(data) <= block[state.RECORD_BYTES_MAX] else None
+
+
+# --- a round --------------------------------------------------------------------------------
+
+
+def _collect(block: Row) -> tuple[list[_Note], bytes, int | None]:
+    """Return frames, their records, and why not more: a stop, or None if there is no room."""
+    received = read(block[state.RECEIVE_ADDRESS], block[state.RECEIVE_END])
+    position = block[state.RECEIVE_POSITION]
+    is_on = block[state.RECEIVE_IS_ON] and not block[state.HAS_RECORD_CRC]
+    notes: list[_Note] = []
+    records = b""
+    while True:
+        if len(received) - position < command.LENGTH.size:
+            return notes, records, state.STOP_DONE
+        (size,) = command.LENGTH.unpack_from(received, position)
+        if not command.MARK.size <= size <= command.FRAME_BYTES_MAX:
+            return notes, records, state.STOP_LENGTH
+        end = position + command.LENGTH.size + size
+        if end > len(received):
+            return notes, records, state.STOP_DONE
+        send = _read_send(block, received[end - size : end]) if is_on else None
+        if send is None:
+            return notes, records, state.STOP_FRAME
+        reply_room = block[state.REPLIES_ROOM] - block[state.REPLIES_BYTES]
+        if reply_room < (len(notes) + 1) * state.REPLY_BYTES_MAX:
+            return notes, records, None if notes else state.STOP_REPLIES
+        has_room = send.room <= block[state.SCRATCH_ROOM] - len(records)
+        if not has_room or len(notes) >= block[state.NOTES_ROOM]:
+            return notes, records, None if notes else state.STOP_FRAME
+        data = _record(block, send)
+        if data is None:
+            return notes, records, state.STOP_FRAME
+        request = send.command
+        notes.append(_Note(request.opaque, request.serialization, send.header.queue_id, end))
+        records += data
+        position = end
+
+
+def _answer(block: Row, notes: list[_Note]) -> None:
+    host = _host(block[state.STORE_ADDRESS], block[state.STORE_PORT])
+    for i, note in enumerate(notes):
+        place = read(block[state.NOTES_ADDRESS] + state.PLACE_BYTES * i, state.PLACE_BYTES)
+        physical_offset, queue_offset = _PLACE.unpack(place)
+        offset_id = message_id.encode_offset_id(host, physical_offset)
+        reply = send_reply(note.opaque, note.serialization, offset_id, note.queue_id, queue_offset)
+        write(block[state.REPLIES_ADDRESS] + block[state.REPLIES_BYTES], reply)
+        block[state.REPLIES_BYTES] += len(reply)
+        block[state.RECEIVE_POSITION] = note.end
+
+
+def receive(block_address: ctypes.c_int64) -> int:
+    """Store and answer the sends of a receive buffer; as the kernel ``send.receive``."""
+    block = Row(block_address.value)
+    answered = 0
+    while True:
+        notes, records, stop = _collect(block)
+        if notes:
+            write(block[state.SCRATCH_ADDRESS], records)
+            block[state.PLACES] = block[state.NOTES_ADDRESS]
+            block[state.INPUT_POSITION] = 0
+            block[state.INPUT_SIZE] = len(records)
+            placed = hot_twin.append(block_address, records)
+            _answer(block, notes[:placed])
+            answered += placed
+            if block[state.STOP] != state.STOP_DONE:
+                return answered
+        if stop is not None:
+            block[state.STOP] = stop
+            return answered

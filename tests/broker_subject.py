@@ -1,0 +1,168 @@
+"""A broker in this process, and a client that speaks to it in plain commands."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from reput.broker.config import BrokerConfig
+from reput.broker.server import Broker
+from reput.clock import Clock
+from reput.format import bodies, headers, message as record, properties as props
+from reput.format.codes import RequestCode
+from reput.format.command import Command, Serialization
+from reput.format.headers import Header, PullMessageHeader, SendMessageHeader
+from reput.format.message import StoredMessage
+from reput.remoting.client import RemotingClient
+from reput.store.config import StoreConfig
+
+_T = TypeVar("_T")
+
+CLUSTER = "DefaultCluster"
+NAME = "broker-a"
+TIMEOUT_MS = 20_000
+
+
+def broker_config(**settings: Any) -> BrokerConfig:
+    """Settings for a broker on this machine alone, on any free port."""
+    known = {"broker_name": NAME, "broker_ip1": "127.0.0.1", "bind_address": "127.0.0.1"}
+    return BrokerConfig(**{**known, "listen_port": 0, **settings})
+
+
+def store_config(root: Path, **settings: Any) -> StoreConfig:
+    """Settings for a small store."""
+    sizes = {
+        "mapped_file_size_commit_log": 16 << 20,
+        "mapped_file_size_consume_queue": 20 * 20_000,
+        "max_hash_slot_num": 10_000,
+        "max_index_num": 40_000,
+    }
+    return StoreConfig(store_path_root_dir=str(root), **{**sizes, **settings})
+
+
+class Subject:
+    """A broker, and a connection to it."""
+
+    def __init__(self, broker: Broker, client: RemotingClient, heard: list[Command]) -> None:
+        self.broker = broker
+        self.client = client
+        self.heard = heard
+        """Requests that the broker sent to the client."""
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.broker.port}"
+
+    async def ask(
+        self,
+        code: int,
+        header: Header | None = None,
+        body: bytes = b"",
+        *,
+        client: RemotingClient | None = None,
+        serialization: Serialization = Serialization.JSON,
+        **more: Any,
+    ) -> Command:
+        fields = headers.encode(header) if header is not None else None
+        request = Command(code, ext_fields=fields, body=body, serialization=serialization, **more)
+        return await (client or self.client).invoke(self.address, request, TIMEOUT_MS)
+
+    async def tell(self, code: int, body: object, **more: Any) -> Command:
+        """Ask with a JSON body."""
+        return await self.ask(code, body=bodies.encode(body), **more)
+
+    async def send(
+        self,
+        topic: str,
+        body: bytes = b"body",
+        *,
+        queue_id: int = 0,
+        code: int = RequestCode.SEND_MESSAGE_V2,
+        properties: dict[str, str] | None = None,
+        serialization: Serialization = Serialization.JSON,
+        flag: int = 0,
+        **fields: Any,
+    ) -> Command:
+        """Send a message; the fields are the header's."""
+        header = with_fields(
+            SendMessageHeader(
+                producer_group="producers",
+                topic=topic,
+                default_topic="TBW102",
+                default_topic_queue_nums=4,
+                queue_id=queue_id,
+                sys_flag=0,
+                born_timestamp=1_700_000_000_000,
+                flag=0,
+                properties=props.encode(properties or {}).decode() or None,
+            ),
+            fields,
+        )
+        if code == RequestCode.SEND_MESSAGE:
+            ext_fields = headers.encode(header)
+        else:
+            ext_fields = headers.encode_v2(header)
+        request = Command(
+            code, ext_fields=ext_fields, body=body, serialization=serialization, flag=flag
+        )
+        if request.is_oneway:
+            await self.client.send_oneway(self.address, request)
+            return Command(0)
+        return await self.client.invoke(self.address, request, TIMEOUT_MS)
+
+    async def pull(
+        self, topic: str, queue_id: int = 0, queue_offset: int = 0, **fields: Any
+    ) -> Command:
+        """Pull messages, with the subscription in the request; the fields are the header's."""
+        header = with_fields(
+            PullMessageHeader(
+                consumer_group="consumers",
+                topic=topic,
+                queue_id=queue_id,
+                queue_offset=queue_offset,
+                max_msg_nums=32,
+                sys_flag=4,
+                commit_offset=0,
+                suspend_timeout_millis=0,
+                subscription="*",
+                sub_version=0,
+            ),
+            fields,
+        )
+        return await self.ask(RequestCode.PULL_MESSAGE, header)
+
+
+def messages_in(data: bytes) -> list[StoredMessage]:
+    """Return the messages of a pull's reply: records, one behind the other."""
+    found = []
+    while data:
+        found.append(record.decode(data))
+        data = data[found[-1].store_size :]
+    return found
+
+
+def with_fields(header: _T, fields: dict[str, Any]) -> _T:
+    """Return a header with other values in some fields."""
+    for name, value in fields.items():
+        assert hasattr(header, name), name
+        setattr(header, name, value)
+    return header
+
+
+@contextlib.asynccontextmanager
+async def running(
+    root: Path,
+    *,
+    clock: Clock | None = None,
+    store: dict[str, Any] | None = None,
+    **settings: Any,
+) -> AsyncIterator[Subject]:
+    """Run a broker on a folder."""
+    heard: list[Command] = []
+
+    def listen(address: str, request: Command) -> None:
+        heard.append(request)
+
+    broker = Broker(broker_config(**settings), store_config(root, **(store or {})), clock=clock)
+    async with broker, RemotingClient(handler=listen) as client:
+        yield Subject(broker, client, heard)

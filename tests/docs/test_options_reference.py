@@ -1,0 +1,131 @@
+"""The reference pages of broker and name server say what the code does, in its words."""
+
+import ast
+import dataclasses
+import inspect
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from reput import config
+from reput.broker import config_keys
+from reput.broker.config import BrokerConfig
+from reput.namesrv import config as namesrv_config
+from reput.namesrv.config import NamesrvConfig
+
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
+ROW = re.compile(r"^\| `(\w+)` \| (?:`([^`]*)`)? *\| (\w*) *\| (.+) \|$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A page, and what it is about."""
+
+    page: str
+    kind: type
+    without_effect: Mapping[str, str]
+    only: Mapping[str, tuple[str, str]]
+    said: Mapping[str, str]
+    """Defaults that the machine decides."""
+
+    @property
+    def keys(self) -> config.Keys:
+        keys = self.kind.keys  # type: ignore[attr-defined]
+        assert isinstance(keys, config.Keys)
+        return keys
+
+
+PARTS = [
+    Part(
+        "broker-options.md",
+        BrokerConfig,
+        config_keys.ACCEPTED_WITHOUT_EFFECT,
+        config_keys.ONLY,
+        {
+            "broker_name": "the host's name",
+            "broker_ip1": "the address of the default route",
+        },
+    ),
+    Part(
+        "namesrv-options.md",
+        NamesrvConfig,
+        namesrv_config.ACCEPTED_WITHOUT_EFFECT,
+        namesrv_config.ONLY,
+        {
+            "rocketmq_home": "$ROCKETMQ_HOME",
+            "kv_config_path": "$HOME/namesrv/kvConfig.json",
+            "config_store_path": "$HOME/namesrv/namesrv.properties",
+        },
+    ),
+]
+
+
+@pytest.fixture(params=PARTS, ids=lambda one: one.page)
+def part(request: pytest.FixtureRequest) -> Part:
+    assert isinstance(request.param, Part)
+    return request.param
+
+
+def section(part: Part, name: str) -> str:
+    """Return the text below a heading."""
+    page = (REFERENCE / part.page).read_text()
+    if name not in page:
+        return ""
+    return page.split(f"## {name}\n")[1].split("\n## ")[0]
+
+
+def options(part: Part) -> str:
+    page = (REFERENCE / part.page).read_text()
+    return page.split("## Other names")[0].split("## What must stay")[0]
+
+
+def meanings(kind: type) -> dict[str, str]:
+    """Return the text behind each field, as a page has it."""
+    (tree,) = ast.parse(inspect.getsource(kind)).body
+    assert isinstance(tree, ast.ClassDef)
+    found = {}
+    for one, behind in zip(tree.body, tree.body[1:], strict=False):
+        if (
+            isinstance(one, ast.AnnAssign)
+            and isinstance(one.target, ast.Name)
+            and isinstance(behind, ast.Expr)
+            and isinstance(behind.value, ast.Constant)
+        ):
+            found[one.target.id] = " ".join(str(behind.value.value).split()).replace("``", "`")
+    return found
+
+
+def default_of(one: "dataclasses.Field[object]", part: Part) -> str:
+    if one.name in part.said:
+        return part.said[one.name]
+    return str(one.default).lower() if isinstance(one.default, bool) else str(one.default)
+
+
+def test_every_option_is_there_in_order_with_default_and_meaning(part: Part) -> None:
+    documented = [(key, default, text) for key, default, _, text in ROW.findall(options(part))]
+    means = meanings(part.kind)
+    assert documented == [
+        (config.key_of(one.name), default_of(one, part), means[one.name])
+        for one in dataclasses.fields(part.kind)
+    ]
+
+
+def test_other_names_are_there(part: Part) -> None:
+    found = re.findall(r"^\| `([\w.]+)` \| `(\w+)` \|$", section(part, "Other names"), re.MULTILINE)
+    assert dict(found) == dict(part.keys.renamed)
+
+
+def test_what_must_stay_is_there(part: Part) -> None:
+    text = section(part, "What must stay as it is")
+    found = re.findall(r"^\| `(\w+)` \| (?:`([^`]*)`)? *\| (.+) \|$", text, re.MULTILINE)
+    assert {key: (accepted, reason) for key, accepted, reason in found} == part.only
+
+
+def test_keys_without_effect_are_there_with_their_reason(part: Part) -> None:
+    text = section(part, "Accepted without effect")
+    rows = re.findall(r"^\| (.+?) \| (`.+`) \|$", text, re.MULTILINE)
+    found = {key: reason for reason, keys in rows for key in re.findall(r"`(\w+)`", keys)}
+    assert found == part.without_effect

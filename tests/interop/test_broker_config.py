@@ -1,0 +1,143 @@
+"""The broker's settings: Java's names, Java's defaults, Java's reading of a broker.conf."""
+
+import dataclasses
+
+import pytest
+
+from interop.java_oracle import JavaError, Oracle
+from reput import config
+from reput.broker.config import BrokerConfig, pairs
+from reput.broker.config_keys import ACCEPTED_WITHOUT_EFFECT, ONLY
+from reput.store.config import (
+    ACCEPTED_WITHOUT_EFFECT as STORE_WITHOUT_EFFECT,
+    StoreConfig,
+)
+
+pytestmark = pytest.mark.interop
+
+STORE_BEAN = "org.apache.rocketmq.store.config.MessageStoreConfig"
+BROKER_BEAN = "org.apache.rocketmq.common.BrokerConfig"
+BEANS = (
+    "org.apache.rocketmq.remoting.netty.NettyClientConfig",
+    "org.apache.rocketmq.remoting.netty.NettyServerConfig",
+    BROKER_BEAN,
+)
+AUTH_BEAN = "org.apache.rocketmq.auth.config.AuthConfig"
+"""5.3 and later read it from broker.conf too."""
+
+OURS = {
+    "fastPortEnable",  # Java's fast port cannot be turned off
+    "metricsPort",  # Java's exporter is another one
+    "pullHoldMax",  # Java's is without a bound
+    "rebalanceLockMaxLiveTime",  # in Java a system property
+}
+SINCE_5 = {
+    "bindAddress",
+    "channelExpiredTimeout",  # 4.x: the same two minutes, fixed
+    "clearRetryTopicWhenDeleteTopic",
+    "configBlackList",
+    "validateSystemTopicWhenUpdateTopic",
+}
+OF_THE_MACHINE = {"brokerName", "brokerIP1"}
+"""Of what Java calls itself here, no test can say what it must be."""
+
+SET_AT_START = {"listenPort": "10911"}
+"""What BrokerStartup sets before it reads the file."""
+
+KEYS = {config.key_of(one.name): one.name for one in dataclasses.fields(BrokerConfig)}
+
+
+def settings(oracle: Oracle, text: str = "") -> dict[str, str]:
+    """What the getters of Java's classes return after a broker.conf."""
+    found: dict[str, str] = {}
+    for bean in BEANS:
+        found |= oracle.ask_one("settings", bean, text)
+    if "listenPort" not in config.parse_properties(text):
+        found |= SET_AT_START
+    return found
+
+
+def auth_keys(oracle: Oracle) -> set[str]:
+    try:
+        return set(oracle.ask_one("settings", AUTH_BEAN, ""))
+    except JavaError:
+        assert oracle.version.startswith("4."), "5.5 has it"
+        return set()
+
+
+def ours(text: str = "") -> dict[str, str]:
+    return pairs(config.load(BrokerConfig, config.parse_properties(text)).value)
+
+
+def test_every_default_is_javas(table_oracle: Oracle) -> None:
+    java = settings(table_oracle) | {
+        # There it belongs to the store.
+        "defaultQueryMaxNum": table_oracle.ask_one("settings", STORE_BEAN, "")["defaultQueryMaxNum"]
+    }
+    expected = set(KEYS) - OURS - OF_THE_MACHINE
+    if table_oracle.version.startswith("4."):
+        expected -= SINCE_5
+        assert java.pop("registerBrokerTimeoutMills") == "6000"  # ours is that of 5.x
+        expected -= {"registerBrokerTimeoutMills"}
+    mine = ours()
+    assert {key: mine[key] or "null" for key in expected} == {key: java[key] for key in expected}
+
+
+def test_every_key_of_java_is_known(table_oracle: Oracle) -> None:
+    java = set(settings(table_oracle)) | auth_keys(table_oracle)
+    store = {config.key_of(one.name) for one in dataclasses.fields(StoreConfig)}
+    assert java <= {*KEYS, *ACCEPTED_WITHOUT_EFFECT, *ONLY, *store}
+
+
+def test_what_must_not_change_is_javas_default(table_oracle: Oracle) -> None:
+    java = settings(table_oracle)
+    assert {key: java[key] for key in ONLY if key in java} == {
+        key: accepted for key, (accepted, _) in ONLY.items() if key in java
+    }
+
+
+GONE_IN_5 = {
+    "aclEnable",
+    "commercialBigCount",
+    "commercialEnable",
+    "commercialTimerCount",
+    "commercialTransCount",
+    "filterServerNums",
+    "maxDelayTime",
+}
+
+
+def test_keys_without_effect_are_javas(table_oracle: Oracle) -> None:
+    """No invention: each is a key of 4.x or 5.5, and no key is both."""
+    assert not set(KEYS) & {*ACCEPTED_WITHOUT_EFFECT, *ONLY}
+    if table_oracle.version == "5.5.0":
+        java = set(settings(table_oracle)) | auth_keys(table_oracle)
+        assert {*ACCEPTED_WITHOUT_EFFECT, *ONLY} - java == GONE_IN_5
+    else:
+        assert set(settings(table_oracle)) >= GONE_IN_5
+
+
+def test_what_the_store_leaves_to_the_broker_is_known_to_it() -> None:
+    store = {config.key_of(one.name) for one in dataclasses.fields(StoreConfig)}
+    assert not store & {*KEYS, *ACCEPTED_WITHOUT_EFFECT, *ONLY}
+    both = set(STORE_WITHOUT_EFFECT) & set(KEYS)
+    assert both == {"defaultQueryMaxNum", "flushConsumerOffsetInterval"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "brokerName = broker-b\nbrokerId: 3\nbrokerClusterName=Other",
+        "brokerIP1=10.1.2.3\nlistenPort=20911",
+        "namesrvAddr=10.0.0.1:9876;10.0.0.2:9876",
+        "autoCreateTopicEnable=FALSE\ntraceTopicEnable=True",
+        "brokerPermission=4\ndefaultTopicQueueNums=16",
+        "flushConsumerOffsetInterval=1000\nshortPollingTimeMills=+50",
+        "serverChannelMaxIdleTimeSeconds=30\nregisterNameServerPeriod=20000",
+    ],
+)
+def test_a_broker_conf_means_what_it_means_to_java(table_oracle: Oracle, text: str) -> None:
+    java = settings(table_oracle, text)
+    mine = ours(text)
+    for key in config.parse_properties(text):
+        assert mine[key] == java[key]

@@ -1,0 +1,240 @@
+"""Our producer against the official broker; the official consumer reads what it has sent."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from random import Random
+from typing import Any
+
+import pytest
+
+from interop.java_cluster import JavaClient, JavaCluster, JavaReceived, PullConsumer
+from reput.client.admin import Admin
+from reput.client.config import ProducerConfig
+from reput.client.core.retry import SendFailed
+from reput.client.core.route_cache import NoRoute
+from reput.client.message import Message, SendResult, SendStatus
+from reput.client.producer import Producer
+from reput.format.bodies import MessageQueue
+from reput.store.reader import StoreReader
+
+pytestmark = pytest.mark.interop
+
+
+@pytest.fixture
+async def producer(official: JavaCluster) -> AsyncIterator[Producer]:
+    async with Producer("ours", namesrv=official.namesrv) as started:
+        yield started
+
+
+@pytest.fixture
+async def admin(official: JavaCluster) -> AsyncIterator[Admin]:
+    async with Admin(official.namesrv) as started:
+        yield started
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    """A topic of the test's own."""
+    name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
+    return f"{name[:100]}-{Random().randrange(1 << 32):08x}"
+
+
+async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
+    """Wait for something that a broker does after it has answered."""
+    async with asyncio.timeout(60):
+        while True:
+            with contextlib.suppress(NoRoute):  # A new topic is not registered yet.
+                if await is_so():
+                    return
+            await asyncio.sleep(0.01)
+
+
+async def until_readable(admin: Admin, results: Iterable[SendResult]) -> None:
+    """Wait until the broker has dispatched what it has acknowledged."""
+    ends: dict[MessageQueue, int] = {}
+    for result in results:
+        count = len(result.message_ids)
+        ends[result.queue] = max(ends.get(result.queue, 0), result.queue_offset + count)
+
+    async def are_readable() -> bool:
+        return all([await admin.max_offset(queue) >= end for queue, end in ends.items()])
+
+    await until(are_readable)
+
+
+async def read_back(
+    java: JavaClient, official: JavaCluster, topic: str
+) -> dict[tuple[int, int], JavaReceived]:
+    """Return what Java reads: (queue id, queue offset) -> message."""
+
+    def read() -> list[JavaReceived]:
+        with java.pull_consumer(official.namesrv, "reader") as consumer:
+            assert isinstance(consumer, PullConsumer)
+            return [one for part in consumer.read_all(topic).values() for one in part]
+
+    return {(one.queue_id, one.queue_offset): one for one in await asyncio.to_thread(read)}
+
+
+def place(result: SendResult) -> tuple[int, int]:
+    return result.queue.queue_id, result.queue_offset
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"body": b"\0"},
+        {"body": "ü€".encode(), "tags": "TagA", "keys": ["k1", "k2"], "flag": -7},
+        {"body": b"x", "properties": {"ä": "€ \U0001f600", "b": "c d"}, "wait": False},
+        {"body": b"y" * 4096},
+        {"body": Random(1).randbytes(200_000), "tags": "noise"},
+        {"body": b"z" * 1_000_000},
+    ],
+    ids=["small", "tagged", "properties", "compressed", "noise", "long"],
+)
+async def test_java_reads_what_we_send(
+    official: JavaCluster,
+    java_client: JavaClient,
+    producer: Producer,
+    admin: Admin,
+    topic: str,
+    fields: dict[str, Any],
+) -> None:
+    message = Message(topic, **fields)
+    result = await producer.send(message)
+    await until_readable(admin, [result])
+    found = (await read_back(java_client, official, topic))[place(result)]
+
+    assert result.status is SendStatus.SEND_OK
+    assert (found.body, found.tags, found.flag) == (message.body, message.tags, message.flag)
+    assert (found.keys or "").split() == list(message.keys)
+    assert message.properties.items() <= found.properties.items()
+    assert found.msg_id == result.message_id
+    assert found.offset_msg_id == result.offset_message_id
+    assert len(result.message_id) == 32
+    assert found.born_timestamp <= found.store_timestamp
+
+
+async def test_java_reads_our_batches(
+    official: JavaCluster, java_client: JavaClient, producer: Producer, admin: Admin, topic: str
+) -> None:
+    messages = [
+        Message(topic, b"%d" % i, f"tag{i}", [f"k{i}"], {"n": str(i)}, flag=i) for i in range(20)
+    ]
+    result = await producer.send_batch(messages)
+    await until_readable(admin, [result])
+    found = list((await read_back(java_client, official, topic)).values())
+
+    assert [one.queue_offset for one in found] == list(range(20))
+    assert [one.body for one in found] == [one.body for one in messages]
+    assert [one.msg_id for one in found] == result.message_ids
+    assert [one.offset_msg_id for one in found] == result.offset_message_ids
+    assert [(one.tags, one.keys, one.flag) for one in found] == [
+        (f"tag{i}", f"k{i}", i) for i in range(20)
+    ]
+    assert [one.properties["n"] for one in found] == [str(i) for i in range(20)]
+
+
+async def test_many_in_flight_all_arrive_once(
+    official: JavaCluster, java_client: JavaClient, producer: Producer, admin: Admin, topic: str
+) -> None:
+    results = await producer.send_many(Message(topic, b"%d" % i) for i in range(3000))
+    await until_readable(admin, results)
+    found = await read_back(java_client, official, topic)
+
+    assert len(found) == 3000
+    assert [found[place(one)].body for one in results] == [b"%d" % i for i in range(3000)]
+
+
+async def test_oneway_messages_arrive(
+    official: JavaCluster, java_client: JavaClient, producer: Producer, admin: Admin, topic: str
+) -> None:
+    last = await producer.send(Message(topic, b"first"))
+    await producer.send_oneway(Message(topic, b"oneway"), queue=last.queue)
+
+    async def has_come() -> bool:
+        return await admin.max_offset(last.queue) == 2
+
+    await until(has_come)
+    found = await read_back(java_client, official, topic)
+
+    assert [one.body for one in found.values()] == [b"first", b"oneway"]
+
+
+async def test_a_delayed_message_comes_later(
+    official: JavaCluster, java_client: JavaClient, producer: Producer, topic: str
+) -> None:
+    result = await producer.send(Message(topic, b"later", delay_level=1))
+
+    def take() -> JavaReceived:
+        with java_client.push_consumer(official.namesrv, f"group-{topic}", topic) as consumer:
+            return consumer.take(1)[0]
+
+    found = await asyncio.to_thread(take)
+    assert (found.body, found.msg_id) == (b"later", result.message_id)
+    assert found.store_timestamp - found.born_timestamp >= 1000
+
+
+async def test_a_new_topic_is_made_as_java_makes_it(
+    producer: Producer, admin: Admin, topic: str
+) -> None:
+    await producer.send(Message(topic, b"x"))
+    config = (await admin.topic_configs("broker-a"))[topic]
+
+    assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (4, 4, 6)
+
+
+async def test_what_a_broker_refuses(official: JavaCluster, topic: str) -> None:
+    config = ProducerConfig(max_message_bytes=8 << 20, compress_body_over_bytes=8 << 20)
+    async with Producer("ours", namesrv=official.namesrv, config=config) as producer:
+        with pytest.raises(SendFailed) as raised:
+            await producer.send(Message(topic, bytes(5 << 20)))
+        assert raised.value.response_code == 13
+        assert not raised.value.retriable
+        await producer.send(Message(topic, b"x"))
+        queue = MessageQueue(topic, "broker-a", 99)
+        with pytest.raises(SendFailed, match="queueId"):
+            await producer.send(Message(topic, b"x"), queue=queue)
+
+
+async def test_brokers_know_a_producer_until_it_leaves(
+    official: JavaCluster, admin: Admin, topic: str
+) -> None:
+    group = f"group-{topic}"
+    async with Producer(group, namesrv=official.namesrv) as producer:
+        await producer.send(Message(topic, b"x"))
+
+        async def is_known() -> bool:
+            return len(await admin.producer_connection(group, topic)) == 1
+
+        await until(is_known)
+        (member,) = await admin.producer_connection(group, topic)
+        assert member.language == "PYTHON"
+    assert await admin.producer_connection(group, topic) == []
+
+
+async def test_a_broker_that_dies_and_comes_back(start_official: Any) -> None:
+    cluster = start_official()
+    config = ProducerConfig(send_timeout_ms=1000)
+    async with Producer("ours", namesrv=cluster.namesrv, config=config) as producer:
+        first = await producer.send(Message("T", b"first"))
+        await asyncio.to_thread(cluster.kill_broker)
+        with pytest.raises(SendFailed) as raised:
+            await producer.send(Message("T", b"lost"))
+        assert raised.value.retriable
+        await asyncio.to_thread(cluster.start)
+        second = await producer.send(Message("T", b"second"), queue=first.queue, timeout_ms=30_000)
+        assert second.queue_offset == first.queue_offset + 1
+    await asyncio.to_thread(cluster.stop)
+
+    reader = StoreReader.open(str(cluster.store))
+    for result, body in ((first, b"first"), (second, b"second")):
+        stored = reader.message_in_queue("T", result.queue.queue_id, result.queue_offset)
+        assert (stored.body, stored.unique_key) == (body, result.message_id)
+
+
+async def test_what_is_stored_but_not_replicated(start_official: Any) -> None:
+    cluster = start_official(settings={"brokerRole": "SYNC_MASTER"})
+    async with Producer("ours", namesrv=cluster.namesrv) as producer:
+        result = await producer.send(Message("T", b"x"))
+    assert result.status is SendStatus.SLAVE_NOT_AVAILABLE

@@ -1,0 +1,73 @@
+"""What a producer decides by itself: the same as Java's."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pytest
+
+from interop import java_oracle
+from interop.java_oracle import JavaUnavailable, Oracle
+from reput.client.core.queue_choice import avoidance_ms
+from reput.client.core.unique_key import UniqueKeys
+
+pytestmark = pytest.mark.interop
+
+
+class ProducerOracle(Oracle):
+    """A running ``ProducerOracle.java``."""
+
+    main_class = "ProducerOracle"
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(version, marks=pytest.mark.xdist_group(f"rocketmq-{version}"))
+        for version in java_oracle.versions()
+    ],
+)
+def java(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ProducerOracle]:
+    try:
+        process = ProducerOracle(request.param, tmp_path_factory.mktemp(f"sends-{request.param}"))
+    except JavaUnavailable as reason:
+        if java_oracle.wants_all_versions():
+            raise
+        pytest.skip(str(reason))
+    yield process
+    process.close()
+
+
+def test_java_finds_address_and_time_in_our_unique_keys(java: ProducerOracle) -> None:
+    now_ms = int(datetime.now(UTC).timestamp() * 1000)
+    keys = UniqueKeys(bytes((192, 0, 2, 77)), 4711, 0x12345678)
+    # Java takes the month from its own clock: of the one before it knows no times.
+    times = [now_ms, now_ms - 1, now_ms - 1000]
+    found = java.ask("uniqueKey", [(keys.next(time_ms),) for time_ms in times])
+
+    month = datetime.fromtimestamp(now_ms / 1000, UTC).astimezone().month
+    for (address, java_ms), time_ms in zip(found, times, strict=True):
+        assert address == "192.0.2.77"
+        if datetime.fromtimestamp(time_ms / 1000, UTC).astimezone().month == month:
+            assert java_ms == time_ms
+
+
+def test_javas_unique_keys_have_the_parts_of_ours(java: ProducerOracle) -> None:
+    theirs = java.ask_one("newKey")
+    ((_, java_ms),) = java.ask("uniqueKey", [(theirs,)])
+    data = bytes.fromhex(theirs)
+    address, rest = data[:-12], data[-12:]
+    process_id, salt = int.from_bytes(rest[:2], "big"), int.from_bytes(rest[2:6], "big")
+
+    assert UniqueKeys(address, process_id, salt).next(java_ms)[:-4] == theirs[:-4]
+
+
+def test_brokers_are_avoided_for_as_long_as_by_java_4(java: ProducerOracle) -> None:
+    if not java.is_4:
+        pytest.skip("5.x has other numbers; ours are those of 4.x")
+    edges = (0, 50, 100, 550, 1000, 2000, 3000, 15_000, 30_000)
+    latencies = sorted({max(0, edge + step) for edge in edges for step in (-1, 0, 1)})
+
+    expected = java.ask("avoidance", [(latency_ms,) for latency_ms in latencies])
+    assert [avoidance_ms(latency_ms) for latency_ms in latencies] == expected

@@ -1,0 +1,243 @@
+"""Heartbeats, groups and their members, locks of queues, and name servers."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+import broker_subject
+from broker_subject import Subject
+from reput.broker.groups import Groups
+from reput.broker.queue_locks import QueueLocks
+from reput.clock import ManualClock
+from reput.format import bodies
+from reput.format.bodies import (
+    ConsumerData,
+    ConsumerList,
+    HeartbeatData,
+    LockBody,
+    LockReply,
+    MessageQueue,
+    ProducerData,
+    SubscriptionData,
+)
+from reput.format.codes import RequestCode, ResponseCode
+from reput.format.headers import ConsumerGroupHeader, UnregisterClientHeader
+from reput.namesrv.config import NamesrvConfig
+from reput.namesrv.server import NameServer
+from reput.remoting.client import RemotingClient
+
+
+def consumer(group: str, *topics: str, version: int = 1) -> ConsumerData:
+    return ConsumerData(
+        consume_from_where="CONSUME_FROM_LAST_OFFSET",
+        consume_type="CONSUME_PASSIVELY",
+        group_name=group,
+        message_model="CLUSTERING",
+        subscription_data_set=[
+            SubscriptionData(topic=topic, sub_string="*", sub_version=version) for topic in topics
+        ],
+        unit_mode=False,
+    )
+
+
+def heartbeat(client_id: str, *consumers: ConsumerData, producers: tuple[str, ...] = ()) -> object:
+    return HeartbeatData(
+        client_id=client_id,
+        consumer_data_set=list(consumers),
+        producer_data_set=[ProducerData(group_name=one) for one in producers],
+    )
+
+
+async def members(subject: Subject, group: str) -> list[str]:
+    header = ConsumerGroupHeader(consumer_group=group)
+    reply = await subject.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
+    if reply.code != ResponseCode.SUCCESS:
+        return []
+    return sorted(bodies.decode(ConsumerList, reply.body).consumer_id_list)
+
+
+async def test_members_come_and_go_and_all_are_told(subject: Subject) -> None:
+    heard: list[int] = []
+    async with RemotingClient(handler=lambda _, request: heard.append(request.code)) as other:
+        await subject.tell(RequestCode.HEART_BEAT, heartbeat("one", consumer("g", "T")))
+        assert await members(subject, "g") == ["one"]
+        assert [one.code for one in subject.heard] == [RequestCode.NOTIFY_CONSUMER_IDS_CHANGED]
+        assert subject.heard[0].is_oneway
+        assert subject.heard[0].ext_fields == {"consumerGroup": "g"}
+
+        await subject.tell(
+            RequestCode.HEART_BEAT, heartbeat("two", consumer("g", "T")), client=other
+        )
+        assert await members(subject, "g") == ["one", "two"]
+        assert len(subject.heard) == 2
+        assert heard == [RequestCode.NOTIFY_CONSUMER_IDS_CHANGED]
+
+        # Nothing new: nobody is told.
+        await subject.tell(RequestCode.HEART_BEAT, heartbeat("one", consumer("g", "T")))
+        assert len(subject.heard) == 2
+        # A topic more is something new, a newer version of the same is not.
+        await subject.tell(
+            RequestCode.HEART_BEAT, heartbeat("one", consumer("g", "T", "U", version=2))
+        )
+        assert len(subject.heard) == 3
+
+        header = UnregisterClientHeader(client_id="two", consumer_group="g")
+        await subject.ask(RequestCode.UNREGISTER_CLIENT, header, client=other)
+        assert await members(subject, "g") == ["one"]
+        assert len(subject.heard) == 4
+
+
+async def test_a_lost_connection_is_a_member_gone(subject: Subject) -> None:
+    async with RemotingClient() as other:
+        await subject.tell(
+            RequestCode.HEART_BEAT,
+            heartbeat("two", consumer("g", "T"), producers=("p",)),
+            client=other,
+        )
+        assert len(subject.broker.groups.producers("p")) == 1
+    while await members(subject, "g"):
+        await asyncio.sleep(0)
+    assert subject.broker.groups.producers("p") == []
+
+
+async def test_a_heartbeat_makes_the_retry_topic(subject: Subject) -> None:
+    await subject.tell(RequestCode.HEART_BEAT, heartbeat("one", consumer("g", "T")))
+    topic = subject.broker.topics.get("%RETRY%g")
+    assert topic is not None
+    assert (topic.read_queue_count, topic.perm) == (1, 6)
+
+
+async def test_a_body_that_is_no_heartbeat_is_refused(subject: Subject) -> None:
+    reply = await subject.ask(RequestCode.HEART_BEAT, body=b"{}")
+    assert reply.code == ResponseCode.SYSTEM_ERROR
+    assert "HeartbeatData" in (reply.remark or "")
+
+
+async def test_the_silent_are_gone_after_two_minutes(tmp_path: Path) -> None:
+    clock = ManualClock(1_700_000_000_000)
+    async with broker_subject.running(tmp_path, clock=clock) as subject:
+        await subject.tell(RequestCode.HEART_BEAT, heartbeat("one", consumer("g", "T")))
+        clock.advance(120_000)
+        subject.broker.expire_clients()
+        assert await members(subject, "g") == ["one"]
+        clock.advance(1)
+        subject.broker.expire_clients()
+        assert subject.broker.groups.consumer("g") is None
+
+
+def test_groups_with_plain_values() -> None:
+    class Peer:
+        peer = "192.0.2.1:1"
+
+    groups: Groups[Peer] = Groups()
+    one, two = Peer(), Peer()
+    assert groups.register_consumer(one, "a", consumer("g", "T"), 0, 1, 10)
+    assert not groups.register_consumer(one, "a", consumer("g", "T"), 0, 1, 20)
+    assert groups.register_consumer(one, "a", consumer("g"), 0, 1, 30)  # T is gone
+    groups.register_producer(two, "b", "p", 0, 1, 15)
+    assert groups.silent(16) == [two]
+    assert groups.silent(31) == [one, two]
+    assert groups.remove(one) == ["g"]
+    assert groups.consumer("g") is None
+    assert groups.remove(two) == []
+    assert groups.producer_groups() == {}
+
+
+# --- locks ----------------------------------------------------------------------
+
+QUEUES = [MessageQueue("T", "broker-a", number) for number in range(3)]
+
+
+def test_a_lock_is_one_clients_until_it_ends() -> None:
+    locks = QueueLocks(60_000)
+    assert locks.lock("g", "one", QUEUES[:2], 0) == QUEUES[:2]
+    assert locks.lock("g", "two", QUEUES, 60_000) == QUEUES[2:]
+    assert locks.lock("other group", "two", QUEUES, 60_000) == QUEUES
+    assert locks.lock("g", "one", QUEUES[:1], 60_000) == QUEUES[:1]  # renewed
+    assert locks.lock("g", "two", QUEUES[:2], 60_001) == QUEUES[1:2]
+    locks.unlock("g", "two", QUEUES)
+    assert locks.lock("g", "three", QUEUES, 60_002) == QUEUES[1:]
+    locks.expire(10_000_000)
+    assert locks.lock("g", "four", QUEUES, 10_000_000) == QUEUES
+
+
+async def test_locks_over_the_wire(subject: Subject) -> None:
+    async def lock(client_id: str) -> list[MessageQueue]:
+        body = LockBody(client_id=client_id, consumer_group="g", mq_set=QUEUES)
+        reply = await subject.tell(RequestCode.LOCK_BATCH_MQ, body)
+        return bodies.decode(LockReply, reply.body).lock_ok_mq_set
+
+    assert await lock("one") == QUEUES
+    assert await lock("two") == []
+    body = LockBody(client_id="one", consumer_group="g", mq_set=QUEUES[:1])
+    await subject.tell(RequestCode.UNLOCK_BATCH_MQ, body)
+    assert await lock("two") == QUEUES[:1]
+
+
+# --- name servers ---------------------------------------------------------------
+
+
+async def test_it_registers_with_every_name_server_and_unregisters(tmp_path: Path) -> None:
+    def settings(name: str) -> NamesrvConfig:
+        return NamesrvConfig(
+            listen_port=0, bind_address="127.0.0.1", kv_config_path=str(tmp_path / name)
+        )
+
+    async with NameServer(settings("a")) as one, NameServer(settings("b")) as two:
+        addresses = f"127.0.0.1:{one.port};127.0.0.1:{two.port}"
+        async with broker_subject.running(tmp_path / "store", namesrv_addr=addresses) as subject:
+            for server in (one, two):
+                await known(server, "SELF_TEST_TOPIC", is_there=True)
+            await subject.send("New")
+            for server in (one, two):  # at once, not in half a minute
+                await known(server, "New", is_there=True)
+        for server in (one, two):
+            await known(server, "New", is_there=False)
+
+
+async def known(server: NameServer, topic: str, *, is_there: bool) -> None:
+    async with RemotingClient() as client, asyncio.timeout(20):
+        while True:
+            reply = await client.invoke(
+                f"127.0.0.1:{server.port}",
+                broker_subject.Command(
+                    RequestCode.GET_ROUTEINFO_BY_TOPIC, ext_fields={"topic": topic}
+                ),
+                5_000,
+            )
+            if (reply.code == ResponseCode.SUCCESS) == is_there:
+                return
+            await asyncio.sleep(0.01)
+
+
+async def test_a_name_server_that_is_not_there_stops_nobody(tmp_path: Path) -> None:
+    async with broker_subject.running(tmp_path, namesrv_addr="127.0.0.1:1") as subject:
+        assert (await subject.send("T")).code == ResponseCode.SUCCESS
+        async with asyncio.timeout(20):
+            while not subject.broker.registration.problems:
+                await asyncio.sleep(0)
+        assert "127.0.0.1:1" in subject.broker.registration.problems
+
+
+# --- loops ----------------------------------------------------------------------
+
+
+async def test_a_loop_that_fails_is_seen_and_starts_again(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loops = subject.broker.loops
+
+    def fail() -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("reput.broker.loops._RESTART_MS", 1)
+    monkeypatch.setattr(subject.broker, "expire_held_pulls", fail)
+    async with asyncio.timeout(20):
+        while "holds" not in loops.failures:
+            await asyncio.sleep(0.01)
+    assert loops.failures["holds"] == "RuntimeError: a bug"
+    monkeypatch.undo()
+    async with asyncio.timeout(20):
+        while loops.failures:
+            await asyncio.sleep(0.01)

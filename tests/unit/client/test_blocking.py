@@ -1,0 +1,148 @@
+import asyncio
+import inspect
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from reput import client
+from reput.client import blocking
+from reput.client.admin import Admin
+from reput.client.blocking import Facade, LoopThread
+from reput.client.instance import NotStarted
+from reput.client.message import Message
+from reput.client.producer import Producer
+from reput.errors import InvalidOption
+from reput.format.bodies import MessageQueue
+from scripted_cluster import ScriptedCluster
+
+
+class Server:
+    """A scripted cluster on a loop of its own."""
+
+    def __init__(self) -> None:
+        self.thread = LoopThread()
+        self.cluster = self.thread.wait_for(self._start())
+
+    async def _start(self) -> ScriptedCluster:
+        return await ScriptedCluster({"T": {"broker-a": 4}}).__aenter__()
+
+    def close(self) -> None:
+        self.thread.wait_for(self.cluster.__aexit__())
+        self.thread.stop()
+
+
+@pytest.fixture
+def cluster() -> Iterator[ScriptedCluster]:
+    server = Server()
+    yield server.cluster
+    server.close()
+
+
+def names_of_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate()]
+
+
+def test_sending_without_await(cluster: ScriptedCluster) -> None:
+    with blocking.Producer("P", namesrv=cluster.namesrv) as producer:
+        assert producer.send(Message("T", b"x")).queue_offset == 0
+        assert len(producer.send_many([Message("T", b"x")] * 50)) == 50
+        assert producer.queues("T")[1] == MessageQueue("T", "broker-a", 1)
+        with pytest.raises(InvalidOption, match="body"):
+            producer.send(Message("T", b""))
+
+
+def test_clients_share_a_thread_that_ends_with_the_last(cluster: ScriptedCluster) -> None:
+    before = len(names_of_threads())
+    first = blocking.Producer("P", namesrv=cluster.namesrv)
+    second = blocking.Admin(cluster.namesrv)
+    assert len(names_of_threads()) == before
+    first.start()
+    second.start()
+    second.start()
+    assert len(names_of_threads()) == before + 1
+    first.close()
+    first.close()
+    assert len(second.topic_route("T").publish_queues) == 4
+    second.close()
+    assert len(names_of_threads()) == before
+
+
+def test_many_threads_use_one_client(cluster: ScriptedCluster) -> None:
+    with blocking.Producer("P", namesrv=cluster.namesrv) as producer, ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(lambda i: producer.send(Message("T", b"%d" % i)), range(200)))
+    assert sorted(one.queue_offset for one in results) == list(range(200))
+
+
+def test_before_the_start_and_after_the_end(cluster: ScriptedCluster) -> None:
+    producer = blocking.Producer("P", namesrv=cluster.namesrv)
+    with pytest.raises(NotStarted):
+        producer.send(Message("T", b"x"))
+    with producer:
+        pass
+    with pytest.raises(NotStarted):
+        producer.send(Message("T", b"x"))
+
+
+def test_a_client_that_does_not_start_leaves_no_thread() -> None:
+    class Broken:
+        async def start(self) -> None:
+            raise InvalidOption("x", 1, "2")
+
+        async def close(self) -> None: ...
+
+    before = names_of_threads()
+    with pytest.raises(InvalidOption):
+        Facade(Broken()).start()
+    assert names_of_threads() == before
+
+
+def test_waiting_in_the_loops_own_thread_would_never_end(cluster: ScriptedCluster) -> None:
+    with blocking.Producer("P", namesrv=cluster.namesrv) as producer:
+
+        def select(queues: object, message: Message) -> MessageQueue:
+            return producer.send(message).queue
+
+        with pytest.raises(RuntimeError, match="own loop"):
+            producer.send(Message("T", b"x"), queue=select)
+
+
+def test_a_listener_may_wait_in_a_thread(cluster: ScriptedCluster) -> None:
+    with blocking.Producer("P", namesrv=cluster.namesrv) as producer:
+
+        def listener(body: bytes) -> int:
+            return producer.send(Message("T", body)).queue_offset
+
+        async def two() -> list[int]:
+            listen = blocking.in_thread(listener)
+            return await asyncio.gather(listen(b"a"), listen(b"b"))
+
+        assert producer._thread is not None
+        assert sorted(producer._thread.wait_for(two())) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("awaited", "facade"), [(Producer, blocking.Producer), (Admin, blocking.Admin)]
+)
+def test_nothing_is_missing(awaited: type, facade: type) -> None:
+    methods = {
+        name
+        for name, one in inspect.getmembers(awaited, inspect.iscoroutinefunction)
+        if not name.startswith("_")
+    }
+    assert methods <= set(dir(facade))
+    for name in methods - {"start", "close"}:
+        wrapped = getattr(facade, name)
+        assert not inspect.iscoroutinefunction(wrapped)
+        assert wrapped.__wrapped__ is getattr(awaited, name)
+    made, wanted = (inspect.signature(one.__init__) for one in (facade, awaited))
+    assert made == wanted
+
+
+def test_the_package_loads_names_when_they_are_used() -> None:
+    assert client.Producer is Producer
+    assert client.Message is Message
+    assert "Producer" in dir(client)
+    with pytest.raises(AttributeError, match="Nothing"):
+        _ = client.Nothing

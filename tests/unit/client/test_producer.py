@@ -1,0 +1,432 @@
+import asyncio
+import zlib
+from collections.abc import AsyncIterator, Iterator
+from random import Random
+
+import pytest
+
+from reput.client.config import ClientConfig, ProducerConfig
+from reput.client.core.retry import SendFailed
+from reput.client.core.route_cache import NoRoute
+from reput.client.instance import NotStarted
+from reput.client.message import Message, SendResult, SendStatus
+from reput.client.producer import NotAllSent, Producer
+from reput.errors import Answered, InvalidHeader, InvalidOption, RequestTimedOut, Unreachable
+from reput.format import batch, command, headers, properties as props
+from reput.format.bodies import MessageQueue
+from reput.format.codes import RequestCode, ResponseCode
+from reput.format.command import Command
+from scripted_cluster import ScriptedCluster
+
+SEND = RequestCode.SEND_MESSAGE_V2
+
+
+def sent(cluster: ScriptedCluster, code: RequestCode = SEND) -> list[Command]:
+    return [request for broker in cluster.brokers for request in broker.asked(code)]
+
+
+def header(request: Command) -> headers.SendMessageHeader:
+    return headers.decode_v2(request.ext_fields)
+
+
+def properties(request: Command) -> dict[str, str]:
+    return props.decode((header(request).properties or "").encode())
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[ScriptedCluster]:
+    topics = {
+        "T": {"broker-a": 4},
+        "Two": {"broker-a": 2, "broker-b": 2},
+        "TBW102": {"broker-a": 8},
+    }
+    async with ScriptedCluster(topics, brokers=2) as running:
+        yield running
+
+
+@pytest.fixture
+async def producer(cluster: ScriptedCluster) -> AsyncIterator[Producer]:
+    async with Producer("P", namesrv=cluster.namesrv) as started:
+        yield started
+
+
+# --- one message ------------------------------------------------------------------------
+
+
+async def test_what_a_broker_gets(cluster: ScriptedCluster, producer: Producer) -> None:
+    message = Message("T", b"hello", "tag", ["k1", "k2"], {"a": "b"}, 3, 9, wait=False)
+    result = await producer.send(message)
+    (request,) = sent(cluster)
+    found = header(request)
+
+    assert request.body == b"hello"
+    assert (found.producer_group, found.topic, found.flag) == ("P", "T", 9)
+    assert (found.default_topic, found.default_topic_queue_nums) == ("TBW102", 4)
+    assert (found.sys_flag, found.reconsume_times, found.batch) == (0, 0, False)
+    assert found.born_timestamp > 1_600_000_000_000
+    assert properties(request) == {
+        "UNIQ_KEY": result.message_id,
+        "TAGS": "tag",
+        "KEYS": "k1 k2",
+        "DELAY": "3",
+        "WAIT": "false",
+        "a": "b",
+    }
+    assert result == SendResult(
+        SendStatus.SEND_OK,
+        result.message_id,
+        "0" * 32,
+        MessageQueue("T", "broker-a", found.queue_id),
+        0,
+    )
+
+
+async def test_queues_take_turns(cluster: ScriptedCluster, producer: Producer) -> None:
+    results = [await producer.send(Message("Two", b"x")) for _ in range(4)]
+
+    assert {one.queue for one in results} == set(await producer.queues("Two"))
+    assert len({one.message_id for one in results}) == 4
+
+
+async def test_long_bodies_are_compressed_if_that_helps(
+    cluster: ScriptedCluster, producer: Producer
+) -> None:
+    noise = Random(1).randbytes(50_000)
+    for body in (b"x" * 4095, b"x" * 4096, noise, b"x" * 1_000_000):
+        await producer.send(Message("T", body))
+    found = sent(cluster)
+
+    assert [header(one).sys_flag for one in found] == [0, 0x301, 0, 0x301]
+    assert zlib.decompress(found[1].body) == b"x" * 4096
+    assert found[2].body == noise
+    assert zlib.decompress(found[3].body) == b"x" * 1_000_000
+
+
+async def test_a_message_may_be_sent_to_one_queue(
+    cluster: ScriptedCluster, producer: Producer
+) -> None:
+    queue = MessageQueue("Two", "broker-b", 1)
+    result = await producer.send(Message("Two", b"x"), queue=queue)
+    assert result.queue == queue
+
+    selected = await producer.send(
+        Message("Two", b"x", keys="7"),
+        queue=lambda queues, message: queues[int(str(message.keys)) % 4],
+    )
+    assert selected.queue == (await producer.queues("Two"))[3]
+
+
+async def test_a_fixed_queue_is_of_the_topic(producer: Producer) -> None:
+    with pytest.raises(InvalidOption, match="a queue of topic 'T'"):
+        await producer.send(Message("T", b"x"), queue=MessageQueue("Two", "broker-a", 0))
+    with pytest.raises(InvalidOption, match="from the selector"):
+        await producer.send(Message("T", b"x"), queue=lambda queues, _: None)  # type: ignore[arg-type,return-value]
+    with pytest.raises(SendFailed, match="no master"):
+        await producer.send(Message("T", b"x"), queue=MessageQueue("T", "broker-z", 0))
+
+
+async def test_a_new_topic_is_sent_where_it_would_be_made(
+    cluster: ScriptedCluster, producer: Producer
+) -> None:
+    queues = {(await producer.send(Message("New", b"x"))).queue for _ in range(8)}
+    assert queues == {MessageQueue("New", "broker-a", i) for i in range(4)}
+
+    cluster.topics["New"] = {"broker-a": 1}
+    assert await producer.send(Message("New", b"x"))
+
+
+async def test_a_topic_that_nobody_would_make(cluster: ScriptedCluster, producer: Producer) -> None:
+    del cluster.topics["TBW102"]
+    with pytest.raises(NoRoute, match="'New'"):
+        await producer.send(Message("New", b"x"))
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        (Message("a b", b"x"), "topic"),
+        (Message("SCHEDULE_TOPIC_XXXX", b"x"), "topic"),
+        (Message("T", b""), "body"),
+        (Message("T", "text"), "bytes"),  # type: ignore[arg-type]
+        (Message("T", b"x" * 4_194_305), "max_message_bytes"),
+        (Message("T", b"x", flag=1 << 31), "flag"),
+        (Message("T", b"x", tags="\x01"), "x01"),
+    ],
+)
+async def test_messages_that_are_not_sent(
+    cluster: ScriptedCluster, producer: Producer, message: Message, text: str
+) -> None:
+    with pytest.raises(InvalidOption, match=text):
+        await producer.send(message)
+    assert not sent(cluster)
+
+
+async def test_a_message_that_a_consumer_sends_back(
+    cluster: ScriptedCluster, producer: Producer
+) -> None:
+    cluster.topics["%RETRY%C"] = {"broker-a": 1}
+    more = {"RECONSUME_TIME": "3", "MAX_RECONSUME_TIMES": "16", "RETRY_TOPIC": "T"}
+    await producer.send(Message("%RETRY%C", b"x", properties=more))
+    (request,) = sent(cluster)
+
+    assert (header(request).reconsume_times, header(request).max_reconsume_times) == (3, 16)
+    assert properties(request).keys() == {"UNIQ_KEY", "RETRY_TOPIC"}
+
+
+async def test_a_namespace_stands_before_topics_and_group(cluster: ScriptedCluster) -> None:
+    cluster.topics["tenant%T"] = {"broker-a": 1}
+    client = ClientConfig(namesrv_addr=cluster.namesrv, namespace="tenant")
+    async with Producer("P", client=client) as producer:
+        result = await producer.send(Message("T", b"x"))
+        (queue,) = await producer.queues("T")
+        assert result.queue == queue == MessageQueue("T", "broker-a", 0)
+        assert (await producer.send(Message("T", b"x"), queue=queue)).queue == queue
+    found = header(sent(cluster)[0])
+    assert (found.producer_group, found.topic) == ("tenant%P", "tenant%T")
+
+
+async def test_a_oneway_message_is_not_answered(
+    cluster: ScriptedCluster, producer: Producer
+) -> None:
+    await producer.send_oneway(Message("T", b"x"))
+    (request,) = await cluster.broker.until_asked(SEND)
+
+    assert request.is_oneway
+
+
+async def test_before_the_start_and_after_the_end(cluster: ScriptedCluster) -> None:
+    producer = Producer("P", namesrv=cluster.namesrv)
+    with pytest.raises(NotStarted):
+        await producer.send(Message("T", b"x"))
+    await producer.start()
+    await producer.start()
+    await producer.send(Message("T", b"x"))
+    await producer.close()
+    await producer.close()
+    with pytest.raises(NotStarted):
+        await producer.send_oneway(Message("T", b"x"))
+
+
+# --- attempts ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [17, 14, 1, 16, 204, 205])
+async def test_a_refusal_is_tried_elsewhere(
+    cluster: ScriptedCluster, producer: Producer, code: int
+) -> None:
+    cluster.brokers[0].refuse(ResponseCode(code))
+    for _ in range(4):
+        assert (await producer.send(Message("Two", b"x"))).queue.broker_name == "broker-b"
+    keys = [properties(one)["UNIQ_KEY"] for one in sent(cluster)]
+    assert len(set(keys)) == 4  # an attempt more does not make another message
+
+
+@pytest.mark.parametrize("code", [2, 3, 13, 215])
+async def test_a_refusal_that_all_would_give_is_not(
+    cluster: ScriptedCluster, producer: Producer, code: int
+) -> None:
+    for broker in cluster.brokers:
+        broker.refuse(ResponseCode(code), "because")
+    with pytest.raises(SendFailed, match=r"in 1 attempt .*because") as raised:
+        await producer.send(Message("Two", b"x"))
+
+    assert raised.value.response_code == code
+    assert isinstance(raised.value.__cause__, Answered)
+
+
+async def test_attempts_end(cluster: ScriptedCluster, producer: Producer) -> None:
+    cluster.broker.refuse(ResponseCode.SERVICE_NOT_AVAILABLE)
+    with pytest.raises(SendFailed, match="in 3 attempts") as raised:
+        await producer.send(Message("T", b"x"))
+
+    assert raised.value.broker_names == ("broker-a",) * 3
+    assert raised.value.retriable
+    assert len({header(one).queue_id for one in sent(cluster)}) == 3
+
+
+async def test_a_fixed_queue_gets_one_attempt(cluster: ScriptedCluster, producer: Producer) -> None:
+    cluster.broker.refuse(ResponseCode.SYSTEM_ERROR)
+    with pytest.raises(SendFailed, match="in 1 attempt"):
+        await producer.send(Message("T", b"x"), queue=MessageQueue("T", "broker-a", 0))
+
+
+async def test_a_broker_that_is_gone_is_tried_elsewhere(
+    cluster: ScriptedCluster, producer: Producer
+) -> None:
+    await cluster.brokers[0].stop()
+    for _ in range(4):
+        assert (await producer.send(Message("Two", b"x"))).queue.broker_name == "broker-b"
+
+
+async def test_when_all_brokers_are_gone(cluster: ScriptedCluster, producer: Producer) -> None:
+    for broker in cluster.brokers:
+        await broker.stop()
+    with pytest.raises(SendFailed) as raised:
+        await producer.send(Message("Two", b"x"))
+    assert isinstance(raised.value.reason, Unreachable)
+
+
+async def test_no_attempt_begins_after_the_time_is_over(
+    cluster: ScriptedCluster, producer: Producer
+) -> None:
+    for broker in cluster.brokers:
+        broker.fall_silent()
+    with pytest.raises(SendFailed, match="in 1 attempt") as raised:
+        await producer.send(Message("Two", b"x"), timeout_ms=50)
+    assert isinstance(raised.value.reason, RequestTimedOut)
+
+
+async def test_a_broker_that_moved_is_found_again(
+    cluster: ScriptedCluster, producer: Producer
+) -> None:
+    await producer.send(Message("T", b"x"))
+    await cluster.broker.stop()
+    cluster.topics["T"] = {"broker-b": 4}
+
+    assert (await producer.send(Message("T", b"x"))).queue.broker_name == "broker-b"
+
+
+@pytest.mark.parametrize(
+    "status",
+    [SendStatus.FLUSH_DISK_TIMEOUT, SendStatus.FLUSH_SLAVE_TIMEOUT, SendStatus.SLAVE_NOT_AVAILABLE],
+)
+async def test_what_is_stored_less_safely_is_tried_again_if_wanted(
+    cluster: ScriptedCluster, status: SendStatus
+) -> None:
+    cluster.brokers[0].store_as(ResponseCode[status.name])
+    fixed = MessageQueue("Two", "broker-a", 0)
+    async with Producer("P", namesrv=cluster.namesrv) as producer:
+        assert (await producer.send(Message("Two", b"x"), queue=fixed)).status is status
+    config = ProducerConfig(retry_another_broker_when_not_store_ok=True)
+    async with Producer("P", namesrv=cluster.namesrv, config=config) as producer:
+        for _ in range(4):
+            result = await producer.send(Message("Two", b"x"))
+            assert (result.status, result.queue.broker_name) == (SendStatus.SEND_OK, "broker-b")
+        cluster.brokers[1].refuse(ResponseCode.SYSTEM_BUSY)
+        found = {(await producer.send(Message("T", b"x"))).status for _ in range(4)}
+        assert found == {status}
+
+
+async def test_slow_and_failed_brokers_are_avoided_if_wanted(cluster: ScriptedCluster) -> None:
+    config = ProducerConfig(send_latency_fault_enable=True)
+    cluster.brokers[0].refuse(ResponseCode.SYSTEM_ERROR)
+    async with Producer("P", namesrv=cluster.namesrv, config=config) as producer:
+        for _ in range(20):
+            await producer.send(Message("Two", b"x"))
+    assert len(cluster.brokers[0].asked(SEND)) <= 1
+
+
+async def test_a_reply_without_a_place_is_an_error(
+    cluster: ScriptedCluster, producer: Producer
+) -> None:
+    cluster.broker.answers[SEND] = lambda request: command.reply(request, ext_fields={})
+    with pytest.raises(InvalidHeader, match="queueId"):
+        await producer.send(Message("T", b"x"))
+
+
+# --- batches ------------------------------------------------------------------------------
+
+
+async def test_a_batch_is_one_request(cluster: ScriptedCluster, producer: Producer) -> None:
+    messages = [Message("T", b"%d" % i, f"tag{i}", flag=i) for i in range(3)]
+    result = await producer.send_batch(messages)
+    (request,) = sent(cluster, RequestCode.SEND_BATCH_MESSAGE)
+    inner = batch.decode(request.body)
+
+    assert header(request).batch
+    assert [(one.flag, one.body) for one in inner] == [(0, b"0"), (1, b"1"), (2, b"2")]
+    found = [props.decode(one.property_bytes) for one in inner]
+    assert [one["TAGS"] for one in found] == ["tag0", "tag1", "tag2"]
+    assert [one["UNIQ_KEY"] for one in found] == result.message_ids
+    assert len(set(result.message_ids)) == 3
+    assert properties(request) == {}
+
+
+async def test_a_batch_that_does_not_wait(cluster: ScriptedCluster, producer: Producer) -> None:
+    await producer.send_batch([Message("T", b"x", wait=False)])
+
+    assert properties(sent(cluster, RequestCode.SEND_BATCH_MESSAGE)[0]) == {"WAIT": "false"}
+
+
+@pytest.mark.parametrize(
+    ("messages", "text"),
+    [
+        ([], "at least one"),
+        ([Message("T", b"x"), Message("Two", b"x")], "one for the batch"),
+        ([Message("T", b"x"), Message("T", b"x", wait=False)], "one for the batch"),
+        ([Message("T", b"x", delay_level=1)], "0 in a batch"),
+        ([Message("%RETRY%C", b"x")], "no retry topic"),
+        ([Message("T", b"x"), Message("T", b"")], "body"),
+        ([Message("T", b"x" * 2_500_000)] * 2, "as a batch"),
+    ],
+)
+async def test_messages_that_are_no_batch(
+    cluster: ScriptedCluster, producer: Producer, messages: list[Message], text: str
+) -> None:
+    with pytest.raises(InvalidOption, match=text):
+        await producer.send_batch(messages)
+    assert not sent(cluster, RequestCode.SEND_BATCH_MESSAGE)
+
+
+# --- many -----------------------------------------------------------------------------------
+
+
+async def test_results_are_in_the_order_of_the_messages(cluster: ScriptedCluster) -> None:
+    held: list[Command] = []
+
+    def hold(request: Command) -> None:
+        # Answered in threes, the last one first.
+        held.append(request)
+        if len(held) == 3:
+            while held:
+                cluster.broker.channels[0].send(cluster.broker.stored(held.pop()))
+
+    cluster.broker.answers[SEND] = hold
+    config = ProducerConfig(window_count=3)
+    async with Producer("P", namesrv=cluster.namesrv, config=config) as producer:
+        results = await producer.send_many(Message("T", b"%d" % i) for i in range(9))
+    keys = {properties(one)["UNIQ_KEY"]: one.body for one in sent(cluster)}
+
+    assert [keys[one.message_id] for one in results] == [b"%d" % i for i in range(9)]
+    assert [one.queue_offset for one in results] == [2, 1, 0, 5, 4, 3, 8, 7, 6]
+
+
+async def test_no_more_are_taken_than_the_window_has_room_for(cluster: ScriptedCluster) -> None:
+    taken: list[Message] = []
+
+    def messages() -> Iterator[Message]:
+        for _ in range(100):
+            taken.append(Message("T", b"x"))
+            yield taken[-1]
+
+    cluster.broker.fall_silent()
+    config = ProducerConfig(window_count=5)
+    async with Producer("P", namesrv=cluster.namesrv, config=config) as producer:
+        task = asyncio.create_task(producer.send_many(messages()))
+        await cluster.broker.until_asked(SEND, 5)
+        assert len(taken) == 5
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert len(sent(cluster)) == 5
+
+
+async def test_a_failure_ends_it_and_says_what_was_sent(cluster: ScriptedCluster) -> None:
+    config = ProducerConfig(window_count=2)
+    messages = [
+        Message("T", b"x"),
+        Message("T", b"x"),
+        Message("T", b""),
+        *[Message("T", b"x")] * 9,
+    ]
+    async with Producer("P", namesrv=cluster.namesrv, config=config) as producer:
+        with pytest.raises(NotAllSent, match="1 failed") as raised:
+            await producer.send_many(messages)
+    results = raised.value.results
+
+    assert [type(one) for one in results[:3]] == [SendResult, SendResult, InvalidOption]
+    assert len(results) == len(sent(cluster)) + 1 < len(messages)
+
+
+async def test_nothing_to_send(producer: Producer) -> None:
+    assert await producer.send_many([]) == []
