@@ -37,6 +37,11 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
+def bytes_read(pid: int) -> int:
+    """Return what a process has read so far, from files and sockets."""
+    return int(Path(f"/proc/{pid}/io").read_text().split()[1])  # rchar: 123
+
+
 def busy_seconds() -> float:
     """Return the CPU time of the whole machine so far, idle and waiting time not counted."""
     fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]

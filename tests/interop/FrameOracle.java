@@ -92,7 +92,9 @@ final class FrameOracle {
         EmbeddedChannel channel = new EmbeddedChannel(new NettyEncoder());
         channel.writeOutbound(command);
         ByteArrayOutputStream all = new ByteArrayOutputStream();
-        for (ByteBuf part = channel.readOutbound(); part != null; part = channel.readOutbound()) {
+        // Of 4.5.2's netty, these return Object.
+        for (Object next = channel.readOutbound(); next != null; next = channel.readOutbound()) {
+            ByteBuf part = (ByteBuf) next;
             byte[] bytes = new byte[part.readableBytes()];
             part.readBytes(bytes);
             all.writeBytes(bytes);
@@ -107,7 +109,7 @@ final class FrameOracle {
         EmbeddedChannel channel = new EmbeddedChannel(new NettyDecoder());
         channel.writeInbound(Unpooled.wrappedBuffer(
             Base64.getDecoder().decode(request.getString("frame"))));
-        RemotingCommand command = channel.readInbound();
+        RemotingCommand command = (RemotingCommand) (Object) channel.readInbound();
         boolean isOpen = channel.isOpen();
         channel.finishAndReleaseAll();
         Map<String, Object> found = new LinkedHashMap<>();

@@ -20,7 +20,7 @@ BODIES = [b"%d" % number for number in range(8)]
 
 
 def test_java(official: JavaCluster, java_client: JavaClient) -> None:
-    topic = f"harness-{java_client.version}"
+    topic = f"harness-{java_client.version}".replace(".", "_")
     messages = [JavaMessage(topic, body, tags="a", keys="k") for body in BODIES]
     with java_client.producer(official.namesrv) as producer:
         for how, count in (("sync", 8), ("async", 8), ("batch", 1), ("oneway", 0)):

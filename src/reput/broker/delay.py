@@ -4,7 +4,8 @@ Each delay level has a queue there, whose units carry deliver times instead of t
 queue wait equally long, so they become due in its order: the first that is not due ends the work.
 
 delayOffset.json says how far each level is. A message counts there once its delivered copy is on
-disk: a crash delivers some again, and loses none. Source: rocketmq 4.9.8 ``ScheduleMessageService``.
+disk: a crash delivers some again, and loses none.
+Source: rocketmq 4.9.8 ``ScheduleMessageService``.
 """
 
 import logging
@@ -203,8 +204,8 @@ class DelaySchedule:
         begin, end = level.position, level.position + due_count
         found = self._store.get(names.SCHEDULE_TOPIC, level.queue_id, begin, due_count)
         # Where messages are missing, a get goes on to others, which may not be due.
-        messages = [record.decode(bytes(data), check_crc=False) for data in found.records]
-        messages = [one for one in messages if one.queue_offset < end]
+        messages = [one for one in map(_decoded, found.records) if one is not None]
+        messages = [one for one in messages if begin <= one.queue_offset < end]
         end = min(end, max(found.next_offset, begin + 1))
         missing_count = end - begin - len(messages)
         if self._deliver(level, messages, now_ms):
@@ -292,6 +293,14 @@ class DelaySchedule:
                 "delay level %d cannot deliver message %d, and tries again every %d ms: %s",
                 level.number, level.position, RETRY_MS, problem,
             )  # fmt: skip
+
+
+def _decoded(data: memoryview) -> StoredMessage | None:
+    try:
+        return record.decode(bytes(data), check_crc=False)
+    except CorruptRecord as error:
+        _log.error("a delayed message is damaged: %s", error)
+        return None
 
 
 def _arrived(stored: StoredMessage) -> IncomingMessage | None:

@@ -7,15 +7,19 @@ processors (architecture: hot path). Both ways give the same records and the sam
 Where a put must wait for the disk, its reply waits here.
 """
 
+import ctypes
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from reput.broker.processors import send
+from reput.format import command as commands, properties as props
 from reput.format.command import Command
 from reput.remoting.channel import Channel
+from reput.remoting.connection import find_frame
 from reput.store.flush import PendingPut
-from reput.store.incoming import IncomingMessage, PutResult
+from reput.store.incoming import IncomingMessage, PutResult, PutStatus
 
 if TYPE_CHECKING:
     from reput.broker.server import Broker
@@ -26,11 +30,11 @@ Answer = Callable[[PutResult], Command]
 
 @dataclass(slots=True)
 class _Waiting:
-    """A reply that waits for the disk."""
+    """Replies that wait for the disk."""
 
     put: PendingPut
     channel: Channel
-    answer: Answer
+    answer: Callable[[PutResult], bytes]
 
 
 class Intake:
@@ -38,10 +42,17 @@ class Intake:
 
     Args:
         broker: Whose messages they are.
+        buffer: What connections are read into.
     """
 
-    def __init__(self, broker: "Broker") -> None:
+    def __init__(self, broker: "Broker", buffer: bytearray) -> None:
+        self.common_count = 0
+        """Sends that the kernel took."""
+        self.other_count = 0
+        """Sends that went through a processor."""
         self._broker = broker
+        self._buffer = buffer
+        self._address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
         self._waiting: deque[_Waiting] = deque()
         self._has_put = False  # during a read
 
@@ -49,16 +60,51 @@ class Intake:
         """How many replies wait."""
         return len(self._waiting)
 
+    def open(self) -> None:
+        """Let the kernel take sends."""
+        properties = {props.CLUSTER: self._broker.config.broker_cluster_name}
+        self._broker.store.open_receiving(self._broker.store_host, props.encode(properties))
+
     def on_bytes(self, channel: Channel, view: memoryview, end: int) -> int:
         """Handle what a connection sent; see ``remoting.channel.Owner``."""
         try:
-            return channel.take_frames(view, 0, end)
+            if view.obj is not self._buffer:
+                return channel.take_frames(view, 0, end)  # a large frame
+            return self._take(channel, view, end)
         finally:
             if self._has_put:
                 self._has_put = False
                 # Those who wait for messages shall not wait for the next step as well.
                 if len(self._broker.held_pulls):
                     self._broker.store.notify()
+
+    def _take(self, channel: Channel, view: memoryview, end: int) -> int:
+        at = 0
+        store = self._broker.store
+        while not channel.is_closed:
+            received, pending = store.receive(self._address, at, end, channel.host)
+            at = received.position
+            if received.frame_count:
+                self._has_put = True
+                self.common_count += received.frame_count
+                self._send(channel, received.replies, pending)
+            if received.has_frame:
+                behind = channel.take_frames(view, at, end, 1)
+                if behind == at:
+                    break
+                at = behind
+            elif not received.has_more:
+                break
+        return at
+
+    def _send(self, channel: Channel, replies: bytes, pending: PendingPut | None) -> None:
+        if pending is None:
+            channel.write(replies)
+            return
+        self._waiting.append(
+            _Waiting(pending, channel, lambda result: _with_status(replies, result))
+        )
+        self._broker.loops.sync_soon()
 
     def put(
         self,
@@ -71,11 +117,14 @@ class Intake:
     ) -> Command | None:
         """Store a message or batch; return the reply, or None if it comes when the disk has it."""
         self._has_put = True
+        self.other_count += 1
         put = self._broker.store.begin_put(message, is_batch=is_batch)
         if put.result is not None:
             return answer(put.result)
         if not request.is_oneway:
-            self._waiting.append(_Waiting(put, channel, answer))
+            self._waiting.append(
+                _Waiting(put, channel, lambda result: commands.encode(answer(result)))
+            )
         self._broker.loops.sync_soon()
         return None
 
@@ -84,4 +133,19 @@ class Intake:
         waiting = self._waiting
         while waiting and (result := waiting[0].put.result) is not None:
             one = waiting.popleft()
-            one.channel.send(one.answer(result))
+            one.channel.write(one.answer(result))
+
+
+def _with_status(replies: bytes, result: PutResult) -> bytes:
+    """Return replies that say what became of their messages, which wait together."""
+    if result.status is PutStatus.PUT_OK:
+        return replies
+    changed = []
+    at = 0
+    while (place := find_frame(replies, at, len(replies))) is not None:
+        reply = commands.decode(replies[place[0] : place[1]])
+        reply.code = send.CODES[result.status]
+        reply.remark = result.status.name
+        changed.append(commands.encode(reply))
+        at = place[1]
+    return b"".join(changed)

@@ -140,8 +140,9 @@ class Loops:
             now_ms = broker.clock.now_ms()
             is_busy = broker.delayed.step(now_ms)
             if is_busy:
-                self.sync_soon()
-                broker.store.notify()  # those who wait for messages
+                if broker.store.flusher.is_sync:
+                    self.sync_soon()  # before that nobody can read them
+                broker.store.notify()
             self._turn("delayed")
             due_ms = broker.delayed.next_due_ms(now_ms)
             left_ms = DELAYED_MS if due_ms is None else due_ms - now_ms

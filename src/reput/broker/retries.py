@@ -9,7 +9,7 @@ import random
 from typing import TYPE_CHECKING
 
 from reput.errors import RequestRefused
-from reput.format import names, properties as props, sys_flag as flags
+from reput.format import names, properties as props
 from reput.format.codes import ResponseCode
 from reput.format.headers import SendBackHeader, SendMessageHeader
 from reput.format.message import StoredMessage

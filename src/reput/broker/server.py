@@ -36,6 +36,7 @@ from reput.format.command import IS_ONEWAY, Command
 from reput.format.headers import ConsumerGroupHeader, PullMessageHeader
 from reput.format.message import Host
 from reput.remoting.channel import Channel
+from reput.remoting.connection import READ_BYTES
 from reput.remoting.server import RemotingServer
 from reput.store.config import BrokerRole, StoreConfig
 from reput.store.disk import Disk
@@ -124,9 +125,12 @@ class Broker:
         self.retries = Retries(self.topics, self.subscription_groups, self.clock)
         self.stats = Stats()
         self.registration = Registration(self)
-        self.intake = Intake(self)
+        self._buffer = bytearray(READ_BYTES)
+        self.intake = Intake(self, self._buffer)
         self.loops = Loops(self)
         self.topics.add_built_in(now_ms, len(self.store_config.delay_levels_ms))
+        for name in self.topics.all():
+            self._topic_changed(name)
         self.subscription_groups.add_built_in(now_ms)
         self.store.add_listener(self._messages_arrived)
 
@@ -138,12 +142,14 @@ class Broker:
             host=config.bind_address,
             port=config.listen_port,
             idle_ms=idle_ms,
+            buffer=self._buffer,
         )
         await self._server.start()
         port = self._server.port
         self.address = f"{config.broker_ip1}:{port}"
         self.ha_address = f"{config.broker_ip1}:{port + HA_PORT_DISTANCE}"
         self.store_host = Host(_packed(config.broker_ip1), port)
+        self.intake.open()
         self._fast_server: RemotingServer | None = None
         if config.fast_port_enable and port > FAST_PORT_DISTANCE:
             fast = RemotingServer(
@@ -151,6 +157,7 @@ class Broker:
                 host=config.bind_address,
                 port=port - FAST_PORT_DISTANCE,
                 idle_ms=idle_ms,
+                buffer=self._buffer,
             )
             try:
                 await fast.start()
@@ -165,6 +172,11 @@ class Broker:
     def port(self) -> int:
         """What it listens on."""
         return self._server.port
+
+    @property
+    def fast_port(self) -> int:
+        """The port for all but pulls; 0 if there is none."""
+        return self._fast_server.port if self._fast_server is not None else 0
 
     async def stop(self) -> None:
         """Stop: tell the name servers, answer who waits, save and close everything."""
@@ -265,6 +277,7 @@ class Broker:
                 self.topics.put(changed, self.clock.now_ms())
 
     def _topic_changed(self, name: str) -> None:
+        self.store.set_write_queues(name, self.topics.write_queue_count(name))
         self.registration.tell_soon()
 
     # Messages ---------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from reput.cli import store
+from reput.cli import serve, store
 
 _HELP = "Apache RocketMQ in Python: look into message stores."
 
@@ -19,6 +19,7 @@ def build_app() -> typer.Typer:
         add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, help=_HELP
     )
     app.callback(invoke_without_command=True)(_root)
+    serve.register(app)
     store.register(app)
     app.command()(demo)
     return app

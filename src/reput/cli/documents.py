@@ -4,12 +4,11 @@ Times are ms since the epoch, sizes bytes, and integers are numbers however larg
 ever added. docs/how-to/inspect-a-store.md shows each document.
 """
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
+from reput.cli.topics import kind_of
 from reput.errors import CorruptRecord, NotInStore
-from reput.format import body as bodies, message_id, names, sys_flag as flags
 from reput.format.message import StoredMessage
 from reput.store import paths
 from reput.store.commit_log_view import Damage
@@ -20,13 +19,6 @@ from reput.store.verify import Report
 
 Document = dict[str, Any]
 QueueView = ConsumeQueueView | BatchConsumeQueueView
-
-_TRANSACTIONS = {
-    flags.TRANSACTION_NONE: "none",
-    flags.TRANSACTION_PREPARED: "prepared",
-    flags.TRANSACTION_COMMIT: "commit",
-    flags.TRANSACTION_ROLLBACK: "rollback",
-}
 
 
 # --- store info ---------------------------------------------------------------------------------
@@ -243,7 +235,7 @@ def topics(reader: StoreReader) -> list[Document]:
         documents.append(
             {
                 "topic": topic,
-                "kind": _topic_kind(topic),
+                "kind": kind_of(topic),
                 "in_table": config is not None,
                 "read_queue_count": config.read_queue_count if config else None,
                 "write_queue_count": config.write_queue_count if config else None,
@@ -257,16 +249,6 @@ def topics(reader: StoreReader) -> list[Document]:
             }
         )
     return documents
-
-
-def _topic_kind(topic: str) -> str:
-    if names.is_system_topic(topic):
-        return "system"
-    if names.is_retry_topic(topic):
-        return "retry"
-    if names.is_dlq_topic(topic):
-        return "dead letter"
-    return "light" if topic.startswith(names.LMQ_PREFIX) else "user"
 
 
 def groups(reader: StoreReader) -> list[Document]:
@@ -293,73 +275,6 @@ def _max_offset(reader: StoreReader, topic: str, queue_id: int) -> int | None:
     if queue_id in reader.batch_queue_ids.get(topic, ()):
         return reader.batch_queue(topic, queue_id).max_offset
     return None
-
-
-# --- messages -----------------------------------------------------------------------------------
-
-
-def message(one: StoredMessage, body: str) -> Document:
-    """Describe a message.
-
-    Args:
-        one: The message.
-        body: ``auto`` (text if it is text, else hex), ``text``, ``hex``, ``json`` (parsed where it
-            can be) or ``none``.
-    """
-    document = {
-        "topic": one.topic,
-        "queue_id": one.queue_id,
-        "queue_offset": one.queue_offset,
-        "physical_offset": one.physical_offset,
-        "store_size": one.store_size,
-        "message_id": message_id.message_id(one),
-        "offset_id": message_id.offset_id(one),
-        "unique_key": one.unique_key,
-        "tags": one.tags,
-        "keys": one.keys,
-        "flag": one.flag,
-        "sys_flag": one.sys_flag,
-        "transaction": _TRANSACTIONS[flags.transaction_type(one.sys_flag)],
-        "compression": bodies.compression_name(one.sys_flag),
-        "born_timestamp": one.born_timestamp,
-        "born_host": str(one.born_host),
-        "store_timestamp": one.store_timestamp,
-        "store_host": str(one.store_host),
-        "reconsume_times": one.reconsume_times,
-        "prepared_transaction_offset": one.prepared_transaction_offset,
-        "body_crc": one.body_crc,
-        "version": one.version,
-        "properties": dict(one.properties),
-        "stored_body_size": len(one.body),
-    }
-    return document if body == "none" else document | _body(one, body)
-
-
-def _body(one: StoredMessage, wanted: str) -> Document:
-    problem = None
-    try:
-        data = one.plain_body()
-    except CorruptRecord as error:
-        data, problem = one.body, error.reason
-    document: Document = {"body_size": len(data), "body_problem": problem}
-    if wanted == "json":
-        try:
-            return document | {"body_encoding": "json", "body": json.loads(data)}
-        except (ValueError, RecursionError):
-            wanted = "auto"
-    if wanted == "text" or (wanted == "auto" and _is_text(data)):
-        text = data.decode("utf-8", "backslashreplace")
-        return document | {"body_encoding": "text", "body": text}
-    return document | {"body_encoding": "hex", "body": data.hex()}
-
-
-def _is_text(data: bytes) -> bool:
-    """Whether a body is UTF-8 without control characters but white space."""
-    try:
-        text = data.decode()
-    except UnicodeDecodeError:
-        return False
-    return all(one.isprintable() or one in "\t\r\n" for one in text)
 
 
 # --- store verify -------------------------------------------------------------------------------

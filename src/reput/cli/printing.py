@@ -78,6 +78,20 @@ class Clock:
         return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
 
 
+def parse_time(option: str, text: str, clock: Clock) -> int:
+    """Return the ms of a time: ISO 8601, or ms since the epoch.
+
+    Raises:
+        InvalidOption: It is neither.
+    """
+    from reput.errors import InvalidOption
+
+    found = int(text) if text.isascii() and text.isdigit() else clock.parse(text)
+    if found is None:
+        raise InvalidOption(option, text, "a time like 2026-11-21T03:03:25.534, or ms since 1970")
+    return found
+
+
 # --- documents ----------------------------------------------------------------------------------
 
 

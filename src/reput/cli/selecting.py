@@ -29,18 +29,6 @@ def parse_queue(text: str) -> tuple[str, int, int | None]:
     raise InvalidOption("--queue", text, "TOPIC/ID/N, or TOPIC/ID together with --time")
 
 
-def parse_time(option: str, text: str, clock: Clock) -> int:
-    """Return the ms of a time: ISO 8601, or ms since the epoch.
-
-    Raises:
-        InvalidOption: It is neither.
-    """
-    found = int(text) if text.isascii() and text.isdigit() else clock.parse(text)
-    if found is None:
-        raise InvalidOption(option, text, "a time like 2026-11-21T03:03:25.534, or ms since 1970")
-    return found
-
-
 def in_queue(reader: StoreReader, topic: str, queue_id: int, queue_offset: int) -> StoredMessage:
     """Return a message by its queue offset; out of its batch, if it is in one.
 

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from reput.cli.message_view import Body
+
 if TYPE_CHECKING:
     from reput.cli.printing import Clock
     from reput.format.message import StoredMessage
@@ -29,16 +31,6 @@ class Listing(enum.StrEnum):
     INDEX = "index"
     TOPICS = "topics"
     GROUPS = "groups"
-
-
-class Body(enum.StrEnum):
-    """How bodies are shown."""
-
-    AUTO = "auto"
-    TEXT = "text"
-    HEX = "hex"
-    JSON = "json"
-    NONE = "none"
 
 
 def register(app: typer.Typer) -> None:
@@ -266,7 +258,7 @@ def show(
     By physical offset, place in a queue, id, key or time: one of these. Keys are looked up in the
     index, and all hits are shown, checked on the message.
     """
-    from reput.cli import documents, printing
+    from reput.cli import message_view, printing
     from reput.errors import NotInStore
 
     clock = _clock(utc)
@@ -279,14 +271,14 @@ def show(
         printing.print_note(f"cannot be read, and may be meant too: {problem}")
     if not found:
         raise NotInStore(f"no message of {folder} answers to that")
-    shown = [documents.message(one, body.value) for one in found]
+    shown = [message_view.document(one, body) for one in found]
     if json:
         printing.print_json({"messages": shown, "unreadable": unreadable})
         return
     for number, document in enumerate(shown):
         if number:
             print()
-        _print_message(document, clock)
+        message_view.print_whole(document, clock)
 
 
 def _find(
@@ -299,7 +291,7 @@ def _find(
     time: str | None,
 ) -> tuple[list["StoredMessage"], list[str]]:
     """Return the messages, and what could not be read and may be one of them."""
-    from reput.cli import selecting
+    from reput.cli import printing, selecting
 
     if offset is not None:
         return selecting.unwrapped(reader.message_at(offset)), []
@@ -311,46 +303,22 @@ def _find(
     if queue is not None:
         return [_find_in_queue(reader, clock, queue, time)], []
     assert time is not None
-    return [selecting.at_time(reader, selecting.parse_time("--time", time, clock))], []
+    return [selecting.at_time(reader, printing.parse_time("--time", time, clock))], []
 
 
 def _find_in_queue(
     reader: "StoreReader", clock: "Clock", queue: str, time: str | None
 ) -> "StoredMessage":
-    from reput.cli import selecting
+    from reput.cli import printing, selecting
     from reput.errors import InvalidOption
 
     topic, queue_id, queue_offset = selecting.parse_queue(queue)
     if (queue_offset is None) == (time is None):
         raise InvalidOption("--queue", queue, "TOPIC/ID/N, or TOPIC/ID together with --time")
     if queue_offset is None:
-        timestamp_ms = selecting.parse_time("--time", time or "", clock)
+        timestamp_ms = printing.parse_time("--time", time or "", clock)
         return selecting.in_queue_at_time(reader, topic, queue_id, timestamp_ms)
     return selecting.in_queue(reader, topic, queue_id, queue_offset)
-
-
-def _print_message(document: dict[str, Any], clock: "Clock") -> None:
-    import json
-
-    from reput.cli import printing
-
-    fields = {
-        name.replace("_", " "): _cell(name, value, clock)
-        for name, value in document.items()
-        if name not in ("properties", "body", "body_problem", "keys")
-    }
-    fields["keys"] = " ".join(document["keys"]) or None
-    printing.print_fields(fields)
-    print("properties")
-    printing.print_fields({f"  {name}": value for name, value in document["properties"].items()})
-    if document.get("body_problem"):
-        printing.print_note(f"shown as stored: {document['body_problem']}")
-    if "body" in document:
-        body = document["body"]
-        if document["body_encoding"] == "json":
-            body = json.dumps(body, ensure_ascii=False, indent=2)
-        print("body")
-        print(printing.printable_lines(body))
 
 
 # --- dump ---------------------------------------------------------------------------------------
@@ -386,7 +354,7 @@ def dump(
     """
     import itertools
 
-    from reput.cli import documents, printing, selecting
+    from reput.cli import message_view, printing, selecting
 
     clock = _clock(utc)
     selection = selecting.Selection(
@@ -398,36 +366,16 @@ def dump(
         ),
     )
     for one in itertools.islice(selection.messages(), limit):
-        document = documents.message(one, body.value)
+        document = message_view.document(one, body)
         if json:
             printing.print_json_line(document)
         else:
-            print(_dump_line(document, clock))
+            place = f"{one.topic}/{one.queue_id}/{one.queue_offset}"
+            print(message_view.line(document, clock, str(one.physical_offset), place))
     for damage in selection.damage:
         printing.print_note(f"left out: {damage.error()}")
     if selection.damage:
         raise typer.Exit(1)
-
-
-def _dump_line(document: dict[str, Any], clock: "Clock") -> str:
-    import json
-
-    from reput.cli.printing import printable
-
-    place = f"{document['topic']}/{document['queue_id']}/{document['queue_offset']}"
-    body = document.get("body")
-    if body is not None and not isinstance(body, str):
-        body = json.dumps(body, ensure_ascii=False)
-    values = [
-        clock.text(document["store_timestamp"]),
-        str(document["physical_offset"]),
-        place,
-        document["tags"] or "-",
-        " ".join(document["keys"]) or "-",
-        document["message_id"],
-        *([] if body is None else [body]),
-    ]
-    return "\t".join(map(printable, values))
 
 
 # --- verify -------------------------------------------------------------------------------------

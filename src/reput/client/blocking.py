@@ -12,12 +12,16 @@ Many messages are sent fastest by one call of ``send_many``.
 import asyncio
 import functools
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
+from types import TracebackType
 from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
-from reput.client import admin, producer
-from reput.client.config import ClientConfig, ProducerConfig
+from reput.client import admin, producer, pull_consumer, push_consumer
+from reput.client.config import ClientConfig, ConsumerConfig, ProducerConfig
+from reput.client.core.assign import Strategy
 from reput.client.instance import NotStarted
+from reput.client.listener import Listener
+from reput.client.message import ReceivedMessage
 from reput.clock import Clock
 
 P = ParamSpec("P")
@@ -32,6 +36,15 @@ class AsyncClient(Protocol):
 
     async def close(self) -> None:
         """End."""
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None:
+        """End, knowing what ended the block."""
 
 
 C = TypeVar("C", bound=AsyncClient)
@@ -125,20 +138,28 @@ class Facade(Generic[C]):
 
     def close(self) -> None:
         """End; leaving ``with`` does it too."""
-        thread, self._thread = self._thread, None
-        if thread is None:
-            return
-        try:
-            thread.wait_for(self._client.close())
-        finally:
-            thread.release()
+        self._end(self._client.close)
 
     def __enter__(self) -> Self:
         self.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._end(lambda: self._client.__aexit__(kind, error, trace))
+
+    def _end(self, end: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        try:
+            thread.wait_for(end())
+        finally:
+            thread.release()
 
     def _wait_for(self, coroutine: Coroutine[Any, Any, R]) -> R:
         if self._thread is None:
@@ -176,19 +197,6 @@ def in_loop(method: Callable[Concatenate[C, P], R]) -> Callable[Concatenate[Faca
         return self._wait_for(call())
 
     return run
-
-
-def in_thread(function: Callable[P, R]) -> Callable[P, Awaitable[R]]:
-    """Return a listener for an asyncio client that runs ``function`` in a thread.
-
-    So that it may take its time, and use blocking clients itself.
-    """
-
-    @functools.wraps(function)
-    async def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        return await asyncio.to_thread(function, *args, **kwargs)
-
-    return call
 
 
 class Producer(Facade[producer.Producer]):
@@ -268,3 +276,103 @@ class Admin(Facade[admin.Admin]):
     update_consumer_offset = waiting(admin.Admin.update_consumer_offset)
     update_name_server_config = waiting(admin.Admin.update_name_server_config)
     wipe_write_perm = waiting(admin.Admin.wipe_write_perm)
+
+
+class PushConsumer(Facade[push_consumer.PushConsumer]):
+    """``reput.client.PushConsumer`` without ``await``.
+
+    A plain function as ``listener`` runs in threads, where it may use blocking clients itself.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        namesrv: str | None = None,
+        listener: Listener,
+        orderly: bool = False,
+        strategy: Strategy | None = None,
+        config: ConsumerConfig | None = None,
+        client: ClientConfig | None = None,
+        close_timeout_ms: int = 10_000,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(
+            push_consumer.PushConsumer(
+                group,
+                namesrv=namesrv,
+                listener=listener,
+                orderly=orderly,
+                strategy=strategy,
+                config=config,
+                client=client,
+                close_timeout_ms=close_timeout_ms,
+                clock=clock,
+            )
+        )
+
+    pause = in_loop(push_consumer.PushConsumer.pause)
+    queues = in_loop(push_consumer.PushConsumer.queues)
+    resume = in_loop(push_consumer.PushConsumer.resume)
+    subscribe = waiting(push_consumer.PushConsumer.subscribe)
+    subscribe_sql = waiting(push_consumer.PushConsumer.subscribe_sql)
+    unsubscribe = waiting(push_consumer.PushConsumer.unsubscribe)
+
+
+class PullConsumer(Facade[pull_consumer.PullConsumer]):
+    """``reput.client.PullConsumer`` without ``await``.
+
+    Iterated, it waits for message after message.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        namesrv: str | None = None,
+        auto_commit: bool = True,
+        strategy: Strategy | None = None,
+        config: ConsumerConfig | None = None,
+        client: ClientConfig | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(
+            pull_consumer.PullConsumer(
+                group,
+                namesrv=namesrv,
+                auto_commit=auto_commit,
+                strategy=strategy,
+                config=config,
+                client=client,
+                clock=clock,
+            )
+        )
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> ReceivedMessage:
+        try:
+            return self._wait_for(self._client.__anext__())
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+    assign = waiting(pull_consumer.PullConsumer.assign)
+    assignment = in_loop(pull_consumer.PullConsumer.assignment)
+    begin_offset = waiting(pull_consumer.PullConsumer.begin_offset)
+    commit = waiting(pull_consumer.PullConsumer.commit)
+    committed = waiting(pull_consumer.PullConsumer.committed)
+    end_offset = waiting(pull_consumer.PullConsumer.end_offset)
+    offset_at = waiting(pull_consumer.PullConsumer.offset_at)
+    pause = in_loop(pull_consumer.PullConsumer.pause)
+    poll = waiting(pull_consumer.PullConsumer.poll)
+    position = in_loop(pull_consumer.PullConsumer.position)
+    queues = waiting(pull_consumer.PullConsumer.queues)
+    resume = in_loop(pull_consumer.PullConsumer.resume)
+    seek = in_loop(pull_consumer.PullConsumer.seek)
+    seek_to_begin = waiting(pull_consumer.PullConsumer.seek_to_begin)
+    seek_to_end = waiting(pull_consumer.PullConsumer.seek_to_end)
+    seek_to_time = waiting(pull_consumer.PullConsumer.seek_to_time)
+    subscribe = waiting(pull_consumer.PullConsumer.subscribe)
+    subscribe_sql = waiting(pull_consumer.PullConsumer.subscribe_sql)
+    unsubscribe = waiting(pull_consumer.PullConsumer.unsubscribe)

@@ -250,6 +250,7 @@ class PullConsumer:
             *(start_offset(instance, self.config, self._offsets, one) for one in new)
         )
         self._is_assigned = True
+        self._tasks[0].cancel()  # There is nothing to divide.
         now_ms = self._clock.now_ms()
         for topic in {one.topic for one in wanted}:
             self._membership.wanted[topic] = subscriptions.tags(topic, expression, now_ms)
@@ -464,11 +465,11 @@ class PullConsumer:
         if self._is_assigned:
             raise InvalidOption("topic", wanted.topic, "either subscribe or assign, not both")
         await check_expressions(instance, self.group, {wanted.topic: wanted})
-        self._membership.wanted[wanted.topic] = wanted
         try:
             await instance.route(wanted.topic)
         except Problem as error:
             log.info("route of topic %s is not known yet: %s", wanted.topic, error)
+        self._membership.wanted[wanted.topic] = wanted  # Brokers hear of it before we ask them.
         await instance.heartbeat()
         self._rebalance.wake()
 

@@ -308,9 +308,9 @@ class PushConsumer:
         instance = self._instance
         if instance is not None:
             await check_expressions(instance, self.group, {wanted.topic: wanted})
-        self._membership.wanted[wanted.topic] = wanted
-        if instance is not None:
             await self._learn_routes([wanted.topic])
+        self._membership.wanted[wanted.topic] = wanted  # Brokers hear of it before we ask them.
+        if instance is not None:
             await instance.heartbeat()
             self._rebalance.wake()
 
@@ -644,11 +644,18 @@ class PushConsumer:
         while True:
             await asyncio.sleep(OVERDUE_CHECK_MS / 1000)
             try:
-                if not self._orderly:
-                    for owned in list(self._owned.values()):
-                        await self._send_back_overdue(owned)
+                await self.send_back_overdue()
             except Exception:  # a turn of the loop
                 log.exception("overdue messages of group %s", self.group)
+
+    async def send_back_overdue(self) -> None:
+        """Send back what listeners have had for over ``consume_timeout_min``; done every minute.
+
+        An orderly consumer waits: nothing may overtake.
+        """
+        if not self._orderly:
+            for owned in list(self._owned.values()):
+                await self._send_back_overdue(owned)
 
     async def _send_back_overdue(self, owned: OwnedQueue) -> None:
         messages = owned.messages

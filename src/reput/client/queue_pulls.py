@@ -176,16 +176,25 @@ class QueuePulls(Generic[Q]):
 
     async def _correct(self, pulled: Q, brought: Pulled) -> None:
         """Go on where the broker says: the queue was cut in front, or is shorter than it was."""
+        asked = pulled.messages.next_offset
+        next_offset = brought.next_offset
+        if next_offset == asked:  # a slave that is behind its master
+            self._puller.forget(pulled.queue)
+            await asyncio.sleep(PULL_AGAIN_MS / 1000)
+            return
+        if asked > brought.max_offset:
+            # Brokers before 4.9.4 send back to the very first message (anchors D17).
+            next_offset = brought.max_offset
         log.warning(
             "%s is illegal: it goes from %d to %d; consumer group %s goes on at %d",
             _place(pulled),
             brought.min_offset,
             brought.max_offset,
             self._membership.group,
-            brought.next_offset,
+            next_offset,
         )
-        pulled.restart(brought.next_offset)
-        self._offsets.table.set(pulled.queue, brought.next_offset)
+        pulled.restart(next_offset)
+        self._offsets.table.set(pulled.queue, next_offset)
         await self._offsets.save([pulled.queue])
 
     async def _after_problem(self, pulled: Q, error: Exception) -> None:

@@ -636,3 +636,45 @@ class SubscriptionGroupTable(Body, kw_only=True):
 
     data_version: DataVersion = DataVersion()
     subscription_group_table: dict[str, SubscriptionGroupConfig]
+
+
+class SubscriptionGroupList(Body, kw_only=True):
+    """225."""
+
+    group_config_list: list[SubscriptionGroupConfig]
+
+
+# --- what admin tools send and get besides ------------------------------------------
+
+
+class TopicConfigList(Body, kw_only=True):
+    """18."""
+
+    topic_config_list: list[TopicConfigData]
+
+
+class OffsetTable(Body, kw_only=True):
+    """To 45: delay level to queue offset."""
+
+    offset_table: dict[int, int]
+
+
+class ConsumerOffsetTable(Body, kw_only=True):
+    """To 43: ``topic@group`` to queue id to consumer offset."""
+
+    offset_table: dict[str, dict[int, int]]
+
+
+class QueueOffset(Body, kw_only=True):
+    """A queue in ``ResetOffsetList``."""
+
+    broker_name: str
+    offset: int
+    queue_id: int
+    topic: str
+
+
+class ResetOffsetList(Body, kw_only=True):
+    """220 to a client in C++, which reads no objects as keys."""
+
+    offset_table: list[QueueOffset]

@@ -400,6 +400,12 @@ class ConsumeStatsInBrokerHeader(Header, kw_only=True):
     is_order: bool = msgspec.field(name="isOrder", default=False)
 
 
+class GroupHeader(Header, kw_only=True):
+    """352."""
+
+    group: str
+
+
 # --- name server ------------------------------------------------------------------
 
 

@@ -104,6 +104,7 @@ class HotState:
         self._topic_rows = _Rows(state.TOPIC_WORDS)
         self._queue_rows = _Rows(state.QUEUE_WORDS)
         self._topics: dict[bytes, TopicRow] = {}
+        self._write_queues: dict[bytes, int] = {}
         self._slots = np.zeros(_SLOTS_AT_FIRST, np.int64)
         self._queue_count = 0
         self._dirty = np.zeros(_LIST_AT_FIRST, np.int64)
@@ -137,6 +138,7 @@ class HotState:
             address, words = self._topic_rows.take()
             found = self._topics[name] = TopicRow(address, words, name)
             words[state.TOPIC_KIND] = self._kind(name)
+            words[state.TOPIC_WRITE_QUEUES] = self._write_queues.get(name, 0)
             if 2 * len(self._topics) > len(self._slots):
                 self._rehash(4 * len(self._slots))
             else:
@@ -154,6 +156,20 @@ class HotState:
         row = self._topics.get(name)
         if row is not None:
             row.words[state.TOPIC_KIND] = state.KIND_SLOW if is_slow else self._kind(name)
+
+    def put_counts(self) -> dict[bytes, tuple[int, int]]:
+        """Return what was put: name of a topic -> messages and bytes."""
+        count, size = state.TOPIC_MESSAGE_COUNT, state.TOPIC_BYTE_COUNT
+        return {name: (row.words[count], row.words[size]) for name, row in self._topics.items()}
+
+    def set_write_queues(self, name: bytes, count: int) -> None:
+        """Say how many queues of a topic take sends without a second look; 0: none."""
+        self._write_queues.pop(name, None)
+        if count:
+            self._write_queues[name] = count
+        row = self._topics.get(name)
+        if row is not None:
+            row.words[state.TOPIC_WRITE_QUEUES] = count
 
     def drop_topic(self, name: bytes) -> None:
         """Forget a topic whose queues are dropped."""

@@ -308,6 +308,11 @@ class IndexFiles:
         return self._block[state.INDEX_END_OFFSET]
 
     @property
+    def end_timestamp(self) -> int:
+        """Store time of that record, ms; 0 if there is none."""
+        return self._block[state.INDEX_END_TIMESTAMP]
+
+    @property
     def names(self) -> list[str]:
         """Names of the files, oldest first."""
         return [one.name for one in self._files]

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Self
 
 from reput.clock import Clock, SystemClock
 from reput.errors import DiskFull, WriteFailed
-from reput.format import names
+from reput.format import java, names
 from reput.format.kernels import state
+from reput.format.message import Host
 from reput.store import config_tables, paths
 from reput.store.checkpoint import CheckpointFile
 from reput.store.commit_log import CommitLog
@@ -39,6 +40,7 @@ from reput.store.incoming import IncomingMessage, PutResult, PutStatus
 from reput.store.index_file import IndexFiles
 from reput.store.putting import Putter
 from reput.store.reader import END_OF_TIME_MS, Boundary, refuse_rocksdb
+from reput.store.receiving import Received, Receiver
 from reput.store.recovery import Progress, Recovery, RecoveryReport
 from reput.store.retention import Retention
 from reput.store.summary import Summary
@@ -98,6 +100,7 @@ class MessageStore:
             consumer_offsets=lambda: config_tables.consumer_offsets(open_folder(self.root)),
         )
         self._putter = Putter(config, clock, self._hot, self.log, self.queues, self.dispatcher)
+        self._receiver = Receiver(config, self._hot, self._putter)
         self._getter = Getter(config, self._hot, self.log, self.queues, self.index)
         self._waiting = GroupCommit(config)
         self.recovery: RecoveryReport
@@ -334,6 +337,28 @@ class MessageStore:
             return self._waiting.add(result, monotonic_ms)
         return PendingPut(result, monotonic_ms, monotonic_ms, result)
 
+    def open_receiving(self, store_host: Host, suffix: bytes) -> None:
+        """Make ready for ``receive``; see ``Receiver.open``."""
+        self._receiver.open(store_host, suffix)
+
+    def set_write_queues(self, topic: str, count: int) -> None:
+        """Say how many queues of a topic ``receive`` puts to; 0, as at first: none."""
+        self._hot.set_write_queues(java.encode_utf8(topic), count)
+
+    def receive(
+        self, address: int, position: int, end: int, born_host: Host
+    ) -> tuple[Received, PendingPut | None]:
+        """Take the common sends that stand in a buffer; see ``Receiver.receive``.
+
+        Returns:
+            What was taken, and what its replies must wait for, as with ``begin_put``.
+        """
+        received = self._receiver.receive(address, position, end, born_host)
+        if not received.frame_count or not self._waiting.is_needed:
+            return received, None
+        last = PutResult(PutStatus.PUT_OK, self.log.written_offset)
+        return received, self._waiting.add(last, self._clock.monotonic_ms())
+
     def _finish_puts(self, results: list[PutResult]) -> list[PutResult]:
         """Make stored messages durable, and judge them as they are then: nobody waits here."""
         if self.flusher.is_sync:
@@ -538,6 +563,14 @@ class MessageStore:
     def memory_bytes(self) -> int:
         """How far back in the log messages are thought to be in memory still."""
         return self._block[state.MEMORY_BYTES]
+
+    def put_counts(self) -> dict[str, tuple[int, int]]:
+        """Return what was put since the opening: topic -> messages, and bytes of their records.
+
+        A topic that is deleted leaves; made anew, it begins at 0.
+        """
+        counts = self._hot.put_counts()
+        return {java.decode_utf8(name): found for name, found in counts.items()}
 
     @property
     def min_physical_offset(self) -> int:

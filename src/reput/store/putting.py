@@ -4,8 +4,9 @@ The common message costs one record, one call of a kernel, one result. What a ke
 full file, a new topic, room on disk) is provided here, and it is called again.
 """
 
+import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -367,9 +368,6 @@ class Putter:
     def _provide(self, reason: int, data: bytes, stored: int, now_ms: int) -> int:
         """Provide what the kernel stopped for; return how many records were appended meanwhile."""
         block = self._block
-        if reason == state.STOP_ROLL:
-            self._commit_log.roll()
-            return 0
         if reason == state.STOP_LIGHT:
             one = record.decode(hot.bytes_of_record(block[state.STOP_ROW]), check_crc=False)
             with self._dispatcher.falling_behind(one.physical_offset):
@@ -377,17 +375,42 @@ class Putter:
             return 0
         at = block[state.INPUT_POSITION]
         size, _ = record.SIZE_AND_MAGIC.unpack_from(data, at)
-        if reason == state.STOP_RESERVE:
-            self._commit_log.reserve(size)
+        if self.provide(reason, data[at : at + size], now_ms):
             return 0
+        return self._append_slowly(data, at + size, stored, now_ms)
+
+    def provide(self, reason: int, data: bytes, now_ms: int) -> bool:
+        """Provide what the kernel stopped for in front of a record.
+
+        Returns:
+            Whether it can go on; if not, the record's dispatch is Python's.
+
+        Raises:
+            Refused: The record cannot be stored.
+            WriteFailed: A file or room is not to be had; also ``DiskFull``.
+        """
+        if reason == state.STOP_ROLL:
+            self._commit_log.roll()
+            return True
+        if reason == state.STOP_RESERVE:
+            self._commit_log.reserve(len(data))
+            return True
         if reason in (state.STOP_TOPIC, state.STOP_QUEUE):
-            one = record.decode(data[at : at + size], check_crc=False)
+            one = record.decode(data, check_crc=False)
             why_not = self._dispatcher.why_no_queue(one.topic, one.queue_id, one.sys_flag)
             if why_not:
                 raise Refused(PutStatus.MESSAGE_ILLEGAL, why_not)
-        if self._dispatcher.provide(reason, data[at : at + size], now_ms):
-            return 0
-        return self._append_slowly(data, at + size, stored, now_ms)
+        return self._dispatcher.provide(reason, data, now_ms)
+
+    @contextlib.contextmanager
+    def at_work(self) -> Iterator[int]:
+        """Count as a put that is at work; yields its store time."""
+        self._put_count += 1
+        self._is_busy = True
+        try:
+            yield self._store_time(None)
+        finally:
+            self._is_busy = False
 
     def _append_slowly(self, data: bytes, behind: int, stored: int, now_ms: int) -> int:
         """Append one record whose dispatch is not the kernels'."""

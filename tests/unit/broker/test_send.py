@@ -91,7 +91,6 @@ async def test_a_negative_queue_is_any_queue(subject: Subject) -> None:
             ResponseCode.MESSAGE_ILLEGAL,
             "TIMER_DELAY_MS",
         ),
-        ("%RETRY%nobody", {}, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "nobody"),
     ],
 )
 async def test_refusals(

@@ -1,0 +1,202 @@
+"""12, 33, 43, 45, 303, 321: messages by key and place, queues and offsets as they stand.
+
+What is not found is told as such, never as an empty result (anchors D37), and asking makes nothing.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from reput.broker.processors.topics import existing
+from reput.errors import CorruptRecord, RequestRefused
+from reput.format import bodies, command as commands, cq_unit, headers
+from reput.format.bodies import (
+    ConsumeQueueUnit,
+    ConsumeQueueUnits,
+    ConsumerOffsetTable,
+    MessageQueue,
+    OffsetTable,
+    QueueTimeSpan,
+    SubscriptionData,
+    TimeSpans,
+)
+from reput.format.codes import ResponseCode
+from reput.format.command import FRAME_BYTES_MAX, Command
+from reput.format.headers import (
+    QueryConsumeQueueHeader,
+    QueryMessageHeader,
+    QueryMessageReplyHeader,
+    TimeSpanHeader,
+    ViewMessageHeader,
+)
+from reput.remoting.channel import Channel
+from reput.store.consume_queue import ConsumeQueue
+
+if TYPE_CHECKING:
+    from reput.broker.server import Broker
+
+BODY_BYTES_MAX = FRAME_BYTES_MAX - 64 * 1024
+"""Of a reply: what a frame has room for beside its header."""
+UNIT_COUNT_MAX = 4096
+"""Units that one query of a queue returns: half a megabyte of text."""
+
+
+def query_message(broker: "Broker", channel: Channel, request: Command) -> Command:
+    """Return the newest messages of a topic that carry a key, in the order of the log."""
+    header = headers.decode(QueryMessageHeader, request.ext_fields)
+    max_count = broker.config.default_query_max_num if header.is_unique_key else header.max_num
+    found = broker.store.query(
+        header.topic, header.key, max_count, header.begin_timestamp, header.end_timestamp
+    )
+    records, is_truncated = _fitting(found.records)
+    index = broker.store.index
+    fields = headers.encode(
+        QueryMessageReplyHeader(
+            index_last_update_timestamp=max(index.end_timestamp, 0),
+            index_last_update_phyoffset=max(index.end_physical_offset, 0),
+        )
+    )
+    if not records:
+        remark = "can not find message, maybe time range not correct"
+        return commands.reply(request, ResponseCode.QUERY_NOT_FOUND, remark, fields)
+    is_truncated = is_truncated or found.is_truncated
+    remark = f"the newest {len(records)}; there may be more" if is_truncated else None
+    return commands.reply(request, 0, remark, fields, b"".join(records))
+
+
+def _fitting(records: list[bytes]) -> tuple[list[bytes], bool]:
+    """Return the last records that one reply has room for, and whether some had to go."""
+    size = 0
+    for back, record in enumerate(reversed(records)):
+        size += len(record)
+        if size > BODY_BYTES_MAX:
+            return records[len(records) - back :], True
+    return records, False
+
+
+def view_message(broker: "Broker", channel: Channel, request: Command) -> Command:
+    """Return the record at a physical offset."""
+    physical_offset = headers.decode(ViewMessageHeader, request.ext_fields).offset
+    record = broker.store.record_at(physical_offset)
+    if record is None:
+        raise RequestRefused(
+            ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {physical_offset}"
+        )
+    return commands.reply(request, body=record)
+
+
+def query_queue(broker: "Broker", channel: Channel, request: Command) -> Command:
+    """Return units of a queue as they stand in its files."""
+    header = headers.decode(QueryConsumeQueueHeader, request.ext_fields)
+    place = f"{header.queue_id}@{header.topic}"
+    queue = broker.store.queues.find(header.topic, header.queue_id)
+    if queue is None:
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"{place} is not exist!")
+    # Java says success here, with no body, which its own tool cannot read.
+    if not queue.first_offset <= header.index < queue.max_offset:
+        raise RequestRefused(
+            ResponseCode.SYSTEM_ERROR, f"Index {header.index} of {place} is not exist!"
+        )
+    subscription, filter_text = _subscription(broker, header)
+    answer = ConsumeQueueUnits(
+        filter_data=filter_text,
+        max_queue_index=queue.max_offset,
+        min_queue_index=queue.min_offset,
+        queue_data=_units(queue, header.index, header.count),
+        subscription_data=subscription,
+    )
+    return commands.reply(request, body=bodies.encode(answer))
+
+
+def _subscription(
+    broker: "Broker", header: QueryConsumeQueueHeader
+) -> tuple[SubscriptionData | None, str | None]:
+    """Return what a group subscribes to there, and what else is to be said of it."""
+    if header.consumer_group is None:
+        return None, None
+    group = broker.groups.consumer(header.consumer_group)
+    found = group.subscriptions.get(header.topic) if group is not None else None
+    if found is None:
+        return None, f"{header.consumer_group}@{header.topic} is not online!"
+    return found, "null"  # as Java says that there is no SQL filter
+
+
+def _units(queue: ConsumeQueue, queue_offset: int, count: int) -> list[ConsumeQueueUnit]:
+    found = []
+    for unit in queue.units(queue_offset, max(0, min(count, UNIT_COUNT_MAX))):
+        code = int(unit["tags_code"])
+        extra: dict[str, Any] = {}
+        if cq_unit.is_ext_address(code) and queue.extension is not None:
+            extra = _extension(queue, code)
+        found.append(
+            ConsumeQueueUnit(
+                physic_offset=int(unit["physical_offset"]),
+                physic_size=int(unit["size"]),
+                tags_code=code,
+                **extra,
+            )
+        )
+    return found
+
+
+def _extension(queue: ConsumeQueue, address: int) -> dict[str, Any]:
+    assert queue.extension is not None
+    try:
+        one = queue.extension.unit(address)
+    except CorruptRecord:
+        return {"msg": f"Cq extend not exist!addr: {address}"}
+    data = {
+        "bitMapSize": len(one.bit_map),
+        "msgStoreTime": one.store_timestamp,
+        "size": one.size,
+        "tagsCode": one.tags_code,
+    }
+    bits = "".join(f"{byte:08b}" for byte in one.bit_map)
+    return {"extend_data_json": bodies.encode(data).decode(), "bit_map": bits or None}
+
+
+def consume_time_span(broker: "Broker", channel: Channel, request: Command) -> Command:
+    """Return of when the messages of each queue are, and those that a group has read."""
+    header = headers.decode(TimeSpanHeader, request.ext_fields)
+    topic = existing(broker, header.topic)
+    spans = [
+        _time_span(broker, topic.name, header.group, queue_id)
+        for queue_id in range(topic.write_queue_count)
+    ]
+    return commands.reply(request, body=bodies.encode(TimeSpans(consume_time_span_set=spans)))
+
+
+def _time_span(broker: "Broker", topic: str, group: str, queue_id: int) -> QueueTimeSpan:
+    store = broker.store
+
+    def time_of(queue_offset: int) -> int:
+        found = store.store_time(topic, queue_id, queue_offset)
+        return -1 if found is None else found
+
+    earliest_ms = store.earliest_message_time(topic, queue_id)
+    begin_ms = -1 if earliest_ms is None else earliest_ms
+    max_offset = store.max_offset(topic, queue_id)
+    known = broker.consumer_offsets.get(topic, group, queue_id)
+    consumer_offset = -1 if known is None else known
+    is_behind = consumer_offset < max_offset
+    # A group that has read nothing yet waits for the oldest message.
+    next_ms = time_of(max(consumer_offset, store.min_offset(topic, queue_id))) if is_behind else -1
+    return QueueTimeSpan(
+        consume_time_stamp=time_of(consumer_offset - 1) if consumer_offset > 0 else begin_ms,
+        delay_time=broker.clock.now_ms() - next_ms if next_ms >= 0 else 0,
+        max_time_stamp=time_of(max_offset - 1),
+        message_queue=MessageQueue(topic, broker.config.broker_name, queue_id),
+        min_time_stamp=begin_ms,
+    )
+
+
+def all_consumer_offsets(broker: "Broker", channel: Channel, request: Command) -> Command:
+    """Return how far each group has read each queue."""
+    table: dict[str, dict[int, int]] = {}
+    for one in broker.consumer_offsets.all():
+        table.setdefault(f"{one.topic}@{one.group}", {})[one.queue_id] = one.consumer_offset
+    return commands.reply(request, body=bodies.encode(ConsumerOffsetTable(offset_table=table)))
+
+
+def all_delay_offsets(broker: "Broker", channel: Channel, request: Command) -> Command:
+    """Return how far each delay level has delivered."""
+    table = OffsetTable(offset_table=broker.delayed.table.all())
+    return commands.reply(request, body=bodies.encode(table))

@@ -1,0 +1,407 @@
+"""Runs servers until a signal says stop.
+
+A first SIGTERM or Ctrl-C stops cleanly: name servers are told, replies are sent, everything is on
+disk. A second one ends the process at once; the store then recovers as after a crash.
+"""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from reput import config as settings
+from reput.cli import EXIT_INTERRUPTED
+from reput.errors import InvalidOption, ReputError, StoreUnavailable
+
+if TYPE_CHECKING:
+    from reput.broker.server import Broker
+
+DEFAULT_FOLDER = "reput-data"
+LOG_FILE_BYTES = 256 * 1024 * 1024
+"""Of a new store of ``reput up``: RocketMQ's gibibyte is much for a laptop."""
+
+IMPORTANT = (
+    "namesrvAddr",
+    "brokerIP1",
+    "brokerName",
+    "brokerClusterName",
+    "brokerId",
+    "listenPort",
+    "autoCreateTopicEnable",
+    "storePathRootDir",
+    "storePathCommitLog",
+    "fileReservedTime",
+    "deleteWhen",
+    "flushDiskType",
+    "brokerRole",
+    "messageDelayLevel",
+    "metricsPort",
+)
+"""What ``-m`` prints, where a part has it."""
+
+_NO_SETTINGS = frozenset({"REPUT_DEBUG", "REPUT_INTEROP", "REPUT_JARS", "REPUT_KERNELS"})
+
+_log = logging.getLogger(__name__)
+
+Body = Callable[[asyncio.Event], Awaitable[None]]
+"""Starts what is served, waits for the event, and stops it."""
+
+
+class CannotServe(ReputError):
+    """A server could not start; the text says why and what to do."""
+
+
+# --- the commands -------------------------------------------------------------------------------
+
+
+def namesrv(path: str | None, *, port: int | None, is_print: bool) -> int:
+    """Run a name server; return the exit code."""
+    from reput.namesrv import config
+    from reput.namesrv.server import NameServer
+
+    explicit = {} if port is None else {"listen_port": port}
+    current, unknown = config.load(path, environment=os.environ, explicit=explicit)
+    for one in unknown:
+        _log.warning("%s", one)
+    if is_print:
+        print(current.text(), end="")
+        return 0
+
+    async def body(stop: asyncio.Event) -> None:
+        server = NameServer(current)
+        with readable_errors(current.value.listen_port, "--port, or listenPort in namesrv.conf"):
+            await server.start()
+        try:
+            address = f"{current.value.bind_address}:{server.port}"
+            # The words that scripts look for.
+            _say(f"The Name Server boot success. serializeType=JSON, address {address}")
+            await stop.wait()
+        finally:
+            await server.stop()
+
+    return run(body)
+
+
+def broker(
+    path: str | None,
+    *,
+    namesrv_addr: str | None,
+    store: str | None,
+    port: int | None,
+    metrics_port: int | None,
+    print_all: bool,
+    print_important: bool,
+) -> int:
+    """Run a broker; return the exit code."""
+    from reput.broker import config
+    from reput.broker.server import Broker
+
+    explicit = {
+        "namesrv_addr": namesrv_addr,
+        "store_path_root_dir": store and str(Path(store).absolute()),
+        "listen_port": port,
+        "metrics_port": metrics_port,
+    }
+    if namesrv_addr is None and "namesrvAddr" not in _keys_of(path):
+        explicit["namesrv_addr"] = os.environ.get("NAMESRV_ADDR")  # as mqbroker does
+    loaded = config.load(path, environment=_environment(), explicit=_given(explicit))
+    for warning in loaded.warnings:
+        _log.warning("%s", warning)
+    if print_all or print_important:
+        for key, text in config.pairs(loaded.broker, loaded.store).items():
+            if print_all or key in IMPORTANT:
+                print(f"{key}={text}")
+        return 0
+    if not loaded.broker.name_servers:
+        _log.warning("no name server is told of this broker: give one with -n or namesrvAddr")
+
+    async def body(stop: asyncio.Event) -> None:
+        server = Broker(loaded.broker, loaded.store)
+        where = loaded.store.store_path_root_dir
+        with readable_errors(
+            loaded.broker.listen_port, "--port, or listenPort in broker.conf", store=where
+        ):
+            await server.start()
+        try:
+            await server.registration.register()
+            name_servers = loaded.broker.namesrv_addr
+            told = f" and name server is {name_servers}" if name_servers else ""
+            _say(
+                f"The broker[{loaded.broker.broker_name}, {server.address}] boot success. "
+                f"serializeType=JSON{told}"
+            )
+            async with _checking(server):
+                await stop.wait()
+        finally:
+            await server.stop()
+
+    return run(body)
+
+
+def up(
+    *,
+    store: str | None,
+    port: int,
+    broker_port: int,
+    host: str,
+    advertise: str | None,
+    metrics_port: int | None,
+    config: str | None,
+) -> int:
+    """Run a name server and a broker; return the exit code."""
+    from reput.broker.config import load
+    from reput.broker.server import Broker
+    from reput.namesrv.config import NamesrvConfig
+    from reput.namesrv.server import NameServer
+
+    given = _keys_of(config)
+    root = str(Path(store or given.get("storePathRootDir") or DEFAULT_FOLDER).absolute())
+    defaults: dict[str, object] = {
+        "broker_name": "broker-a",
+        "enable_property_filter": True,
+        "mapped_file_size_commit_log": _log_file_bytes(root),
+    }
+    explicit = {
+        **{key: one for key, one in defaults.items() if settings.key_of(key) not in given},
+        "store_path_root_dir": root,
+        "bind_address": host,
+        "broker_ip1": advertise or (None if host in ("0.0.0.0", "::", "") else host),
+        "listen_port": broker_port,
+        "metrics_port": metrics_port,
+    }
+    here = "127.0.0.1" if host in ("0.0.0.0", "") else "::1" if host == "::" else host
+    name_config = NamesrvConfig(
+        bind_address=host,
+        listen_port=port,
+        kv_config_path=f"{root}/namesrv/kvConfig.json",
+        config_store_path=f"{root}/namesrv/namesrv.properties",
+    )
+
+    async def body(stop: asyncio.Event) -> None:
+        name_server = NameServer(name_config)
+        with readable_errors(port, "--port"):
+            await name_server.start()
+        try:
+            address = _join(here, name_server.port)
+            loaded = load(
+                config,
+                environment=_environment(),
+                explicit={**_given(explicit), "namesrv_addr": address},
+            )
+            for warning in loaded.warnings:
+                _log.warning("%s", warning)
+            server = Broker(loaded.broker, loaded.store)
+            with readable_errors(broker_port, "--broker-port", store=root):
+                await server.start()
+            try:
+                await server.registration.register()
+                told = _join(loaded.broker.broker_ip1, name_server.port)
+                _say(_banner(server, told))
+                async with _checking(server):
+                    await stop.wait()
+            finally:
+                await server.stop()
+        finally:
+            await name_server.stop()
+
+    return run(body)
+
+
+# --- running ------------------------------------------------------------------------------------
+
+
+def run(body: Body) -> int:
+    """Run until SIGTERM or Ctrl-C, then stop cleanly; return the exit code."""
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(_until_told(body))
+    return 0
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+async def _until_told(body: Body) -> None:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+
+    def told(number: signal.Signals) -> None:
+        if stop.is_set():
+            os._exit(EXIT_INTERRUPTED)  # no time for anything: that is what a second one means
+        _log.info("stopping; once more ends the process at once", extra={"signal": number.name})
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told, number)
+    await body(stop)
+
+
+@contextlib.asynccontextmanager
+async def _checking(server: "Broker") -> AsyncIterator[None]:
+    """Check beside what goes on whether the advertised addresses work; what is wrong is logged."""
+    from reput.broker import address_check
+
+    async def look() -> None:
+        for problem in await address_check.check(server):
+            _log.warning("address check: %s", problem)
+
+    task = asyncio.create_task(look(), name="address check")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait((task,))
+
+
+# --- errors -------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def readable_errors(port: int, option: str, *, store: str | None = None) -> Iterator[None]:
+    """Say who has the port or the store.
+
+    Raises:
+        CannotServe: A port or the store is in use.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES):
+            raise
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise CannotServe(f"the address to listen on is not of this machine: {error}") from None
+        taken = next((one for one in (port, port - 2) if _owner_of_port(one)), port)
+        if error.errno == errno.EACCES:
+            raise CannotServe(f"port {taken} needs more rights; choose another: {option}") from None
+        owner = _owner_of_port(taken)
+        by = f" by {owner}" if owner else ""
+        note = "" if taken == port else f", the fast port of {port},"
+        raise CannotServe(f"port {taken}{note} is in use{by}; choose another: {option}") from None
+    except StoreUnavailable as error:
+        owner = _owner_of_store(store) if store else ""
+        if not owner or "is in use" not in str(error):
+            raise
+        text = f"{store} is in use by {owner}; stop it, or choose another: --store"
+        raise CannotServe(text) from None
+
+
+def _owner_of_store(root: str) -> str:
+    """Return which process has a store; empty if that cannot be seen."""
+    lock = f"{root}/lock"
+    try:
+        wanted = os.stat(lock)  # noqa: PTH116 - compared with what descriptors lead to
+    except OSError:
+        return ""
+    return _process_with(lambda one: (one.st_dev, one.st_ino) == (wanted.st_dev, wanted.st_ino))
+
+
+def _owner_of_port(port: int) -> str:
+    """Return which process listens on a port; empty if that cannot be seen."""
+    inodes = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(OSError):
+            for line in Path(table).read_text().splitlines()[1:]:
+                words = line.split()
+                if words[3] == "0A" and int(words[1].rpartition(":")[2], 16) == port:
+                    inodes.add(int(words[9]))
+    return _process_with(lambda one: one.st_ino in inodes) if inodes else ""
+
+
+def _process_with(is_it: Callable[[os.stat_result], bool]) -> str:
+    """Return the process that has a file or socket open: ``pid 17 (python -m reput up)``."""
+    for process in Path("/proc").glob("[0-9]*"):
+        if int(process.name) == os.getpid():
+            continue
+        with contextlib.suppress(OSError):
+            for descriptor in os.scandir(process / "fd"):
+                with contextlib.suppress(OSError):
+                    if is_it(os.stat(descriptor.path)):  # noqa: PTH116 - many, so quick
+                        words = (process / "cmdline").read_bytes().split(b"\0")
+                        text = b" ".join(words).decode(errors="replace").strip()
+                        return f"pid {process.name} ({text[:80]})"
+    return ""
+
+
+# --- words --------------------------------------------------------------------------------------
+
+
+def _banner(server: "Broker", address: str) -> str:
+    """Return what ``reput up`` says: what is where, and how to get there."""
+    from reput import __version__
+
+    config, queues = server.config, server.store.queues
+    count = sum(queue.max_offset - queue.min_offset for queue in queues)
+    lines = [
+        f"reput {__version__}: a name server and a broker",
+        "",
+        f"  name server  {address}",
+        f"  broker       {server.address} ({config.broker_name} of {config.broker_cluster_name})",
+        f"  store        {server.store.root} ({count} messages in {len(queues)} queues)",
+    ]
+    if config.metrics_port:
+        url = f"http://{_join(config.bind_address, config.metrics_port)}"
+        lines.append(f"  metrics      {url}/metrics and {url}/health")
+    resolver = f'primitive.NewPassthroughResolver([]string{{"{address}"}})'
+    lines += [
+        "",
+        f'  Java     producer.setNamesrvAddr("{address}");',
+        f"  Go       producer.WithNsResolver({resolver})",
+        f'  Python   reput.client.Producer("group", namesrv="{address}")',
+        f"  mqadmin  mqadmin clusterList -n {address}",
+        "",
+        "Ctrl-C stops it.",
+    ]
+    return "\n".join(lines)
+
+
+def _environment() -> Mapping[str, str]:
+    """Return the environment without what is no setting of a server."""
+    return {key: one for key, one in os.environ.items() if key not in _NO_SETTINGS}
+
+
+def _given(values: Mapping[str, object]) -> dict[str, object]:
+    return {key: one for key, one in values.items() if one is not None}
+
+
+def _keys_of(path: str | None) -> dict[str, str]:
+    """Return what a file and the environment set, by key."""
+    found = {}
+    if path is not None:
+        try:
+            found = settings.parse_properties(Path(path).read_bytes().decode("latin-1"))
+        except OSError as error:
+            allowed = f"a readable file: {error}"
+            raise InvalidOption("configuration file", path, allowed) from error
+    for name, text in _environment().items():
+        if name.startswith(settings.ENVIRONMENT_PREFIX):
+            key = settings.key_of(name.removeprefix(settings.ENVIRONMENT_PREFIX).lower())
+            found[key] = text
+    return found
+
+
+def _log_file_bytes(root: str) -> int:
+    """Return the size of a store's log files: of those that are there, or for new ones."""
+    try:
+        names = sorted(one for one in os.listdir(f"{root}/commitlog") if one.isdigit())  # noqa: PTH208
+        return os.stat(f"{root}/commitlog/{names[0]}").st_size or LOG_FILE_BYTES  # noqa: PTH116
+    except (OSError, IndexError):
+        return LOG_FILE_BYTES
+
+
+def _join(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _say(text: str) -> None:
+    """Print to those who wait for it, however stdout is buffered; a closed one is no failure."""
+    with contextlib.suppress(BrokenPipeError):
+        print(text, flush=True)

@@ -1,0 +1,130 @@
+"""Receiving: common sends, straight from the bytes of a connection into the log.
+
+One call of a kernel takes all that stand in a buffer and writes their replies. What it stops for is
+provided as for any put (``putting``); a frame that is not common is the caller's.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from reput.errors import WriteFailed
+from reput.format.kernels import hot, state
+from reput.format.message import Host
+from reput.store.config import StoreConfig
+from reput.store.hot_state import HotState
+from reput.store.incoming import Refused
+from reput.store.putting import Putter
+
+_REPLIES_BYTES = 512 * 1024
+_SCRATCH_BYTES = 512 * 1024
+_NOTES = 2048
+_DONE = frozenset({state.STOP_DONE, state.STOP_FRAME, state.STOP_REPLIES, state.STOP_LENGTH})
+
+
+class Received(NamedTuple):
+    """How far a buffer was taken, and what is to be sent back."""
+
+    position: int
+    """Behind the last frame that was taken."""
+    frame_count: int
+    """How many were."""
+    replies: bytes
+    """To be sent back, one behind the other."""
+    has_frame: bool
+    """The frame at ``position`` is the caller's: not common, or no frame at all."""
+    has_more: bool
+    """There are more to be taken; call again."""
+
+
+class Receiver:
+    """Takes common sends.
+
+    Args:
+        config: Limits.
+        hot_state: What kernels share.
+        putter: What provides files, rows and room.
+    """
+
+    def __init__(self, config: StoreConfig, hot_state: HotState, putter: Putter) -> None:
+        self._argument = hot_state.argument
+        self._block = hot_state.block
+        self._config = config
+        self._putter = putter
+        self._is_open = False
+
+    def open(self, store_host: Host, suffix: bytes) -> None:
+        """Make ready.
+
+        Args:
+            store_host: What message ids bear; common sends are taken if it is IPv4.
+            suffix: Whole pairs that are added to the properties of each message.
+        """
+        block, config = self._block, self._config
+        self._replies = np.empty(_REPLIES_BYTES, np.uint8)
+        self._scratch = np.empty(_SCRATCH_BYTES, np.uint8)
+        self._notes = np.zeros(_NOTES * state.NOTE_BYTES // 8, np.int64)
+        self._suffix = np.frombuffer(suffix + b"\0", np.uint8)
+        block[state.REPLIES_ADDRESS] = hot.address_of(self._replies)
+        block[state.REPLIES_ROOM] = len(self._replies)
+        block[state.SCRATCH_ADDRESS] = hot.address_of(self._scratch)
+        block[state.SCRATCH_ROOM] = len(self._scratch)
+        block[state.NOTES_ADDRESS] = hot.address_of(self._notes)
+        block[state.NOTES_ROOM] = _NOTES
+        block[state.SUFFIX_ADDRESS] = hot.address_of(self._suffix)
+        block[state.SUFFIX_SIZE] = len(suffix)
+        block[state.BODY_BYTES_MAX] = config.max_message_size
+        block[state.RECORD_BYTES_MAX] = config.record_bytes_max
+        self._is_open = not store_host.is_v6
+        if self._is_open:
+            block[state.STORE_ADDRESS] = int.from_bytes(store_host.address, "big")
+            block[state.STORE_PORT] = store_host.port
+        block[state.RECEIVE_IS_ON] = self._is_open
+
+    def receive(self, address: int, position: int, end: int, born_host: Host) -> Received:
+        """Take the common sends that stand in a buffer, up to the first frame that is none.
+
+        Args:
+            address: Of the buffer, which stays where it is during the call.
+            position: Where the first frame starts.
+            end: Where the bytes end; the last frame may be cut there.
+            born_host: The connection's other side.
+        """
+        if not self._is_open or self._putter.refusal or len(born_host.address) != 4:
+            return Received(position, 0, b"", has_frame=True, has_more=False)
+        block = self._block
+        block[state.RECEIVE_ADDRESS] = address
+        block[state.RECEIVE_POSITION] = position
+        block[state.RECEIVE_END] = end
+        block[state.REPLIES_BYTES] = 0
+        block[state.BORN_ADDRESS] = int.from_bytes(born_host.address, "big")
+        block[state.BORN_PORT] = born_host.port
+        count = 0
+        with self._putter.at_work() as now_ms:
+            block[state.INPUT_TIME] = now_ms
+            while True:
+                count += hot.receive(self._argument)
+                stop = block[state.STOP]
+                if stop in _DONE or not self._provide(stop, now_ms):
+                    break
+        replies = b""
+        if count:
+            replies = hot.bytes_at(block[state.REPLIES_ADDRESS], block[state.REPLIES_BYTES])
+        return Received(
+            block[state.RECEIVE_POSITION],
+            count,
+            replies,
+            has_frame=stop not in (state.STOP_DONE, state.STOP_REPLIES),
+            has_more=stop == state.STOP_REPLIES,
+        )
+
+    def _provide(self, stop: int, now_ms: int) -> bool:
+        """Provide what a record lacks; return whether that went well.
+
+        If not, the frame is the caller's: its put fails in the same way, and says why.
+        """
+        at = self._block[state.SCRATCH_ADDRESS] + self._block[state.INPUT_POSITION]
+        try:
+            return self._putter.provide(stop, hot.bytes_of_record(at), now_ms)
+        except (Refused, WriteFailed):
+            return False

@@ -1,0 +1,347 @@
+"""The kernel ``receive`` against its plain twin: two worlds made alike, one call in each.
+
+Worlds are those of ``test_hot_kernels``, with a receive buffer, a scratch and replies that end
+where the process may touch nothing more. Frames are common ones, others, damaged ones, and noise;
+each may be cut. Each example follows from one number: ``check_receive(4711)`` runs it again.
+"""
+
+import ctypes
+import json
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from fuzz.test_hot_kernels import ADDRESSES, NOW_MS, QUEUES, SEEDS, Fence, World
+from reput.format import command, message as record
+from reput.format.command import Command, Serialization
+from reput.format.kernels import hot, native, send_rules, send_twin, state
+
+try:
+    native.engine()
+except native.KernelsUnavailable:
+    pytest.skip("no compiled kernels here", allow_module_level=True)
+
+SENDING = {
+    state.RECEIVE_ADDRESS,
+    state.REPLIES_ADDRESS,
+    state.SCRATCH_ADDRESS,
+    state.NOTES_ADDRESS,
+    state.SUFFIX_ADDRESS,
+}
+PRIVATE = set(range(state.FRAME, state.BLOCK_WORDS))
+OWN_STOPS = {state.STOP_DONE, state.STOP_FRAME, state.STOP_REPLIES, state.STOP_LENGTH}
+"""Any other is one of ``append``, and the scratch has the record that it is about."""
+UNTOUCHED = b"\xee"
+
+PROPERTIES = ["KEYS\1k1 k2", "TAGS\1TagA", "UNIQ_KEY\1" + "7F" * 16, "WAIT\1true", "own\1value"]
+PROPERTIES += ["PGROUP\1g", "a" * 33 + "\1" + "v" * 40, 'quoted\1"\\/', "TTL\1100", "x\1y"]
+PROPERTIES += [f"{start}X\1v" for start in send_rules.NAMES_OF_PYTHON]
+ODD_PROPERTIES = ["WAIT\1false", "WAIT\1", "", "name", "\1value", "a\1b\1c", "日本\1x", "a\1日本"]
+ODD_PROPERTIES += ["x\1y\3", "DELAY\0013", "WAITS\1true", "WAI\1true", "k\1" + "v" * 32_700]
+LETTERS = "abcdefghijklmn"
+
+
+class SendWorld(World):
+    """A world with what ``receive`` needs."""
+
+    def __init__(self, random: Random, data: bytes) -> None:
+        super().__init__(random)
+        block = self.block
+        for topic in {topic for topic, _ in QUEUES}:
+            row = self.hot.topic(topic.encode())
+            row.words[state.TOPIC_WRITE_QUEUES] = random.choice([0, 1, 2, 10, 10, 10])
+        self.received = Fence(len(data))
+        self.received.write(0, data)
+        self.replies = Fence(random.choice([0, 319, 320, 700, 8_000, 8_000, 8_000]))
+        self.replies.write(0, UNTOUCHED * self.replies.size)
+        self.scratch = Fence(random.choice([100, 300, 700, 70_000, 70_000, 70_000]))
+        self.suffix = random.choice([b"", b"CLUSTER\1DefaultCluster\2"])
+        self.suffix_array = np.frombuffer(self.suffix + b"?", np.uint8)
+        room = random.choice([0, 1, 2, 40, 40])
+        self.notes = Fence(state.NOTE_BYTES * room)
+        words = {
+            state.RECEIVE_IS_ON: random.random() < 0.97,
+            state.HAS_RECORD_CRC: random.random() < 0.03,
+            state.RECEIVE_ADDRESS: self.received.address,
+            state.RECEIVE_END: len(data),
+            state.REPLIES_ADDRESS: self.replies.address,
+            state.REPLIES_ROOM: self.replies.size,
+            state.SCRATCH_ADDRESS: self.scratch.address,
+            state.SCRATCH_ROOM: self.scratch.size,
+            state.NOTES_ADDRESS: self.notes.address,
+            state.NOTES_ROOM: room,
+            state.SUFFIX_ADDRESS: hot.address_of(self.suffix_array),
+            state.SUFFIX_SIZE: len(self.suffix),
+            state.BODY_BYTES_MAX: random.choice([20, 4000, 4000]),
+            state.RECORD_BYTES_MAX: random.choice([250, 40_000, 40_000]),
+            state.BORN_ADDRESS: random.getrandbits(32),
+            state.BORN_PORT: random.getrandbits(16),
+            state.STORE_ADDRESS: random.getrandbits(32),
+            state.STORE_PORT: random.getrandbits(16),
+        }
+        for word, value in words.items():
+            block[word] = value
+
+    def meaning(self) -> dict[str, Any]:
+        found = super().meaning()
+        named = set(range(state.BLOCK_WORDS)) - ADDRESSES - SENDING - PRIVATE
+        found["words"] = {n: self.block[n] for n in sorted(named)}
+        found["replies"] = self.replies.data
+        found["received"] = self.received.data
+        if self.block[state.STOP] not in OWN_STOPS:
+            found["scratch"] = self.scratch.data[: self.block[state.INPUT_SIZE]]
+        found["write queues"] = {
+            topic: self.hot.topic(topic.encode()).words[state.TOPIC_WRITE_QUEUES]
+            for topic, _ in QUEUES
+        }
+        return found
+
+
+def hot_receive(world: World) -> int:
+    kernel = native.plain_function("receive", [ctypes.c_int64], is_short=True)
+    return kernel(world.hot.argument)
+
+
+# --- frames ---------------------------------------------------------------------
+
+
+def some_properties(random: Random) -> str:
+    """Mostly what clients send: a few pairs, no name twice."""
+    pairs = random.sample(PROPERTIES[:10], random.choice([0, 1, 3, 5, 8]))
+    if random.random() < 0.15:
+        pairs.insert(random.randint(0, len(pairs)), random.choice(PROPERTIES + ODD_PROPERTIES))
+    return "\2".join(pairs) + random.choice(["", "\2"])
+
+
+def some_fields(random: Random) -> dict[str, str]:
+    topic, queue_id = random.choice(QUEUES)
+    fields = {
+        "a": random.choice(["group", "please_rename_unique_group_name"]),
+        "b": topic if random.random() < 0.98 else random.choice(["", "Nobody", "T" * 128]),
+        "c": "TBW102",
+        "d": "4",
+        "e": str(queue_id),
+        "f": random.choice(["0", "0", "0", "1", "2", "259", "513", "769"]),
+        "g": str(NOW_MS),
+        "h": random.choice(["0", "7", "2147483647"]),
+        "i": some_properties(random),
+        "j": "0",
+        "k": "false",
+        "l": "16",
+        "m": "false",
+        "n": "broker-a",
+    }
+    for name in "ijklmn":
+        if random.random() < 0.3:
+            del fields[name]
+    if random.random() < 0.1:
+        name = random.choice(LETTERS)
+        fields[name] = random.choice(
+            ["", "0", "1", "-1", "00", "07", "4", "true", "false", "False", " 0", "1e3", "1.0", '"']
+            + ["2147483648", "1" * 18, "1" * 19, "9" * 25, "日本", "a\nb", "4096", "1024", "\\", "/"]
+        )
+    if random.random() < 0.03:
+        del fields[random.choice(list(fields))]
+    if random.random() < 0.03:
+        fields[random.choice(["o", "zz", "topic", "", "A", "ReqT"])] = "x"
+    return fields
+
+
+def some_frame(random: Random) -> bytes:
+    """A frame as a client of some language makes it; nine of ten are common."""
+    fields = some_fields(random)
+    code = 310
+    if random.random() < 0.3:
+        code = 10
+        names = dict(zip(LETTERS, send_rules.FIELD_NAMES, strict=True))
+        fields = {names.get(name, name): value for name, value in fields.items()}
+    body = random.randbytes(random.choice([1, 5, 80, 80, 300]))
+    if random.random() < 0.04:
+        body = b""
+    opaque = random.choice([0, 1, 77, 2**31 - 1])
+    flag = 0
+    remark = None
+    if random.random() < 0.1:
+        code, opaque, flag, remark = random.choice(
+            [
+                *((320, 1, 0, None), (11, 1, 0, None), (code, -1, 0, None), (code, 1, 1, None)),
+                *((code, 1, 2, None), (code, 1, 0, "why"), (code, 1, 4, None), (code, 1, 0, "")),
+            ]
+        )
+    if random.random() < 0.5:
+        return command.encode(
+            Command(
+                code, opaque, flag, 0, 407, remark, fields, body, Serialization(random.random() < 0.6)
+            )
+        )  # fmt: skip
+    return json_frame(random, code, opaque, flag, remark, fields, body)
+
+
+def json_frame(
+    random: Random,
+    code: int,
+    opaque: int,
+    flag: int,
+    remark: str | None,
+    fields: dict[str, str],
+    body: bytes,
+) -> bytes:
+    """A frame whose keys stand in any order, and whose text another library may have written."""
+    shuffled = list(fields.items())
+    random.shuffle(shuffled)
+    members: list[tuple[str, Any]] = [
+        ("code", code),
+        ("opaque", opaque),
+        ("flag", flag),
+        ("extFields", dict(shuffled)),
+        ("language", random.choice(["JAVA", "GO", "OTHER", "nobody's"])),
+        ("version", random.choice([0, 407, 513])),
+        ("serializeTypeCurrentRPC", "JSON"),
+    ]
+    if remark is not None:
+        members.append(("remark", remark))
+    random.shuffle(members)
+    if random.random() < 0.1:
+        del members[random.randrange(len(members))]
+    separators = (",", ":") if random.random() < 0.95 else (", ", ": ")
+    ascii_only = random.random() < 0.5
+    header = json.dumps(dict(members), separators=separators, ensure_ascii=ascii_only)
+    if random.random() < 0.1:
+        header = header.replace("/", "\\/")
+    if random.random() < 0.1:
+        header += random.choice(["\n", " ", "\0", "}", "\t\r\n  "])
+    return framed(header.encode(errors="replace"), body, 0)
+
+
+def framed(header: bytes, body: bytes, kind: int) -> bytes:
+    mark = (kind << 24 | len(header)).to_bytes(4)
+    return (4 + len(header) + len(body)).to_bytes(4) + mark + header + body
+
+
+SPLICES = [b'"', b"\\", b"\\u0001", b"\\u0003", b"\0", b"\x80", b"\xc3\xa9", b",", b"{", b"}", b":"]
+SPLICES += [b'"a":"b",', b'"code":310,', b"-", b"0", b"\1", b"\2", b"\x7f", b"null", b" ", b"[]"]
+
+
+def damaged(random: Random, frame: bytes) -> bytes:
+    """A frame with a little of its header changed; its lengths are right, mostly."""
+    kind = frame[4]
+    size = int.from_bytes(frame[5:8])
+    header, body = bytearray(frame[8 : 8 + size]), frame[8 + size :]
+    for _ in range(random.choice([1, 1, 2])):
+        at = random.randint(0, len(header))
+        behind = at + random.choice([0, 0, 1, 1, 2, 5])
+        header[at:behind] = random.choice([b"", *SPLICES, random.randbytes(1)])
+    found = bytearray(framed(bytes(header), body, kind))
+    if random.random() < 0.1:
+        at = random.randrange(8)
+        found[at] = random.randrange(256)
+    return bytes(found)
+
+
+def some_stream(random: Random) -> bytes:
+    frames = []
+    for _ in range(random.choice([1, 1, 2, 5, 12])):
+        chance = random.random()
+        frame = some_frame(random)
+        if chance < 0.15:
+            frame = damaged(random, frame)
+        elif chance < 0.17:
+            frame = framed(random.randbytes(60), b"x", random.choice([0, 1, 1, 2]))
+        elif chance < 0.18:
+            frame = random.choice([0, 3, -1, 1 << 24, (1 << 24) + 1]).to_bytes(4, signed=True)
+        frames.append(frame)
+    data = b"".join(frames)
+    if random.random() < 0.3:
+        data = data[: random.randint(0, len(data))]
+    return data
+
+
+# --- tests ----------------------------------------------------------------------
+
+
+@given(SEEDS)
+@settings(max_examples=1000)
+def test_receive(seed: int) -> None:
+    check_receive(seed)
+
+
+def check_receive(seed: int) -> SendWorld:
+    data = some_stream(Random(seed))
+    return compare(lambda: SendWorld(Random(seed), data))
+
+
+def compare(make: Callable[[], SendWorld]) -> SendWorld:
+    """Make two worlds, call in each until nothing more is done, compare after each call."""
+    one, other = make(), make()
+    while True:
+        answered = hot_receive(one)
+        assert answered == send_twin.receive(other.hot.argument)
+        found, expected = one.meaning(), other.meaning()
+        for part in expected:
+            assert found[part] == expected[part], part
+        used = one.block[state.REPLIES_BYTES]
+        assert one.replies.data[used:] == UNTOUCHED * (one.replies.size - used)
+        if not answered or one.block[state.STOP] == state.STOP_DONE:
+            return one
+        for world in (one, other):
+            skip_frame(world)
+
+
+def skip_frame(world: SendWorld) -> None:
+    """Step over the frame that the call stopped for, as a caller does that handles it itself."""
+    data, position = world.received.data, world.block[state.RECEIVE_POSITION]
+    size = int.from_bytes(data[position : position + 4], signed=True)
+    if world.block[state.STOP] == state.STOP_FRAME and size >= 0:
+        world.block[state.RECEIVE_POSITION] = position + 4 + size
+
+
+@given(SEEDS, st.binary(max_size=200))
+@settings(max_examples=300)
+def test_noise(seed: int, data: bytes) -> None:
+    compare(lambda: SendWorld(Random(seed), data))
+
+
+@pytest.mark.parametrize("serialization", list(Serialization))
+@pytest.mark.parametrize("code", [310, 10])
+def test_every_cut(code: int, serialization: Serialization) -> None:
+    """A header that is cut at any byte, with lengths that fit, and a buffer that is."""
+    fields = some_fields(Random(1)) | {"b": "T", "e": "0", "i": "KEYS\1k\2WAIT\1true\2x\1\"\\/"}
+    if code == 10:
+        names = dict(zip(LETTERS, send_rules.FIELD_NAMES, strict=True))
+        fields = {names[name]: value for name, value in fields.items()}
+    sent = Command(code, 7, ext_fields=fields, body=b"body", serialization=serialization)
+    frame = command.encode(sent)
+    header = frame[8:-4]
+    for cut in range(len(header)):
+        short = framed(header[:cut], b"body", serialization)
+        for data in (frame[:cut], short, short + frame):
+            compare(lambda data=data: SendWorld(Random(5), data))  # type: ignore[misc]
+
+
+def test_most_frames_are_common() -> None:
+    """The generator makes what it says: else the tests above would test little."""
+    answered = sum(check_common(seed) for seed in range(200))
+    assert answered > 300
+
+
+def check_common(seed: int) -> int:
+    """Count answers in a world where nothing is missing, and look at what is in its log."""
+    world = check_receive(seed)
+    start = world.block[state.LOG_START]
+    data = world.log.data[: world.block[state.LOG_POSITION]]
+    replies, at, count = world.replies.data, 0, 0
+    while at < world.block[state.REPLIES_BYTES]:
+        size = int.from_bytes(replies[at : at + 4])
+        reply = command.decode(replies[at + 4 : at + 4 + size])
+        assert reply.code == 0
+        assert reply.ext_fields is not None
+        place = int(reply.ext_fields["msgId"][16:], 16) - start
+        verdict, _ = record.classify(data, place, start + place)
+        assert verdict is record.Verdict.MESSAGE
+        at += 4 + size
+        count += 1
+    return count

@@ -1,0 +1,50 @@
+"""Our clients without ``await``, against the official broker."""
+
+import threading
+from queue import SimpleQueue
+from random import Random
+
+import pytest
+
+from interop.java_cluster import JavaCluster
+from reput.client.blocking import Admin, Producer, PullConsumer, PushConsumer
+from reput.client.config import ConsumeFromWhere, ConsumerConfig
+from reput.client.listener import ConsumeContext, ConsumeResult
+from reput.client.message import Message, ReceivedMessage
+
+pytestmark = pytest.mark.interop
+
+FROM_FIRST = ConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+
+
+def test_a_message_goes_round_without_await(official: JavaCluster) -> None:
+    topic = f"Blocking-{Random().randrange(1 << 48):012x}"
+    pushed: SimpleQueue[bytes] = SimpleQueue()
+    namesrv = official.namesrv
+
+    with Admin(namesrv) as admin, Producer("ours", namesrv=namesrv) as producer:
+        admin.create_topic(topic, queue_count=2)
+        expected = {b"%d" % i for i in range(100)}
+
+        def listen(messages: list[ReceivedMessage], context: ConsumeContext) -> ConsumeResult:
+            # In a thread of its own, so it may wait for other clients.
+            assert producer.queues(topic)
+            for message in messages:
+                pushed.put(message.body)
+            return ConsumeResult.SUCCESS
+
+        consumer = PushConsumer("push", namesrv=namesrv, listener=listen, config=FROM_FIRST)
+        with consumer, PullConsumer("pull", namesrv=namesrv, config=FROM_FIRST) as puller:
+            consumer.subscribe(topic)
+            puller.assign(producer.queues(topic))
+            for queue in puller.assignment():
+                puller.seek(queue, 0)
+            producer.send_many(Message(topic, body) for body in sorted(expected))
+
+            assert {pushed.get(timeout=60) for _ in expected} == expected
+            found = set()
+            for message in puller:
+                found.add(message.body)
+                if found == expected:
+                    break
+    assert "reput client" not in [thread.name for thread in threading.enumerate()]

@@ -1,0 +1,633 @@
+"""Delayed messages on a real store: when they are delivered, where to, and after what crash."""
+
+import contextlib
+import json
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import golden
+import store_fixture
+from reput.broker import delay
+from reput.broker.delay import DelaySchedule
+from reput.clock import ManualClock
+from reput.errors import WriteFailed
+from reput.format import message as record, names, properties as props, sys_flag as flags
+from reput.format.message import Host, StoredMessage
+from reput.store.disk import Disk
+from reput.store.incoming import IncomingMessage, PutResult, PutStatus
+from reput.store.message_store import MessageStore
+from reput.store.table_files import DelayOffsetTable
+from reput.store.verify import Kind
+from store_fixture import START_MS, RoomyDisk, Stores
+
+LEVELS = "1s 5s 10s"
+
+
+class Subject:
+    """A store with a schedule, and its clock."""
+
+    def __init__(self, stores: Stores, **settings: Any) -> None:
+        self.stores = stores
+        self._settings: dict[str, Any] = {
+            "message_delay_level": LEVELS,
+            "mapped_file_size_consume_queue": 20 * 1000,
+            **settings,
+        }
+        self.clock = ManualClock(START_MS)
+        self.open()
+
+    def open(self, **settings: Any) -> None:
+        self._settings |= settings
+        self.take(self.stores.open(clock=self.clock, **self._settings))
+
+    def take(self, store: MessageStore) -> None:
+        self.store = store
+        self.table = DelayOffsetTable.load(self.store.root, Disk())
+        self.schedule = DelaySchedule(self.store, self.table)
+        self.schedule.load()
+
+    def put(self, body: bytes, level: int, topic: str = "T", queue_id: int = 2, **more: Any) -> int:
+        """Put a delayed message; return its queue offset in the schedule topic."""
+        properties = {"TAGS": "a", "DELAY": str(level), **more.pop("properties", {})}
+        message = IncomingMessage(
+            topic, body, queue_id, props.encode(properties), born_timestamp=START_MS - 5, **more
+        )
+        result = self.store.put(message)
+        assert result.status is PutStatus.PUT_OK, result.reason
+        self.store.step()
+        return result.queue_offset
+
+    def run(self) -> int:
+        """Do all steps that have something to do; return how many."""
+        count = 0
+        while self.schedule.step(self.clock.now_ms()):
+            count += 1
+        self.store.step()
+        return count
+
+    def messages(self, topic: str = "T", queue_id: int = 2) -> list[StoredMessage]:
+        found: list[StoredMessage] = []
+        while records := self.store.get(topic, queue_id, len(found)).records:
+            found += [record.decode(bytes(one)) for one in records]
+        return found
+
+    def bodies(self, topic: str = "T", queue_id: int = 2) -> list[bytes]:
+        return [one.body for one in self.messages(topic, queue_id)]
+
+    def save(self) -> None:
+        self.table.save(self.clock.now_ms())
+
+    def stop(self) -> None:
+        """Stop as a broker does."""
+        self.schedule.close()
+        self.save()
+        self.store.close()
+
+    def crash(self) -> None:
+        """End as a killed process does: what the system was given stays."""
+        self.store.abandon()
+
+
+@pytest.fixture
+def subject(stores: Stores) -> Subject:
+    return Subject(stores)
+
+
+def saved(store: MessageStore) -> dict[str, int]:
+    """Return what delayOffset.json says."""
+    text = (Path(store.root) / "config" / "delayOffset.json").read_text()
+    table: dict[str, int] = json.loads(text)["offsetTable"]
+    return table
+
+
+# --- delivery ------------------------------------------------------------------------
+
+
+def test_a_message_comes_when_it_is_due_and_not_before(subject: Subject) -> None:
+    subject.put(b"one", 2)
+    for _ in range(10):
+        assert not subject.schedule.step(subject.clock.now_ms())
+        subject.clock.advance(499)
+    subject.clock.advance(9)  # 4999 ms
+    assert not subject.schedule.step(subject.clock.now_ms())
+    assert subject.bodies() == []
+    subject.clock.advance(1)
+    assert subject.run() == 1
+    assert subject.bodies() == [b"one"]
+
+
+def test_what_is_delivered_is_the_message_with_the_marks_of_its_waiting(subject: Subject) -> None:
+    """As in the stores of Java: DELAY, REAL_TOPIC and REAL_QID are still there (facts, 3.2)."""
+    host = Host(b"\x0a\1\2\3", 4711)
+    subject.put(
+        b"body", 1, "Topic", 3,
+        born_host=host, store_host=Host(b"\x0a\0\0\1", 10911), flag=7, reconsume_times=4,
+        sys_flag=flags.COMPRESSED | flags.TRANSACTION_COMMIT, prepared_transaction_offset=123,
+        properties={"KEYS": "k", "UNIQ_KEY": "0A0B", "CLUSTER": "C", "WAIT": "false"},
+    )  # fmt: skip
+    (waiting,) = subject.messages(names.SCHEDULE_TOPIC, 0)
+    subject.clock.advance(1000)
+    subject.run()
+    (found,) = subject.messages("Topic", 3)
+    assert found.properties == {
+        "TAGS": "a", "DELAY": "1", "KEYS": "k", "UNIQ_KEY": "0A0B", "CLUSTER": "C",
+        "WAIT": "false", "REAL_TOPIC": "Topic", "REAL_QID": "3",
+    }  # fmt: skip
+    assert (found.topic, found.queue_id, found.queue_offset) == ("Topic", 3, 0)
+    assert (found.body, found.flag, found.reconsume_times) == (b"body", 7, 4)
+    assert (found.born_timestamp, found.born_host) == (START_MS - 5, host)
+    assert found.store_host == waiting.store_host
+    assert found.sys_flag == flags.COMPRESSED | flags.TRANSACTION_COMMIT
+    assert found.prepared_transaction_offset == 0  # as in Java
+    assert found.store_timestamp == START_MS + 1000
+    assert [one.unique_key for one in (waiting, found)] == ["0A0B", "0A0B"]
+
+
+def test_the_queue_has_tags_codes_again_after_the_delivery(subject: Subject) -> None:
+    subject.put(b"one", 1)
+    subject.clock.advance(1000)
+    subject.run()
+    wanted = subject.store.get("T", 2, 0, tags_codes=[97])  # "a".hashCode()
+    assert wanted.message_count == 1
+
+
+def test_a_level_beyond_the_last_is_the_last(subject: Subject) -> None:
+    subject.put(b"one", 99)
+    subject.clock.advance(9_999)
+    assert subject.run() == 0
+    subject.clock.advance(1)
+    assert subject.run() == 1
+    assert subject.messages()[0].properties["DELAY"] == "3"
+
+
+def test_levels_do_not_wait_for_each_other(subject: Subject) -> None:
+    for number, level in enumerate((3, 1, 2, 1)):
+        subject.put(b"%d" % number, level)
+    subject.clock.advance(1000)
+    subject.run()
+    assert subject.bodies() == [b"1", b"3"]
+    subject.clock.advance(4000)
+    subject.run()
+    assert subject.bodies() == [b"1", b"3", b"2"]
+    subject.clock.advance(5000)
+    subject.run()
+    assert subject.bodies() == [b"1", b"3", b"2", b"0"]
+
+
+def test_those_that_are_not_due_stay(subject: Subject) -> None:
+    for number in range(10):
+        subject.put(b"%d" % number, 1)
+        subject.clock.advance(100)
+    subject.run()  # 1000 ms later: only the first
+    assert subject.bodies() == [b"0"]
+    subject.clock.advance(450)
+    subject.run()
+    assert subject.bodies() == [b"%d" % number for number in range(5)]
+
+
+def test_a_step_is_bounded_and_many_keep_pace(subject: Subject) -> None:
+    count = 5 * delay.MESSAGES_PER_LEVEL + 1
+    for number in range(count):
+        subject.put(b"%d" % number, 1)
+        subject.put(b"%d" % number, 2, queue_id=1)
+    subject.clock.advance(5000)
+    assert subject.schedule.step(subject.clock.now_ms())
+    subject.store.step()
+    assert len(subject.bodies()) == len(subject.bodies("T", 1)) == delay.MESSAGES_PER_LEVEL
+    assert subject.run() == 5
+    assert subject.bodies() == [b"%d" % number for number in range(count)]
+    assert subject.bodies("T", 1) == [b"%d" % number for number in range(count)]
+    assert subject.schedule.progress() == {1: (count, count), 2: (count, count)}
+
+
+def test_when_there_is_work_again(subject: Subject) -> None:
+    def next_due_ms() -> int | None:
+        return subject.schedule.next_due_ms(subject.clock.now_ms())
+
+    assert next_due_ms() is None
+    subject.put(b"one", 3)
+    assert next_due_ms() == START_MS + 10_000
+    subject.put(b"two", 2)
+    assert next_due_ms() == START_MS + 5_000
+    subject.clock.advance(6_000)
+    assert next_due_ms() == START_MS + 6_000
+    subject.run()
+    assert next_due_ms() == START_MS + 10_000
+    subject.clock.advance(4_000)
+    subject.run()
+    assert next_due_ms() is None
+
+
+def test_a_clock_that_was_set_back_delays_nothing_for_longer_than_its_level(
+    subject: Subject,
+) -> None:
+    """Java's ``correctDeliverTimestamp``."""
+    subject.put(b"one", 2)
+    subject.clock.set(START_MS - 3_600_000)
+    assert subject.run() == 1
+    assert subject.bodies() == [b"one"]
+
+
+def test_a_clock_that_was_set_back_a_little_delivers_nothing_early(subject: Subject) -> None:
+    subject.clock.set(START_MS - 1)
+    subject.put(b"earlier", 2)
+    subject.clock.advance(4_999)
+    assert subject.run() == 0
+    subject.clock.advance(1)
+    assert subject.run() == 1
+
+
+def test_half_messages_and_those_that_belong_nowhere_are_dropped_and_logged(
+    subject: Subject, caplog: pytest.LogCaptureFixture
+) -> None:
+    subject.put(b"half", 1, topic=names.HALF_TOPIC)
+    for lost in ({}, {"REAL_TOPIC": "T"}, {"REAL_TOPIC": "T", "REAL_QID": "x"}):
+        properties = props.encode({"DELAY": "1", **lost})
+        message = IncomingMessage(
+            names.SCHEDULE_TOPIC, b"lost", property_bytes=properties, is_due=True
+        )
+        assert subject.store.put(message).status is PutStatus.PUT_OK
+    subject.put(b"good", 1)
+    subject.clock.advance(1000)
+    with caplog.at_level(logging.ERROR):
+        subject.run()
+    assert subject.bodies() == [b"good"]
+    assert subject.bodies(names.HALF_TOPIC, 2) == []
+    assert len([one for one in caplog.messages if "is dropped" in one]) == 4
+    assert names.HALF_TOPIC in caplog.text
+
+
+def test_messages_of_a_level_that_is_gone_are_delivered_still(
+    subject: Subject, caplog: pytest.LogCaptureFixture
+) -> None:
+    subject.put(b"one", 3)
+    subject.stop()
+    with caplog.at_level(logging.WARNING):
+        subject.open(message_delay_level="1s 5s")
+    assert "level 3 is no longer configured" in caplog.text
+    subject.clock.advance(9_999)
+    assert subject.run() == 0
+    subject.clock.advance(1)
+    assert subject.run() == 1
+    assert subject.bodies() == [b"one"]
+
+
+def test_light_queues_get_what_was_delayed(stores: Stores) -> None:
+    subject = Subject(stores, enable_multi_dispatch=True)
+    subject.put(b"one", 1, properties={props.INNER_MULTI_DISPATCH: "%LMQ%a,%LMQ%b"})
+    assert subject.bodies("%LMQ%a", 0) == []
+    subject.clock.advance(1000)
+    subject.run()
+    assert subject.bodies("%LMQ%a", 0) == subject.bodies("%LMQ%b", 0) == [b"one"]
+
+
+def test_the_checksum_of_the_record_that_waited_does_not_stay(stores: Stores) -> None:
+    subject = Subject(stores, enabled_append_prop_crc=True)
+    subject.put(b"one", 1)
+    subject.clock.advance(1000)
+    subject.run()
+    (waiting,) = subject.messages(names.SCHEDULE_TOPIC, 0)
+    (found,) = subject.messages()  # with its own, which decoding has checked
+    assert found.property_bytes.count(b"__CRC32#") == 1
+    assert found.properties["__CRC32#"] != waiting.properties["__CRC32#"]
+
+
+def test_with_extension_units_the_deliver_time_is_theirs(stores: Stores) -> None:
+    subject = Subject(stores, enable_consume_queue_ext=True)
+    subject.put(b"one", 1)
+    subject.clock.advance(999)
+    assert subject.run() == 0
+    assert subject.schedule.next_due_ms(subject.clock.now_ms()) == START_MS + 1000
+    subject.clock.advance(1)
+    assert subject.run() == 1
+    assert subject.bodies() == [b"one"]
+
+
+def test_messages_that_expired_are_said_to_be_lost(
+    subject: Subject, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(3):
+        subject.put(b"%d" % number, 1)
+    while subject.store.max_physical_offset < 3 * 64 * 1024:
+        subject.put(b"x" * 16_000, 0)
+    subject.put(b"last", 1)
+    subject.clock.advance(100 * 3_600_000)
+    subject.store.retention.expire_now()
+    for _ in range(60):
+        subject.store.step()
+        subject.clock.advance(1_000)
+    assert subject.store.min_physical_offset > 0
+    with caplog.at_level(logging.ERROR):
+        subject.run()
+    assert subject.bodies()[-1] == b"last"
+    assert "delay level 1 is at 0 of a queue from 3 to 4; it goes on at 3" in caplog.text
+
+
+def test_a_message_that_cannot_be_read_is_said_to_be_lost_and_none_comes_early(
+    subject: Subject, caplog: pytest.LogCaptureFixture
+) -> None:
+    subject.put(b"one", 1)
+    unit = subject.store.queues.find(names.SCHEDULE_TOPIC, 0).unit(0)  # type: ignore[union-attr]
+    subject.clock.advance(500)
+    subject.put(b"two", 1)
+    subject.store.sync()
+    with (Path(subject.store.root) / "commitlog" / ("0" * 20)).open("r+b") as log:
+        log.seek(unit.physical_offset + 4)  # type: ignore[union-attr]
+        log.write(b"bad!")
+    subject.stores.allow(*Kind)
+    subject.clock.advance(500)
+    with caplog.at_level(logging.ERROR):
+        subject.run()
+    assert "1 delayed messages from 0 to 0 of level 1 cannot be read" in caplog.text
+    assert subject.bodies() == []
+    subject.clock.advance(500)
+    subject.run()
+    assert subject.bodies() == [b"two"]
+
+
+# --- the store refuses ----------------------------------------------------------------
+
+
+def test_a_refused_message_is_tried_again_and_nothing_overtakes_it(
+    subject: Subject, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(3):
+        subject.put(b"%d" % number, 1)
+    subject.put(b"other", 2, queue_id=0)
+    subject.clock.advance(1000)
+    refusal, subject.store._putter.refusal = subject.store._putter.refusal, "no room"
+    with caplog.at_level(logging.INFO):
+        for _ in range(5):
+            assert not subject.schedule.step(subject.clock.now_ms())
+            assert subject.schedule.next_due_ms(subject.clock.now_ms()) == (
+                subject.clock.now_ms() + delay.RETRY_MS
+            )
+            subject.clock.advance(delay.RETRY_MS)
+        assert len([one for one in caplog.messages if "SERVICE_NOT_AVAILABLE" in one]) == 2
+        subject.store._putter.refusal = refusal
+        subject.run()
+    assert subject.bodies() == [b"0", b"1", b"2"]
+    assert subject.bodies("T", 0) == [b"other"]
+    assert "level 1 delivers again" in caplog.text
+
+
+def test_what_was_delivered_before_a_refusal_is_not_delivered_twice(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        subject.put(b"%d" % number, 1)
+    subject.clock.advance(1000)
+    put = subject.store.put
+    refusals = [None, None, PutResult(PutStatus.OS_PAGE_CACHE_BUSY, reason="busy")]
+
+    def refuse_third(message: IncomingMessage, now_ms: int | None = None) -> PutResult:
+        return (refusals.pop(0) if refusals else None) or put(message, now_ms)
+
+    monkeypatch.setattr(subject.store, "put", refuse_third)
+    subject.run()
+    assert subject.bodies() == [b"0", b"1"]
+    subject.clock.advance(delay.RETRY_MS)
+    subject.run()
+    assert subject.bodies() == [b"%d" % number for number in range(5)]
+
+
+def test_a_clock_that_was_set_back_does_not_keep_a_refused_message_waiting(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject.put(b"one", 1)
+    subject.clock.advance(1000)
+    monkeypatch.setattr(subject.store._putter, "refusal", "no room")
+    subject.run()
+    monkeypatch.setattr(subject.store._putter, "refusal", "")
+    subject.clock.set(START_MS + 999)
+    assert subject.run() == 0  # not due
+    subject.clock.set(START_MS - 3_600_000)
+    assert subject.run() == 1
+
+
+# --- what is saved ----------------------------------------------------------------------
+
+
+def test_nothing_is_saved_before_the_log_is_on_disk(subject: Subject) -> None:
+    subject.put(b"one", 1)
+    subject.clock.advance(1000)
+    subject.run()
+    subject.schedule.step(subject.clock.now_ms())
+    assert subject.table.all() == {}
+    subject.store.sync()
+    subject.schedule.step(subject.clock.now_ms())
+    assert subject.table.all() == {1: 1}
+
+
+def test_a_clean_stop_delivers_nothing_twice(subject: Subject) -> None:
+    for number in range(40):
+        subject.put(b"%d" % number, 1)
+    subject.clock.advance(1000)
+    subject.schedule.step(subject.clock.now_ms())  # 32 of them
+    subject.stop()
+    assert saved(subject.store) == {"1": delay.MESSAGES_PER_LEVEL}
+    subject.open()
+    subject.run()
+    assert subject.bodies() == [b"%d" % number for number in range(40)]
+
+
+def test_with_a_pool_too(stores: Stores) -> None:
+    subject = Subject(stores, transient_store_pool_enable=True, transient_store_pool_size=2)
+    subject.put(b"one", 1)
+    subject.store.flusher.commit()
+    subject.store.step()
+    subject.clock.advance(1000)
+    assert subject.run() == 1
+    subject.stop()
+    assert saved(subject.store) == {"1": 1}
+    subject.open()
+    subject.run()
+    assert subject.bodies() == [b"one"]
+
+
+def test_after_a_crash_each_comes_at_least_once_and_in_order(subject: Subject) -> None:
+    for number in range(80):
+        subject.put(b"%d" % number, 1)
+    subject.clock.advance(1000)
+    subject.schedule.step(subject.clock.now_ms())
+    subject.store.sync()
+    subject.schedule.step(subject.clock.now_ms())  # takes note of 32, and delivers 64
+    subject.save()
+    subject.crash()
+    subject.open()
+    subject.run()
+    first = [b"%d" % number for number in range(80)]
+    assert subject.bodies()[:64] == first[:64]
+    assert subject.bodies()[64:] == first[32:]
+
+
+def test_messages_that_became_due_while_nobody_was_there_come_at_once(subject: Subject) -> None:
+    subject.put(b"one", 3)
+    subject.stop()
+    subject.clock.advance(3_600_000)
+    subject.open()
+    assert subject.run() == 1
+    assert subject.bodies() == [b"one"]
+
+
+@pytest.mark.parametrize(("said", "right"), [(-5, 0), (99, 3), (2, 2)])
+def test_d24_a_wrong_position_is_corrected_and_the_correction_saved(
+    subject: Subject, said: int, right: int
+) -> None:
+    for number in range(3):
+        subject.put(b"%d" % number, 1)
+    subject.table.put(1, said)
+    subject.save()
+    subject.store.close()
+    subject.open()
+    assert subject.table.get(1) == right
+    assert subject.table.is_dirty is (said != right)
+    subject.clock.advance(1000)
+    subject.run()
+    assert subject.bodies() == [b"%d" % number for number in range(right, 3)]
+    subject.stop()
+    assert saved(subject.store) == {"1": 3}
+
+
+def test_d24_a_position_in_a_queue_that_is_not_there_skips_nothing(subject: Subject) -> None:
+    """Java leaves it, then goes to the end of what comes: those are never delivered."""
+    subject.put(b"x", 0)
+    subject.table.put(1, 7)
+    subject.save()
+    subject.store.close()
+    subject.open()
+    subject.put(b"one", 1)
+    subject.clock.advance(1000)
+    subject.run()
+    assert subject.bodies()[1:] == [b"one"]
+    subject.stop()
+
+
+def test_without_a_table_all_is_delivered(subject: Subject) -> None:
+    subject.put(b"one", 1)
+    subject.stop()
+    for path in (Path(subject.store.root) / "config").glob("delayOffset.json*"):
+        path.unlink()
+    subject.open()
+    subject.clock.advance(1000)
+    assert subject.run() == 1
+
+
+def test_the_end_of_a_store_that_cannot_write_keeps_the_table_behind(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    subject.put(b"one", 1)
+    subject.clock.advance(1000)
+    subject.run()
+
+    def fail() -> None:
+        raise WriteFailed("log", "sync: I/O error")
+
+    monkeypatch.setattr(subject.store, "sync", fail)
+    with caplog.at_level(logging.ERROR):
+        subject.schedule.close()
+    assert subject.table.all() == {}
+    assert "may be delivered again" in caplog.text
+
+
+# --- stores of Java ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", golden.VERSIONS)
+def test_what_java_had_delivered_is_delivered_alike(version: str, tmp_path: Path) -> None:
+    """Its store with the progress taken away: each message comes a second time, and is the same."""
+    root = golden.copy_store(version, "clean", tmp_path)
+    for path in (root / "config").glob("delayOffset.json*"):
+        path.unlink()
+    known = golden.messages(version, "clean")
+    with continued(root, version) as subject:
+        before = {
+            (one["topic"], one["queueId"]): subject.store.max_offset(one["topic"], one["queueId"])
+            for one in known
+        }
+        subject.run()
+        found: dict[str, list[StoredMessage]] = defaultdict(list)
+        for (topic, queue_id), queue_offset in before.items():
+            for data in subject.store.get(topic, queue_id, queue_offset, 1000).records:
+                one = record.decode(bytes(data))
+                found[one.properties["UNIQ_KEY"]].append(one)
+    delivered = [
+        one
+        for one in known
+        if "REAL_TOPIC" in one["properties"]
+        and one["topic"] == one["properties"]["REAL_TOPIC"]
+        and one["topic"] != names.HALF_TOPIC
+        and one["properties"].get("DELAY", "0") not in ("0", "")
+    ]
+    assert len(delivered) > 20
+    for one in delivered:
+        assert any(is_same(one, ours) for ours in found[one["uniqKey"]]), one
+
+
+@pytest.mark.parametrize("version", golden.VERSIONS)
+def test_where_java_stopped_it_goes_on(version: str, tmp_path: Path) -> None:
+    root = golden.copy_store(version, "clean", tmp_path)
+    known = golden.messages(version, "clean")
+    waiting = Counter(one["queueId"] + 1 for one in known if one["topic"] == names.SCHEDULE_TOPIC)
+    with continued(root, version) as subject:
+        done = subject.table.all()
+        end = subject.store.max_physical_offset
+        subject.run()
+        assert subject.schedule.progress() == {
+            level: (count, count) for level, count in waiting.items()
+        }
+        new = [one for one in all_messages(subject.store) if one.physical_offset >= end]
+        assert len(new) == sum(count - done.get(level, 0) for level, count in waiting.items())
+
+
+@contextlib.contextmanager
+def continued(root: Path, version: str) -> Iterator[Subject]:
+    """Open a store of Java at a time when all that waits in it is due."""
+    settings = golden.manifest(version, "clean")["config"]
+    config = store_fixture.config(
+        root,
+        mapped_file_size_commit_log=int(settings["mappedFileSizeCommitLog"]),
+        mapped_file_size_consume_queue=int(settings["mappedFileSizeConsumeQueue"]),
+        max_hash_slot_num=int(settings["maxHashSlotNum"]),
+        max_index_num=int(settings["maxIndexNum"]),
+        max_message_size=int(settings["maxMessageSize"]),
+    )
+    last_ms = max(one["storeTimestamp"] for one in golden.messages(version, "clean"))
+    subject = Subject.__new__(Subject)
+    subject.clock = ManualClock(last_ms + 3 * 3_600_000)
+    with MessageStore.open(config=config, clock=subject.clock, disk=RoomyDisk()) as store:
+        subject.take(store)
+        yield subject
+
+
+def all_messages(store: MessageStore) -> list[StoredMessage]:
+    found = []
+    for queue in store.queues:
+        queue_offset = queue.min_offset
+        while records := store.get(queue.topic, queue.queue_id, queue_offset, 1000).records:
+            found += [record.decode(bytes(one)) for one in records]
+            queue_offset = found[-1].queue_offset + 1
+    return found
+
+
+def is_same(java: dict[str, Any], ours: StoredMessage) -> bool:
+    """Whether Java and we delivered the same, but for its place and when."""
+    return (
+        ours.topic == java["topic"]
+        and ours.queue_id == java["queueId"]
+        and ours.properties == java["properties"]
+        and ours.sys_flag == java["sysFlag"]
+        and ours.flag == java["flag"]
+        and ours.reconsume_times == java["reconsumeTimes"]
+        and ours.born_timestamp == java["bornTimestamp"]
+        and str(ours.born_host) == java["bornHost"]
+        and str(ours.store_host) == java["storeHost"]
+        and ours.body_crc == java["bodyCRC"]
+        and ours.store_size == java["storeSize"]
+        and ours.prepared_transaction_offset == java["preparedTransactionOffset"]
+    )

@@ -1,0 +1,70 @@
+"""The file of a broadcasting member: read as Java left it, replaced as a whole."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from reput.client import consumer_offsets
+from reput.client.consumer_offsets import FileOffsets
+from reput.client.core import offset_table
+from reput.format.bodies import MessageQueue
+
+A = MessageQueue("T", "broker-a", 0)
+B = MessageQueue("T", "broker-a", 1)
+
+
+def test_path_is_that_of_java(tmp_path: Path) -> None:
+    path = consumer_offsets.path_for("192.0.2.1@DEFAULT", "group", tmp_path)
+    assert path == tmp_path / "192.0.2.1@DEFAULT" / "group" / "offsets.json"
+
+
+async def test_saved_offsets_are_there_again(tmp_path: Path) -> None:
+    path = tmp_path / "client" / "group" / "offsets.json"
+    offsets = FileOffsets(path)
+    assert await offsets.read(A) is None
+    offsets.table.set(A, 5)
+    offsets.table.set(B, 6)
+    await offsets.save([A])
+    assert offset_table.decode_file(path.read_bytes()) == {A: 5}
+    await offsets.save()
+    assert offset_table.decode_file(path.read_bytes()) == {A: 5, B: 6}
+    again = FileOffsets(path)
+    assert await again.read(B) == 6
+    # What this member has no queue of any more stays in the file.
+    again.table.set(A, 9)
+    await again.save()
+    assert offset_table.decode_file(path.read_bytes()) == {A: 9, B: 6}
+    backup = path.with_name("offsets.json.bak")
+    assert offset_table.decode_file(backup.read_bytes()) == {A: 5, B: 6}
+    assert sorted(one.name for one in path.parent.iterdir()) == ["offsets.json", "offsets.json.bak"]
+
+
+async def test_nothing_new_writes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "offsets.json"
+    offsets = FileOffsets(path)
+    await offsets.save()
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("damage", [b"", b'{"offsetTable":{{"bro', b"\xff\xfe"])
+async def test_backup_is_read_where_the_file_is_damaged(tmp_path: Path, damage: bytes) -> None:
+    path = tmp_path / "offsets.json"
+    path.write_bytes(damage)
+    (tmp_path / "offsets.json.bak").write_bytes(offset_table.encode_file({A: 3}))
+    assert await FileOffsets(path).read(A) == 3
+
+
+async def test_a_write_that_fails_is_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "folder").write_bytes(b"in the way")
+    path = tmp_path / "folder" / "offsets.json"
+    offsets = FileOffsets(path)
+    offsets.table.set(A, 5)
+    with caplog.at_level(logging.ERROR):
+        await offsets.save()
+    assert "offsets.json" in caplog.text
+    (tmp_path / "folder").unlink()
+    await offsets.save()
+    assert await FileOffsets(path).read(A) == 5

@@ -1,0 +1,71 @@
+"""What users write is called, and what it gets wrong is not taken for success."""
+
+import asyncio
+import functools
+import threading
+from typing import Any
+
+import pytest
+
+from reput.client.listener import ConsumeContext, ConsumeResult, ListenerCalls
+from reput.format.bodies import MessageQueue
+
+CONTEXT = ConsumeContext(MessageQueue("T", "broker-a", 0))
+
+
+async def outcome(listener: Any) -> tuple[ConsumeResult, BaseException | None, bool]:
+    calls = ListenerCalls(listener, 2)
+    try:
+        return (*await calls.call([], CONTEXT), calls.is_async)
+    finally:
+        calls.close()
+
+
+async def good(_messages: object, _context: object) -> ConsumeResult:
+    await asyncio.sleep(0)
+    return ConsumeResult.SUCCESS
+
+
+class Callable:
+    async def __call__(self, _messages: object, _context: object) -> ConsumeResult:
+        return ConsumeResult.COMMIT
+
+    async def method(self, _messages: object, _context: object) -> ConsumeResult:
+        return ConsumeResult.ROLLBACK
+
+
+async def test_async_functions_run_in_the_loop() -> None:
+    assert await outcome(good) == (ConsumeResult.SUCCESS, None, True)
+    assert await outcome(Callable()) == (ConsumeResult.COMMIT, None, True)
+    assert await outcome(Callable().method) == (ConsumeResult.ROLLBACK, None, True)
+    assert await outcome(functools.partial(good)) == (ConsumeResult.SUCCESS, None, True)
+
+
+async def test_plain_functions_run_in_a_thread() -> None:
+    threads = []
+
+    def listen(_messages: object, _context: object) -> ConsumeResult:
+        threads.append(threading.current_thread())
+        return ConsumeResult.LATER
+
+    assert await outcome(listen) == (ConsumeResult.LATER, None, False)
+    assert threads != [threading.main_thread()]
+    # Nobody can see that this one returns a coroutine; it is awaited all the same.
+    assert await outcome(lambda *some: good(*some)) == (ConsumeResult.SUCCESS, None, False)
+
+
+@pytest.mark.parametrize("wrong", [None, True, "SUCCESS", 0])
+async def test_other_values_are_no_success(wrong: object, caplog: Any) -> None:
+    result, error, _ = await outcome(lambda *_: wrong)
+    assert (result, error) == (ConsumeResult.LATER, None)
+    assert "return a ConsumeResult" in caplog.text
+
+
+async def test_an_error_is_no_success(caplog: Any) -> None:
+    def fail(*_: object) -> ConsumeResult:
+        raise ZeroDivisionError("an error of the user's")
+
+    result, error, _ = await outcome(fail)
+    assert result is ConsumeResult.LATER
+    assert isinstance(error, ZeroDivisionError)
+    assert "come again" in caplog.text
