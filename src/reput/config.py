@@ -36,6 +36,9 @@ _SPACE = " \t\f"
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _PAIR = re.compile(r"((?:[^\\=: \t\f]|\\.)*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
 _ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|.)", re.DOTALL)
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
+_ESCAPES = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
+_IN_KEYS = re.compile("[=: #!]")
 _ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _DECIMAL = re.compile(r"[+-]?[0-9]{1,15}(\.[0-9]{0,15})?")
@@ -232,6 +235,56 @@ def parse_properties(text: str) -> dict[str, str]:
         assert match is not None
         pairs[_unescape(match[1], line)] = _unescape(match[2], line)
     return pairs
+
+
+def property_line(key: str, value: str) -> str:
+    r"""Return a line that ``parse_properties`` and Java read as this pair: ASCII, with ``\u``."""
+    return f"{_escape(key, is_key=True)}={_escape(value)}\n"
+
+
+def _escape(text: str, *, is_key: bool = False) -> str:
+    for sign, escape in _ESCAPES.items():
+        text = text.replace(sign, escape)
+    if is_key:
+        text = _IN_KEYS.sub(r"\\\g<0>", text)
+    elif text.startswith(" "):
+        text = "\\" + text
+    data = text.encode("utf-16-be", "surrogatepass")
+    units = (int.from_bytes(data[i : i + 2]) for i in range(0, len(data), 2))
+    return "".join(chr(unit) if 0x20 <= unit < 0x7F else f"\\u{unit:04x}" for unit in units)
+
+
+def replace_properties(text: str, changes: Mapping[str, str]) -> str:
+    """Return the text of a .properties file in which some keys have other values.
+
+    All else stays, comments too; keys that are not there yet are added at the end.
+    """
+    left = dict(changes)
+    found = []
+    lines = _LINE.findall(text)
+    at = 0
+    while at < len(lines):
+        begin, at = at, at + 1
+        # As ``_logical_lines``: comments and blank lines are not continued.
+        if lines[begin].strip(_SPACE + "\r\n") and not lines[begin].lstrip(_SPACE).startswith(
+            ("#", "!")
+        ):
+            while at < len(lines) and _is_continued(lines[at - 1]):
+                at += 1
+        raw = "".join(lines[begin:at])
+        keys = list(parse_properties(raw))
+        if keys and keys[0] in changes:
+            raw = property_line(keys[0], changes[keys[0]])
+            left.pop(keys[0], None)
+        found.append(raw)
+    if left and found and not found[-1].endswith(("\n", "\r")):
+        found.append("\n")
+    return "".join(found) + "".join(property_line(key, one) for key, one in left.items())
+
+
+def _is_continued(line: str) -> bool:
+    line = line.rstrip("\r\n")
+    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
 
 
 def _logical_lines(text: str) -> typing.Iterator[str]:

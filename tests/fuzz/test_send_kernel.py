@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from fuzz.test_hot_kernels import ADDRESSES, NOW_MS, QUEUES, SEEDS, Fence, World
-from reput.format import command, message as record
+from reput.format import command, cq_unit, message as record
 from reput.format.command import Command, Serialization
 from reput.format.kernels import hot, native, send_rules, send_twin, state
 
@@ -38,34 +38,43 @@ OWN_STOPS = {state.STOP_DONE, state.STOP_FRAME, state.STOP_REPLIES, state.STOP_L
 UNTOUCHED = b"\xee"
 
 PROPERTIES = ["KEYS\1k1 k2", "TAGS\1TagA", "UNIQ_KEY\1" + "7F" * 16, "WAIT\1true", "own\1value"]
-PROPERTIES += ["PGROUP\1g", "a" * 33 + "\1" + "v" * 40, 'quoted\1"\\/', "TTL\1100", "x\1y"]
+PROPERTIES += ["PGROUP\1g", "a" * 33 + "\1" + "v" * 40, 'quoted\1"\\/', "TTL\x01100", "x\1y"]
 PROPERTIES += [f"{start}X\1v" for start in send_rules.NAMES_OF_PYTHON]
 ODD_PROPERTIES = ["WAIT\1false", "WAIT\1", "", "name", "\1value", "a\1b\1c", "日本\1x", "a\1日本"]
-ODD_PROPERTIES += ["x\1y\3", "DELAY\0013", "WAITS\1true", "WAI\1true", "k\1" + "v" * 32_700]
+ODD_PROPERTIES += ["x\1y\3", "DELAY\x013", "WAITS\1true", "WAI\1true", "k\1" + "v" * 32_700]
+COMMON_QUEUES = [queue for queue in QUEUES if queue[0] in ("T", "Orders", "t" * 126)]
 LETTERS = "abcdefghijklmn"
 
 
 class SendWorld(World):
     """A world with what ``receive`` needs."""
 
-    def __init__(self, random: Random, data: bytes) -> None:
+    def __init__(self, random: Random, data: bytes, *, is_kind: bool = False) -> None:
         super().__init__(random)
         block = self.block
-        for topic in {topic for topic, _ in QUEUES}:
+        if is_kind:
+            self._provide(random)
+        for topic in sorted({topic for topic, _ in QUEUES}):
             row = self.hot.topic(topic.encode())
-            row.words[state.TOPIC_WRITE_QUEUES] = random.choice([0, 1, 2, 10, 10, 10])
+            write_queues = 10 if is_kind else random.choice([0, 1, 2, 10, 10, 10, 10, 10])
+            row.words[state.TOPIC_WRITE_QUEUES] = write_queues
         self.received = Fence(len(data))
         self.received.write(0, data)
-        self.replies = Fence(random.choice([0, 319, 320, 700, 8_000, 8_000, 8_000]))
-        self.replies.write(0, UNTOUCHED * self.replies.size)
-        self.scratch = Fence(random.choice([100, 300, 700, 70_000, 70_000, 70_000]))
+        room, scratch, replies, body, size = (
+            (40, 70_000, 8_000, 4000, 40_000)
+            if is_kind
+            else map(random.choice, ([0, 1, 2, 9], [100, 700, 9000], [0, 319, 320, 700, 9000],
+                                     [20, 4000], [250, 40_000]))
+        )  # fmt: skip
+        self.replies = Fence(replies)
+        self.replies.write(0, UNTOUCHED * replies)
+        self.scratch = Fence(scratch)
         self.suffix = random.choice([b"", b"CLUSTER\1DefaultCluster\2"])
         self.suffix_array = np.frombuffer(self.suffix + b"?", np.uint8)
-        room = random.choice([0, 1, 2, 40, 40])
         self.notes = Fence(state.NOTE_BYTES * room)
         words = {
-            state.RECEIVE_IS_ON: random.random() < 0.97,
-            state.HAS_RECORD_CRC: random.random() < 0.03,
+            state.RECEIVE_IS_ON: is_kind or random.random() < 0.9,
+            state.HAS_RECORD_CRC: not is_kind and random.random() < 0.1,
             state.RECEIVE_ADDRESS: self.received.address,
             state.RECEIVE_END: len(data),
             state.REPLIES_ADDRESS: self.replies.address,
@@ -76,8 +85,8 @@ class SendWorld(World):
             state.NOTES_ROOM: room,
             state.SUFFIX_ADDRESS: hot.address_of(self.suffix_array),
             state.SUFFIX_SIZE: len(self.suffix),
-            state.BODY_BYTES_MAX: random.choice([20, 4000, 4000]),
-            state.RECORD_BYTES_MAX: random.choice([250, 40_000, 40_000]),
+            state.BODY_BYTES_MAX: body,
+            state.RECORD_BYTES_MAX: size,
             state.BORN_ADDRESS: random.getrandbits(32),
             state.BORN_PORT: random.getrandbits(16),
             state.STORE_ADDRESS: random.getrandbits(32),
@@ -85,6 +94,27 @@ class SendWorld(World):
         }
         for word, value in words.items():
             block[word] = value
+
+    def _provide(self, random: Random) -> None:
+        """Let there be all that an append stops for."""
+        for queue in QUEUES:
+            if queue not in self.rows:
+                self._make_queue(queue, random)
+            _, row = self.rows[queue]
+            tail = self.tails[queue] = Fence(30 * cq_unit.SIZE)
+            row[state.QUEUE_TAIL] = tail.address
+            row[state.QUEUE_TAIL_LIMIT] = 30
+            row[state.QUEUE_TAIL_OFFSET] = row[state.QUEUE_MAX_OFFSET]
+        block = self.block
+        while block[state.LOG_SIZE] < 20_000 or block[state.LOG_POSITION] > 100:
+            self._make_log(random)
+        block[state.LOG_ADDRESS] = self.log.address
+        block[state.LOG_LIMIT] = block[state.LOG_SIZE]
+        while block[state.INDEX_ENTRIES_MAX] < 60 or block[state.INDEX_NEXT] > 2:
+            self._make_index(random)
+        block[state.INDEX_ADDRESS] = self.index.address
+        block[state.INDEX_LIMIT] = block[state.INDEX_ENTRIES_MAX]
+        block[state.INDEX_END_OFFSET] = -1
 
     def meaning(self) -> dict[str, Any]:
         found = super().meaning()
@@ -109,26 +139,26 @@ def hot_receive(world: World) -> int:
 # --- frames ---------------------------------------------------------------------
 
 
-def some_properties(random: Random) -> str:
-    """Mostly what clients send: a few pairs, no name twice."""
+def some_properties(random: Random, odd: float) -> str:
+    """What clients send: a few pairs, no name twice; and perhaps something else."""
     pairs = random.sample(PROPERTIES[:10], random.choice([0, 1, 3, 5, 8]))
-    if random.random() < 0.15:
+    if random.random() < 0.25 * odd:
         pairs.insert(random.randint(0, len(pairs)), random.choice(PROPERTIES + ODD_PROPERTIES))
-    return "\2".join(pairs) + random.choice(["", "\2"])
+    return "\2".join(pairs) + random.choice(["", "\2"] if pairs else [""])
 
 
-def some_fields(random: Random) -> dict[str, str]:
-    topic, queue_id = random.choice(QUEUES)
+def some_fields(random: Random, odd: float = 0) -> dict[str, str]:
+    topic, queue_id = random.choice(QUEUES if random.random() < 0.2 * odd else COMMON_QUEUES)
     fields = {
         "a": random.choice(["group", "please_rename_unique_group_name"]),
-        "b": topic if random.random() < 0.98 else random.choice(["", "Nobody", "T" * 128]),
+        "b": random.choice(["", "Nobody", "T" * 128]) if random.random() < 0.05 * odd else topic,
         "c": "TBW102",
         "d": "4",
         "e": str(queue_id),
         "f": random.choice(["0", "0", "0", "1", "2", "259", "513", "769"]),
         "g": str(NOW_MS),
         "h": random.choice(["0", "7", "2147483647"]),
-        "i": some_properties(random),
+        "i": some_properties(random, odd),
         "j": "0",
         "k": "false",
         "l": "16",
@@ -138,34 +168,36 @@ def some_fields(random: Random) -> dict[str, str]:
     for name in "ijklmn":
         if random.random() < 0.3:
             del fields[name]
-    if random.random() < 0.1:
+    if random.random() < 0.2 * odd:
         name = random.choice(LETTERS)
         fields[name] = random.choice(
-            ["", "0", "1", "-1", "00", "07", "4", "true", "false", "False", " 0", "1e3", "1.0", '"']
-            + ["2147483648", "1" * 18, "1" * 19, "9" * 25, "日本", "a\nb", "4096", "1024", "\\", "/"]
+            ["", "0", "1", "-1", "00", "07", "4", "true", "false", "False", " 0", "1e3", "1.0"]
+            if random.random() < 0.5
+            else ["2147483648", "1" * 18, "1" * 19, "9" * 25, "日本", "a\nb", "4096", "\\", '"']
         )
-    if random.random() < 0.03:
+    if random.random() < 0.08 * odd:
         del fields[random.choice(list(fields))]
-    if random.random() < 0.03:
+    if random.random() < 0.08 * odd:
         fields[random.choice(["o", "zz", "topic", "", "A", "ReqT"])] = "x"
     return fields
 
 
 def some_frame(random: Random) -> bytes:
-    """A frame as a client of some language makes it; nine of ten are common."""
-    fields = some_fields(random)
+    """A frame as a client of some language makes it; most are common."""
+    odd = random.choice([0, 0, 1])
+    fields = some_fields(random, odd)
     code = 310
     if random.random() < 0.3:
         code = 10
         names = dict(zip(LETTERS, send_rules.FIELD_NAMES, strict=True))
         fields = {names.get(name, name): value for name, value in fields.items()}
     body = random.randbytes(random.choice([1, 5, 80, 80, 300]))
-    if random.random() < 0.04:
+    if random.random() < 0.1 * odd:
         body = b""
     opaque = random.choice([0, 1, 77, 2**31 - 1])
     flag = 0
     remark = None
-    if random.random() < 0.1:
+    if random.random() < 0.2 * odd:
         code, opaque, flag, remark = random.choice(
             [
                 *((320, 1, 0, None), (11, 1, 0, None), (code, -1, 0, None), (code, 1, 1, None)),
@@ -173,16 +205,14 @@ def some_frame(random: Random) -> bytes:
             ]
         )
     if random.random() < 0.5:
-        return command.encode(
-            Command(
-                code, opaque, flag, 0, 407, remark, fields, body, Serialization(random.random() < 0.6)
-            )
-        )  # fmt: skip
-    return json_frame(random, code, opaque, flag, remark, fields, body)
+        kind = Serialization(random.random() < 0.6)
+        return command.encode(Command(code, opaque, flag, 0, 407, remark, fields, body, kind))
+    return json_frame(random, odd, code, opaque, flag, remark, fields, body)
 
 
 def json_frame(
     random: Random,
+    odd: float,
     code: int,
     opaque: int,
     flag: int,
@@ -205,15 +235,17 @@ def json_frame(
     if remark is not None:
         members.append(("remark", remark))
     random.shuffle(members)
-    if random.random() < 0.1:
+    if random.random() < 0.1 * odd:
         del members[random.randrange(len(members))]
-    separators = (",", ":") if random.random() < 0.95 else (", ", ": ")
-    ascii_only = random.random() < 0.5
+    separators = (", ", ": ") if random.random() < 0.1 * odd else (",", ":")
+    ascii_only = random.random() > 0.3 * odd
     header = json.dumps(dict(members), separators=separators, ensure_ascii=ascii_only)
     if random.random() < 0.1:
         header = header.replace("/", "\\/")
     if random.random() < 0.1:
-        header += random.choice(["\n", " ", "\0", "}", "\t\r\n  "])
+        header += random.choice(["\n", " ", "\t\r\n  "])
+    if random.random() < 0.05 * odd:
+        header += random.choice(["\0", "}", ","])
     return framed(header.encode(errors="replace"), body, 0)
 
 
@@ -264,14 +296,16 @@ def some_stream(random: Random) -> bytes:
 
 
 @given(SEEDS)
-@settings(max_examples=1000)
+@settings(max_examples=500)
 def test_receive(seed: int) -> None:
     check_receive(seed)
 
 
 def check_receive(seed: int) -> SendWorld:
-    data = some_stream(Random(seed))
-    return compare(lambda: SendWorld(Random(seed), data))
+    random = Random(seed)
+    data = some_stream(random)
+    is_kind = random.random() < 0.7
+    return compare(lambda: SendWorld(Random(seed), data, is_kind=is_kind))
 
 
 def compare(make: Callable[[], SendWorld]) -> SendWorld:
@@ -300,7 +334,7 @@ def skip_frame(world: SendWorld) -> None:
 
 
 @given(SEEDS, st.binary(max_size=200))
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_noise(seed: int, data: bytes) -> None:
     compare(lambda: SendWorld(Random(seed), data))
 
@@ -309,7 +343,7 @@ def test_noise(seed: int, data: bytes) -> None:
 @pytest.mark.parametrize("code", [310, 10])
 def test_every_cut(code: int, serialization: Serialization) -> None:
     """A header that is cut at any byte, with lengths that fit, and a buffer that is."""
-    fields = some_fields(Random(1)) | {"b": "T", "e": "0", "i": "KEYS\1k\2WAIT\1true\2x\1\"\\/"}
+    fields = some_fields(Random(1)) | {"b": "T", "e": "0", "i": 'KEYS\1k\2WAIT\1true\2x\1"\\/'}
     if code == 10:
         names = dict(zip(LETTERS, send_rules.FIELD_NAMES, strict=True))
         fields = {names[name]: value for name, value in fields.items()}
@@ -318,14 +352,14 @@ def test_every_cut(code: int, serialization: Serialization) -> None:
     header = frame[8:-4]
     for cut in range(len(header)):
         short = framed(header[:cut], b"body", serialization)
-        for data in (frame[:cut], short, short + frame):
-            compare(lambda data=data: SendWorld(Random(5), data))  # type: ignore[misc]
+        for data in (frame[:cut], short) if cut % 8 else (short + frame,):
+            compare(lambda data=data: SendWorld(Random(5), data, is_kind=True))  # type: ignore[misc]
 
 
 def test_most_frames_are_common() -> None:
     """The generator makes what it says: else the tests above would test little."""
     answered = sum(check_common(seed) for seed in range(200))
-    assert answered > 300
+    assert answered > 150
 
 
 def check_common(seed: int) -> int:

@@ -24,6 +24,8 @@ BROKER = "broker-a"
 @pytest.fixture
 async def admin(official: JavaCluster) -> AsyncIterator[Admin]:
     async with Admin(official.namesrv) as started:
+        # A machine that is busy with tests is no reason to refuse messages.
+        await started.update_broker_config(BROKER, {"waitTimeMillsInSendQueue": "60000"})
         yield started
 
 
@@ -87,6 +89,14 @@ async def test_clusters_and_brokers(official: JavaCluster, admin: Admin) -> None
     assert found.cluster_addr_table == {"DefaultCluster": [BROKER]}
     assert found.broker_addr_table[BROKER].broker_addrs == {0: official.address}
 
+    if official.version == "4.5.2":
+
+        async def has_sampled() -> bool:  # Before its first sample, 4.5.2 fails.
+            with contextlib.suppress(Answered):
+                return bool(await admin.broker_status(BROKER))
+            return False
+
+        await until(has_sampled)
     status = await admin.broker_status(BROKER)
     assert status["brokerVersionDesc"] == "V" + official.version.replace(".", "_")
     assert await admin.broker_status(official.address)
@@ -95,8 +105,9 @@ async def test_clusters_and_brokers(official: JavaCluster, admin: Admin) -> None
 
 
 async def test_a_running_broker_takes_settings(admin: Admin) -> None:
-    assert (await admin.broker_config(BROKER))["brokerName"] == BROKER
-    for value in ("65", "64"):
+    before = await admin.broker_config(BROKER)
+    assert before["brokerName"] == BROKER
+    for value in ("65", before["defaultQueryMaxNum"]):
         await admin.update_broker_config(BROKER, {"defaultQueryMaxNum": value})
         assert (await admin.broker_config(BROKER))["defaultQueryMaxNum"] == value
 
@@ -211,7 +222,11 @@ async def test_where_queues_begin_and_end(
     assert [await admin.search_offset(queue, one) for one in (0, *times)] == expected
 
 
-async def test_the_index_of_a_queue(admin: Admin, producer: Producer, topic: str) -> None:
+async def test_the_index_of_a_queue(
+    official: JavaCluster, admin: Admin, producer: Producer, topic: str
+) -> None:
+    if official.version == "4.5.2":
+        pytest.skip("4.5.2 encodes its answer before it puts the units in")
     results = await send(admin, producer, topic, 5)
     units = await admin.consume_queue(results[0].queue, 1, 3)
 
@@ -249,7 +264,8 @@ async def test_consumer_offsets(
     assert await admin.consumer_offset(f"{topic}-clone", queue) == 4
     assert await admin.reset_offsets(topic, topic, 0, is_forced=True) == {queue: 0}
     assert await admin.consumer_offset(topic, queue) == 0
-    assert await admin.reset_offsets(topic, topic, -1, is_forced=False) == {queue: 0}
+    if official.version.startswith("4."):  # 5.x does what is asked without force as well.
+        assert await admin.reset_offsets(topic, topic, -1, is_forced=False) == {queue: 0}
     assert await admin.reset_offsets(topic, topic, -1) == {queue: 5}
 
 

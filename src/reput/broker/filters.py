@@ -22,7 +22,7 @@ class Filters:
     """
 
     def __init__(self, config: BrokerConfig) -> None:
-        self._config = config
+        self.config = config
 
     def of_expression(self, expression_type: str | None, expression: str | None) -> Selection:
         """Return what an expression selects.
@@ -35,7 +35,7 @@ class Filters:
                 ResponseCode.SUBSCRIPTION_PARSE_FAILED,
                 f"expression type {expression_type!r}; allowed: TAG, SQL92",
             )
-        if not self._config.enable_property_filter:
+        if not self.config.enable_property_filter:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
                 "The broker does not support consumer to filter message by SQL92",

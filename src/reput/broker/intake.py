@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from reput.broker.processors import send
-from reput.format import command as commands, properties as props
+from reput.format import command as commands, properties as props, send_reply
 from reput.format.command import Command
 from reput.remoting.channel import Channel
 from reput.remoting.connection import find_frame
@@ -61,8 +61,11 @@ class Intake:
         return len(self._waiting)
 
     def open(self) -> None:
-        """Let the kernel take sends."""
-        properties = {props.CLUSTER: self._broker.config.broker_cluster_name}
+        """Let the kernel take sends, if its replies are those that are wanted."""
+        config = self._broker.config
+        if config.region_id != send_reply.REGION or not config.trace_on:
+            return
+        properties = {props.CLUSTER: config.broker_cluster_name}
         self._broker.store.open_receiving(self._broker.store_host, props.encode(properties))
 
     def on_bytes(self, channel: Channel, view: memoryview, end: int) -> int:

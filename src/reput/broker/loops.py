@@ -160,6 +160,7 @@ class Loops:
     async def _run_tables(self) -> None:
         while True:
             self._broker.save_tables()
+            self._broker.stats.step(self._broker.clock.now_ms())
             self._turn("tables")
             await self._wait(TABLES_MS)
 

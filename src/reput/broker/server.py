@@ -10,6 +10,7 @@ One thread: the loop's. Only what waits for the disk runs in another one (``loop
 import dataclasses
 import logging
 import socket
+from collections.abc import Mapping
 from typing import Self
 
 from reput.broker import delay
@@ -18,6 +19,7 @@ from reput.broker.delay import DelaySchedule
 from reput.broker.filters import Filters
 from reput.broker.groups import Groups
 from reput.broker.intake import Intake
+from reput.broker.live_config import Change, LiveConfig
 from reput.broker.loops import Loops
 from reput.broker.processors import PROCESSORS, pull
 from reput.broker.pull_hold import HeldPull, HeldPulls
@@ -63,6 +65,8 @@ class Broker:
         config: Who it is and what it allows.
         store_config: Its store.
         clock: What the time is.
+        config_path: The broker.conf that all this is from: settings that are changed while the
+            broker runs are written there.
     """
 
     def __init__(
@@ -71,9 +75,11 @@ class Broker:
         store_config: StoreConfig,
         *,
         clock: Clock | None = None,
+        config_path: str | None = None,
     ) -> None:
         self.config = config
         self.store_config = store_config
+        self.live_config = LiveConfig(config, store_config, config_path)
         self.clock = clock or SystemClock()
         self.started_ms = self.clock.now_ms()
         self.address = ""
@@ -123,7 +129,7 @@ class Broker:
         self.held_pulls = HeldPulls(config.pull_hold_max)
         self.filters = Filters(config)
         self.retries = Retries(self.topics, self.subscription_groups, self.clock)
-        self.stats = Stats()
+        self.stats = Stats(config.broker_cluster_name, self.store.put_counts)
         self.registration = Registration(self)
         self._buffer = bytearray(READ_BYTES)
         self.intake = Intake(self, self._buffer)
@@ -178,6 +184,14 @@ class Broker:
         """The port for all but pulls; 0 if there is none."""
         return self._fast_server.port if self._fast_server is not None else 0
 
+    def connection_counts(self) -> dict[str, int]:
+        """Return how many connections each port has."""
+        fast = self._fast_server
+        return {
+            "main": len(self._server.channels),
+            "fast": len(fast.channels) if fast is not None else 0,
+        }
+
     async def stop(self) -> None:
         """Stop: tell the name servers, answer who waits, save and close everything."""
         await self.registration.stop()
@@ -217,6 +231,21 @@ class Broker:
         """Whether the beginning of a queue is so far back that it is thought to be on disk only."""
         limit = self.store.memory_bytes
         return self.store.lag_bytes(topic, queue_id, 0) > limit
+
+    def reconfigure(self, changes: Mapping[str, str]) -> Change:
+        """Change settings while running; see ``LiveConfig.change``."""
+        now_ms = self.clock.now_ms()
+        change = self.live_config.change(changes, now_ms)
+        self.config, self.store_config = self.live_config.broker, self.live_config.store
+        self.topics.config = self.subscription_groups.config = self.filters.config = self.config
+        self.store.retention.reconfigure(self.store_config)
+        if "brokerPermission" in change.at_once:
+            self.topics.table.touch(now_ms)  # name servers take no topics of a known version
+            for name in self.topics.all():
+                self._topic_changed(name)
+        if "namesrvAddr" in change.at_once:
+            self.registration.tell_soon()
+        return change
 
     # Requests ---------------------------------------------------------------------------------
 

@@ -312,6 +312,10 @@ class Stats:
             series.sums(DAY, day.times),
         )
 
+    def values(self, name: str) -> dict[str, int]:
+        """Return all counters of a name, by key."""
+        return {key: one.value for key, one in self._series.get(name, {}).items()}
+
     def get_tps(self, topic: str, group: str) -> float:
         """Return how many messages of a topic a group got a second, in the last minute."""
         found = self.find(GROUP_GET_NUMS, f"{topic}@{group}")

@@ -27,7 +27,7 @@ class SubscriptionGroups:
 
     def __init__(self, table: SubscriptionGroupTable, config: BrokerConfig) -> None:
         self.table = table
-        self._config = config
+        self.config = config
 
     def add_built_in(self, now_ms: int) -> None:
         """Make the groups that every broker has; those that exist stay as they are."""
@@ -39,7 +39,7 @@ class SubscriptionGroups:
     def find(self, name: str, now_ms: int) -> SubscriptionGroup | None:
         """Return a group, made if that is allowed; None if there is none."""
         group = self.table.get(name)
-        is_allowed = self._config.auto_create_subscription_group or name.startswith(SYSTEM_PREFIX)
+        is_allowed = self.config.auto_create_subscription_group or name.startswith(SYSTEM_PREFIX)
         if group is None and name and is_allowed:
             group = SubscriptionGroup(name=name)
             self.table.put(group, now_ms)

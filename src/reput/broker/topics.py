@@ -34,14 +34,14 @@ class Topics:
         self, table: TopicTable, config: BrokerConfig, on_change: Callable[[str], None]
     ) -> None:
         self.table = table
-        self._config = config
+        self.config = config
         self._on_change = on_change
         self.system_topics: frozenset[str] = frozenset()
         """The built-in topics of this broker."""
 
     def add_built_in(self, now_ms: int, delay_level_count: int = SCHEDULE_QUEUE_COUNT) -> None:
         """Make the topics that every broker has; those that exist stay as they are."""
-        config = self._config
+        config = self.config
         built_in = {
             names.SELF_TEST_TOPIC: (1, READ_WRITE),
             names.BENCHMARK_TOPIC: (_BENCHMARK_QUEUE_COUNT, READ_WRITE),
@@ -96,7 +96,7 @@ class Topics:
         if (
             topic is None
             or not topic.perm & PERM_WRITE
-            or not self._config.broker_permission & PERM_WRITE
+            or not self.config.broker_permission & PERM_WRITE
             or topic.filter_type != "SINGLE_TAG"
             or topic.attributes
             or names.is_retry_topic(name)
@@ -147,10 +147,10 @@ class Topics:
         return topic
 
     def _check_order_permission(self, topic: TopicConfig) -> None:
-        if not self._config.broker_permission & PERM_WRITE and topic.order:
+        if not self.config.broker_permission & PERM_WRITE and topic.order:
             raise RequestRefused(
                 ResponseCode.NO_PERMISSION,
-                f"the broker[{self._config.broker_ip1}] sending message is forbidden",
+                f"the broker[{self.config.broker_ip1}] sending message is forbidden",
             )
 
     def check_name(self, name: str) -> None:
@@ -177,7 +177,7 @@ class Topics:
         parent = self.table.get(default_topic)
         if parent is None or not parent.perm & PERM_INHERIT:
             return None
-        if default_topic == names.AUTO_CREATE_TOPIC and not self._config.auto_create_topic_enable:
+        if default_topic == names.AUTO_CREATE_TOPIC and not self.config.auto_create_topic_enable:
             return None  # it may be left over from when it was enabled
         count = max(0, min(queue_count, parent.write_queue_count))
         return _topic(name, count, parent.perm & ~PERM_INHERIT, parent.filter_type)

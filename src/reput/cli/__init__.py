@@ -1,7 +1,7 @@
-"""The ``reput`` command: reads stores, prints tables or JSON.
+"""The ``reput`` command: runs servers, reads stores, prints tables or JSON.
 
 Nothing heavy is imported before a command needs it: importing this package is free, ``--help``
-costs typer, and only a command that reads a store costs numpy.
+costs typer, only a command that reads a store costs numpy, and servers start without typer.
 
 Exit codes: 0 all right, 1 damage was found, 2 the question or the store could not be read. Errors
 are one line on stderr; ``REPUT_DEBUG=1`` shows the traceback behind it.
@@ -15,6 +15,8 @@ from collections.abc import Sequence
 EXIT_DAMAGE = 1
 EXIT_ERROR = 2
 EXIT_INTERRUPTED = 130
+
+_SERVERS = ("up", "namesrv", "broker")
 
 
 def main() -> None:
@@ -50,6 +52,10 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _invoke(arguments: Sequence[str]) -> int:
+    if arguments and arguments[0] in _SERVERS:
+        from reput.cli import serve
+
+        return serve.run(arguments)
     import typer.main
 
     from reput.cli.app import build_app

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from reput.cli import serve, store
+from reput.cli import clients, cluster, groups, messages, offsets, serve, store, topics
 
-_HELP = "Apache RocketMQ in Python: look into message stores."
+_HELP = "Apache RocketMQ in Python: serve, administer, send, consume, look into message stores."
 
 
 def build_app() -> typer.Typer:
@@ -20,6 +20,8 @@ def build_app() -> typer.Typer:
     )
     app.callback(invoke_without_command=True)(_root)
     serve.register(app)
+    for part in (topics, groups, cluster, messages, offsets, clients):
+        part.register(app)
     store.register(app)
     app.command()(demo)
     return app

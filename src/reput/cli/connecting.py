@@ -102,9 +102,7 @@ def run(
 
     from reput.client.config import ClientConfig
 
-    client = ClientConfig(
-        namesrv_addr=namesrv, request_timeout_ms=max(1, round(timeout_s * 1000))
-    )
+    client = ClientConfig(namesrv_addr=namesrv, request_timeout_ms=max(1, round(timeout_s * 1000)))
     with _warnings_as_notes():
         try:
             return asyncio.run(work(client))
@@ -227,3 +225,19 @@ def choose_queues(
         if text not in by_text:
             raise InvalidOption(option, text, f"one of {', '.join(by_text) or 'none'}")
     return [by_text[text] for text in dict.fromkeys(wanted or by_text)]
+
+
+def version_text(number: int) -> str:
+    """Return the version of RocketMQ that a peer says it is: ``4.9.7`` for 407.
+
+    Source: rocketmq 5.5.0 ``MQVersion``: two numbers a release, the first for its snapshot.
+    """
+    if not _VERSION_4_0_0_SNAPSHOT <= number < _HIGHER_VERSION:
+        return str(number)
+    release, is_final = divmod(number - _VERSION_4_0_0_SNAPSHOT, 2)
+    text = ".".join(str(400 + release))
+    return text if is_final else f"{text}-SNAPSHOT"
+
+
+_VERSION_4_0_0_SNAPSHOT = 212
+_HIGHER_VERSION = 612

@@ -9,6 +9,7 @@ from reput.cli.connecting import (
     DEFAULT_TIMEOUT_S,
     BrokerOption,
     ClusterOption,
+    CommandFailed,
     JsonOption,
     NamesrvOption,
     TimeoutOption,
@@ -18,6 +19,7 @@ from reput.cli.connecting import (
     command_group,
     masters,
     print_preview_note,
+    version_text,
 )
 
 if TYPE_CHECKING:
@@ -242,14 +244,13 @@ def create(
     changes = _changes(consume, broadcast, from_min, retries, retry_queues, read_from)
 
     async def work(admin: "Admin") -> list[Document]:
-        from reput.errors import InvalidOption
         from reput.format.bodies import SubscriptionGroupConfig
 
         names = masters(await admin.clusters(), cluster, broker)
         for name in names:
             if group in await admin.groups(broker=name):
-                allowed = f"a new name: {name} has it (`reput group update` changes it)"
-                raise InvalidOption("GROUP", group, allowed)
+                known = f"group {group} is on {name} already"
+                raise CommandFailed(f"{known}; `reput group update` changes it")
         config = SubscriptionGroupConfig(group_name=group)
         return [await _put(admin, name, config, changes) for name in names]
 
@@ -279,15 +280,13 @@ def update(
         raise typer.BadParameter("name what to change, such as --retries or --no-consume")
 
     async def work(admin: "Admin") -> list[Document]:
-        from reput.errors import InvalidOption
-
         done = []
         for name in masters(await admin.clusters(), cluster, broker):
             table = await admin.groups(broker=name)
             if group in table:
                 done.append(await _put(admin, name, table[group], changes))
         if not done:
-            raise InvalidOption("GROUP", group, "one that brokers know (`reput group list`)")
+            raise CommandFailed(f"no broker knows group {group}; `reput group list` shows them")
         return done
 
     _print_receipt(group, ask(namesrv, timeout, work), as_json=json)
@@ -352,18 +351,14 @@ def delete(
     from reput.cli import printing
 
     async def work(admin: "Admin") -> Document:
-        from reput.errors import InvalidOption
-
         names = masters(await admin.clusters(), cluster, broker)
         brokers = [name for name in names if group in await admin.groups(broker=name)]
         if not brokers:
-            raise InvalidOption("GROUP", group, "one that brokers know (`reput group list`)")
+            raise CommandFailed(f"no broker knows group {group}; `reput group list` shows them")
         connection = await admin.consumer_connection(group)
         if yes:
             for name in brokers:
-                await admin.delete_group(
-                    group, has_offsets_removed=not keep_offsets, broker=name
-                )
+                await admin.delete_group(group, has_offsets_removed=not keep_offsets, broker=name)
         return {
             "is_deleted": yes,
             "group": group,
@@ -470,10 +465,3 @@ async def _members(admin: "Admin", group: str) -> Document:
             for _, one in sorted(found.subscription_table.items())
         ],
     }
-
-
-def version_text(number: int) -> str:
-    """Return the RocketMQ version that a client or broker says it is: 407 is ``V4_9_7``."""
-    from reput.format import codes
-
-    return codes.version_name(number) if hasattr(codes, "version_name") else str(number)

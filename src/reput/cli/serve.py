@@ -1,129 +1,187 @@
 """``reput up``, ``reput namesrv`` and ``reput broker``: the servers, in the foreground.
 
-Here is what may be said on the command line; what then happens is in ``serving``.
+Here is what may be said on the command line; what then happens is in ``serving``. It is read with
+argparse: typer takes longer to import than a broker to start.
 """
 
-from typing import Annotated
+import argparse
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NoReturn
 
-import typer
+from reput.errors import ReputError
 
-ConfigOption = Annotated[
-    str | None,
-    typer.Option("-c", "--config", metavar="FILE", help="Settings, as RocketMQ has them."),
-]
-LogLevelOption = Annotated[
-    str, typer.Option(help="Least that is logged: debug, info, warning, error.")
-]
-LogJsonOption = Annotated[bool, typer.Option("--log-json", help="Log a JSON object a line.")]
-PrintOption = Annotated[bool, typer.Option("-p", help="Print all settings, and exit.")]
-PrintImportantOption = Annotated[
-    bool, typer.Option("-m", help="Print the important settings, and exit.")
-]
-MetricsPortOption = Annotated[
-    int | None, typer.Option(help="Serve /metrics and /health over HTTP.", show_default=False)
-]
+if TYPE_CHECKING:
+    import typer
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to the application."""
-    app.command()(up)
-    app.command()(namesrv)
-    app.command()(broker)
+class UsageError(ReputError):
+    """A command line is wrong; the text says what about it."""
 
 
-def up(
-    store: Annotated[
-        str | None, typer.Option(metavar="DIR", help="The store folder; ./reput-data.")
-    ] = None,
-    port: Annotated[int, typer.Option(help="Of the name server; 0: any.")] = 9876,
-    broker_port: Annotated[int, typer.Option(help="Of the broker; 0: any.")] = 10911,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; 0.0.0.0 lets others in.")
-    ] = "127.0.0.1",
-    advertise: Annotated[
-        str | None, typer.Option(metavar="ADDR", help="Address that clients are told.")
-    ] = None,
-    metrics_port: MetricsPortOption = None,
-    config: Annotated[
-        str | None,
-        typer.Option("-c", "--config", metavar="FILE", help="A broker.conf for the rest."),
-    ] = None,
-    log_level: LogLevelOption = "warning",
-    log_json: LogJsonOption = False,
-) -> None:
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Raise instead of ending the process."""
+        raise UsageError(f"{message} ({self.prog} --help tells more)")
+
+
+def register(app: "typer.Typer") -> None:
+    """List the commands in the application; their arguments are read here."""
+    import typer
+
+    settings = {
+        "ignore_unknown_options": True,
+        "allow_extra_args": True,
+        "help_option_names": [],
+    }
+
+    def passing_on(name: str) -> Callable[[typer.Context], None]:
+        def passed_on(context: typer.Context) -> None:
+            raise typer.Exit(run([name, *context.args]))
+
+        return passed_on
+
+    for name, command in COMMANDS.items():
+        app.command(name, context_settings=settings, help=command.__doc__)(passing_on(name))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one of ``COMMANDS`` until it is told to stop; return the exit code.
+
+    Raises:
+        UsageError: An argument is wrong.
+        ReputError: It could not start.
+    """
+    name, *rest = arguments
+    return COMMANDS[name](rest)
+
+
+def _up(arguments: Sequence[str]) -> int:
     """Start a name server and a broker in one process.
 
-    For development and tests. Messages stay in the store folder. Ctrl-C stops cleanly, a second one
-    at once.
+    For development and tests. Messages stay in the store folder. Ctrl-C stops cleanly, a second
+    Ctrl-C at once.
     """
-    from reput.cli import log_lines, serving
+    parser = _parser("up", _up)
+    parser.add_argument("--store", metavar="DIR", help="the store folder (./reput-data)")
+    parser.add_argument("--port", type=int, default=9876, help="of the name server; 0: any (9876)")
+    parser.add_argument(
+        "--broker-port", type=int, default=10911, help="of the broker; 0: any (10911)"
+    )
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="to listen on; 0.0.0.0 lets others in (127.0.0.1)"
+    )
+    parser.add_argument("--advertise", metavar="ADDR", help="address that clients are told")
+    _add_config(parser, "a broker.conf for the rest")
+    _add_metrics(parser)
+    _add_logging(parser, "warning")
+    given = parser.parse_args(arguments)
+    _begin_logging(given)
+    from reput.cli import serving
 
-    log_lines.begin(log_level, as_json=log_json)
-    raise typer.Exit(
-        serving.up(
-            store=store,
-            port=port,
-            broker_port=broker_port,
-            host=host,
-            advertise=advertise,
-            metrics_port=metrics_port,
-            config=config,
-        )
+    return serving.up(
+        store=given.store,
+        port=given.port,
+        broker_port=given.broker_port,
+        host=given.host,
+        advertise=given.advertise,
+        metrics_port=given.metrics_port,
+        config=given.config,
     )
 
 
-def namesrv(
-    config: ConfigOption = None,
-    port: Annotated[
-        int | None, typer.Option(help="The port; listenPort, 9876.", show_default=False)
-    ] = None,
-    print_all: PrintOption = False,
-    print_important: PrintImportantOption = False,
-    log_level: LogLevelOption = "info",
-    log_json: LogJsonOption = False,
-) -> None:
+def _namesrv(arguments: Sequence[str]) -> int:
     """Start a name server.
 
     Takes RocketMQ's namesrv.conf as it is.
     """
-    from reput.cli import log_lines, serving
+    parser = _parser("namesrv", _namesrv)
+    _add_config(parser, "a namesrv.conf")
+    parser.add_argument("--port", type=int, help="to listen on (listenPort, 9876)")
+    _add_printing(parser)
+    _add_logging(parser, "info")
+    given = parser.parse_args(arguments)
+    is_print = given.print_all or given.print_important
+    _begin_logging(given)
+    from reput.cli import serving
 
-    log_lines.begin(log_level, as_json=log_json)
-    is_print = print_all or print_important
-    raise typer.Exit(serving.namesrv(config, port=port, is_print=is_print))
+    return serving.namesrv(given.config, port=given.port, is_print=is_print)
 
 
-def broker(
-    config: ConfigOption = None,
-    namesrv_addr: Annotated[
-        str | None,
-        typer.Option("-n", "--namesrv", metavar="ADDR", help="Name servers, host:port;host:port."),
-    ] = None,
-    store: Annotated[str | None, typer.Option(metavar="DIR", help="The store folder.")] = None,
-    port: Annotated[
-        int | None, typer.Option(help="The port; listenPort, 10911.", show_default=False)
-    ] = None,
-    metrics_port: MetricsPortOption = None,
-    print_all: PrintOption = False,
-    print_important: PrintImportantOption = False,
-    log_level: LogLevelOption = "info",
-    log_json: LogJsonOption = False,
-) -> None:
+def _broker(arguments: Sequence[str]) -> int:
     """Start a broker.
 
     Takes RocketMQ's broker.conf as it is, and goes on with the store folder of a Java broker.
     """
-    from reput.cli import log_lines, serving
-
-    log_lines.begin(log_level, as_json=log_json)
-    raise typer.Exit(
-        serving.broker(
-            config,
-            namesrv_addr=namesrv_addr,
-            store=store,
-            port=port,
-            metrics_port=metrics_port,
-            print_all=print_all,
-            print_important=print_important,
-        )
+    parser = _parser("broker", _broker)
+    _add_config(parser, "a broker.conf")
+    parser.add_argument(
+        "-n", "--namesrv", metavar="ADDRS", help="name servers: host:port;host:port (namesrvAddr)"
     )
+    parser.add_argument("--store", metavar="DIR", help="the store folder (storePathRootDir)")
+    parser.add_argument("--port", type=int, help="to listen on (listenPort, 10911)")
+    _add_metrics(parser)
+    _add_printing(parser)
+    _add_logging(parser, "info")
+    given = parser.parse_args(arguments)
+    _begin_logging(given)
+    from reput.cli import serving
+
+    return serving.broker(
+        given.config,
+        namesrv_addr=given.namesrv,
+        store=given.store,
+        port=given.port,
+        metrics_port=given.metrics_port,
+        print_all=given.print_all,
+        print_important=given.print_important,
+    )
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+    "up": _up,
+    "namesrv": _namesrv,
+    "broker": _broker,
+}
+"""Name to what runs it."""
+
+
+def _parser(name: str, command: Callable[..., int]) -> _Parser:
+    text = "\n".join(line.strip() for line in (command.__doc__ or "").strip().splitlines())
+    return _Parser(
+        prog=f"reput {name}",
+        description=text,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+
+
+def _add_config(parser: _Parser, text: str) -> None:
+    parser.add_argument("-c", "--config", metavar="FILE", help=text)
+
+
+def _add_metrics(parser: _Parser) -> None:
+    parser.add_argument(
+        "--metrics-port", type=int, help="serve /metrics and /health over HTTP (metricsPort)"
+    )
+
+
+def _add_printing(parser: _Parser) -> None:
+    parser.add_argument(
+        "-p", dest="print_all", action="store_true", help="print all settings, and exit"
+    )
+    parser.add_argument(
+        "-m", dest="print_important", action="store_true", help="print the important ones, and exit"
+    )
+
+
+def _add_logging(parser: _Parser, level: str) -> None:
+    parser.add_argument(
+        "--log-level", default=level, help=f"debug, info, warning, error or critical ({level})"
+    )
+    parser.add_argument("--log-json", action="store_true", help="log a JSON object a line")
+
+
+def _begin_logging(given: argparse.Namespace) -> None:
+    from reput.cli import log_lines
+
+    log_lines.begin(given.log_level, as_json=given.log_json)

@@ -7,6 +7,7 @@ disk. A second one ends the process at once; the store then recovers as after a 
 import asyncio
 import contextlib
 import errno
+import importlib
 import logging
 import os
 import signal
@@ -121,7 +122,7 @@ def broker(
         _log.warning("no name server is told of this broker: give one with -n or namesrvAddr")
 
     async def body(stop: asyncio.Event) -> None:
-        server = Broker(loaded.broker, loaded.store)
+        server = Broker(loaded.broker, loaded.store, config_path=path)
         where = loaded.store.store_path_root_dir
         with readable_errors(
             loaded.broker.listen_port, "--port, or listenPort in broker.conf", store=where
@@ -131,11 +132,11 @@ def broker(
             await server.registration.register()
             name_servers = loaded.broker.namesrv_addr
             told = f" and name server is {name_servers}" if name_servers else ""
-            _say(
-                f"The broker[{loaded.broker.broker_name}, {server.address}] boot success. "
-                f"serializeType=JSON{told}"
-            )
-            async with _checking(server):
+            async with _watched(server, "--metrics-port, or metricsPort in broker.conf"):
+                _say(
+                    f"The broker[{loaded.broker.broker_name}, {server.address}] boot success. "
+                    f"serializeType=JSON{told}"
+                )
                 await stop.wait()
         finally:
             await server.stop()
@@ -195,14 +196,14 @@ def up(
             )
             for warning in loaded.warnings:
                 _log.warning("%s", warning)
-            server = Broker(loaded.broker, loaded.store)
+            server = Broker(loaded.broker, loaded.store, config_path=config)
             with readable_errors(broker_port, "--broker-port", store=root):
                 await server.start()
             try:
                 await server.registration.register()
                 told = _join(loaded.broker.broker_ip1, name_server.port)
-                _say(_banner(server, told))
-                async with _checking(server):
+                async with _watched(server, "--metrics-port"):
+                    _say(_banner(server, told))
                     await stop.wait()
             finally:
                 await server.stop()
@@ -246,20 +247,30 @@ async def _until_told(body: Body) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _checking(server: "Broker") -> AsyncIterator[None]:
-    """Check beside what goes on whether the advertised addresses work; what is wrong is logged."""
+async def _watched(server: "Broker", option: str) -> AsyncIterator[None]:
+    """Serve metrics if wanted, and check beside what goes on whether advertised addresses work."""
     from reput.broker import address_check
 
-    async def look() -> None:
+    async def check_addresses() -> None:
         for problem in await address_check.check(server):
             _log.warning("address check: %s", problem)
 
-    task = asyncio.create_task(look(), name="address check")
+    port = server.config.metrics_port
+    metrics = None
+    if port:
+        # In a thread: it takes long, and the broker serves already.
+        module = await asyncio.to_thread(importlib.import_module, "reput.broker.metrics")
+        metrics = module.MetricsServer(server, host=server.config.bind_address, port=port)
+        with readable_errors(port, option):
+            metrics.start()
+    task = asyncio.create_task(check_addresses(), name="address check")
     try:
         yield
     finally:
         task.cancel()
         await asyncio.wait((task,))
+        if metrics is not None:
+            await metrics.stop()
 
 
 # --- errors -------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from reput.cli.connecting import (
     DEFAULT_TIMEOUT_S,
     BrokerOption,
     ClusterOption,
+    CommandFailed,
     JsonOption,
     NamesrvOption,
     TimeoutOption,
@@ -288,13 +289,11 @@ def create(
     }
 
     async def work(admin: "Admin") -> list[Document]:
-        from reput.errors import InvalidOption
-
         names = masters(await admin.clusters(), cluster, broker)
         for name in names:
             if topic in await admin.topic_configs(name):
-                allowed = f"a new name: {name} has it (`reput topic update` changes it)"
-                raise InvalidOption("TOPIC", topic, allowed)
+                known = f"topic {topic} is on {name} already"
+                raise CommandFailed(f"{known}; `reput topic update` changes it")
         done = [await _put(admin, topic, name, wanted) for name in names]
         await _wait_until_known(admin, topic, timeout)
         return done

@@ -5,17 +5,31 @@
 
 The same without ``await``: ``reput.client.blocking``. Names are loaded when they are first used,
 so ``import reput.client`` costs nothing.
+
+    core/            decides: pure, times are arguments
+    instance.py      what the clients of a process share
+    producer.py  push_consumer.py  pull_consumer.py  admin.py
+    blocking.py      all of them without await
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from reput.client.admin import Admin as Admin
+    from reput.client.admin import Admin as Admin, PartlyDone as PartlyDone
     from reput.client.config import (
         ClientConfig as ClientConfig,
+        ConsumeFromWhere as ConsumeFromWhere,
         ConsumerConfig as ConsumerConfig,
+        MessageModel as MessageModel,
         ProducerConfig as ProducerConfig,
+    )
+    from reput.client.core.retry import SendFailed as SendFailed
+    from reput.client.core.route_cache import NoRoute as NoRoute
+    from reput.client.instance import NotStarted as NotStarted
+    from reput.client.listener import (
+        ConsumeContext as ConsumeContext,
+        ConsumeResult as ConsumeResult,
     )
     from reput.client.message import (
         Message as Message,
@@ -23,35 +37,41 @@ if TYPE_CHECKING:
         SendResult as SendResult,
         SendStatus as SendStatus,
     )
-    from reput.client.producer import Producer as Producer
+    from reput.client.producer import NotAllSent as NotAllSent, Producer as Producer
     from reput.client.pull_consumer import PullConsumer as PullConsumer
     from reput.client.push_consumer import PushConsumer as PushConsumer
     from reput.format.bodies import MessageQueue as MessageQueue
 
-_HOME = {
-    "Admin": "reput.client.admin",
-    "ClientConfig": "reput.client.config",
-    "ConsumerConfig": "reput.client.config",
-    "Message": "reput.client.message",
-    "MessageQueue": "reput.format.bodies",
-    "Producer": "reput.client.producer",
-    "ProducerConfig": "reput.client.config",
-    "PullConsumer": "reput.client.pull_consumer",
-    "PushConsumer": "reput.client.push_consumer",
-    "ReceivedMessage": "reput.client.message",
-    "SendResult": "reput.client.message",
-    "SendStatus": "reput.client.message",
+_HOMES = {
+    "reput.client.admin": ("Admin", "PartlyDone"),
+    "reput.client.config": (
+        "ClientConfig",
+        "ConsumeFromWhere",
+        "ConsumerConfig",
+        "MessageModel",
+        "ProducerConfig",
+    ),
+    "reput.client.core.retry": ("SendFailed",),
+    "reput.client.core.route_cache": ("NoRoute",),
+    "reput.client.instance": ("NotStarted",),
+    "reput.client.listener": ("ConsumeContext", "ConsumeResult"),
+    "reput.client.message": ("Message", "ReceivedMessage", "SendResult", "SendStatus"),
+    "reput.client.producer": ("NotAllSent", "Producer"),
+    "reput.client.pull_consumer": ("PullConsumer",),
+    "reput.client.push_consumer": ("PushConsumer",),
+    "reput.format.bodies": ("MessageQueue",),
 }
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = sorted(_HOME)
+__all__ = sorted(_HOME_OF)
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOME.get(name)
+    home = _HOME_OF.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(home), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME})
+    return sorted({*globals(), *_HOME_OF})

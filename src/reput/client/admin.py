@@ -6,7 +6,8 @@
             ...
 
 What a cluster's brokers know separately is put together here; what has to be told to each of them
-is told to each. A broker is meant by its name, which is its master, or by its ``host:port``.
+is told to each. A broker is meant by its name, which is its master, or by its ``host:port``. Topics
+and groups have their full names here: a namespace is not put before them.
 Offsets are those of ARCHITECTURE.md: ``queue_offset`` and ``consumer_offset`` count messages.
 """
 

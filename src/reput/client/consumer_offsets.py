@@ -39,14 +39,11 @@ class ConsumerOffsets(Protocol):
             RemotingError, NoRoute: The store cannot be asked now.
         """
 
-    async def save(
-        self, queues: Iterable[MessageQueue] | None = None, *, is_confirmed: bool = False
-    ) -> None:
+    async def save(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """Tell the store what it has not heard; what fails is logged, and told again next time.
 
         Args:
             queues: Only of these.
-            is_confirmed: Wait until it has answered.
         """
 
 
@@ -62,6 +59,9 @@ class BrokerOffsets:
         self.table = OffsetTable()
         self._instance = instance
         self._group = group
+        # Brokers handle requests side by side, and take what comes last: so the next save begins
+        # when this one is answered. Java sends them one-way, and may go back a little.
+        self._turn = asyncio.Lock()
 
     async def read(self, queue: MessageQueue) -> int | None:
         """Return what the broker has. See ``ConsumerOffsets``."""
@@ -77,15 +77,26 @@ class BrokerOffsets:
                 return None
             raise
 
-    async def save(
-        self, queues: Iterable[MessageQueue] | None = None, *, is_confirmed: bool = False
-    ) -> None:
+    async def save(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """Tell the brokers. See ``ConsumerOffsets``."""
-        unsaved = self.table.unsaved()
-        chosen = unsaved if queues is None else [one for one in queues if one in unsaved]
-        await asyncio.gather(*(self._save(one, unsaved[one], is_confirmed) for one in chosen))
+        async with self._turn:
+            unsaved = self.table.unsaved()
+            chosen = unsaved if queues is None else [one for one in queues if one in unsaved]
+            by_broker: dict[str, list[MessageQueue]] = {}
+            for queue in chosen:
+                by_broker.setdefault(queue.broker_name, []).append(queue)
+            await asyncio.gather(*(self._save_each(some, unsaved) for some in by_broker.values()))
 
-    async def _save(self, queue: MessageQueue, consumer_offset: int, is_confirmed: bool) -> None:
+    async def _save_each(
+        self, queues: list[MessageQueue], unsaved: dict[MessageQueue, int]
+    ) -> None:
+        # One by one: of first offsets of a group and topic that Java's broker takes side by side,
+        # it keeps those of one request and loses the others (``ConsumerOffsetManager.commitOffset``
+        # puts a new map for each).
+        for queue in queues:
+            await self._save(queue, unsaved[queue])
+
+    async def _save(self, queue: MessageQueue, consumer_offset: int) -> None:
         header = headers.UpdateConsumerOffsetHeader(
             consumer_group=self._group,
             topic=queue.topic,
@@ -95,11 +106,7 @@ class BrokerOffsets:
         request = requests.make(RequestCode.UPDATE_CONSUMER_OFFSET, header)
         try:
             route = await self._instance.route(queue.topic)
-            address = route.master(queue.broker_name)
-            if is_confirmed:
-                await self._instance.ask(address, request)
-            else:
-                await self._instance.remoting.send_oneway(address, requests.oneway(request))
+            await self._instance.ask(route.master(queue.broker_name), request)
         except (RemotingError, NoRoute) as error:
             log.warning("offset %d of %s is not saved yet: %s", consumer_offset, queue, error)
         else:
@@ -117,29 +124,29 @@ class FileOffsets:
         self.table = OffsetTable()
         self._path = path
         self._stored: dict[MessageQueue, int] | None = None
+        self._turn = asyncio.Lock()  # One thread at a time writes.
 
     async def read(self, queue: MessageQueue) -> int | None:
         """Return what the file has. See ``ConsumerOffsets``."""
         return (await self._load()).get(queue)
 
-    async def save(
-        self, queues: Iterable[MessageQueue] | None = None, *, is_confirmed: bool = False
-    ) -> None:
+    async def save(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """Write the file if there is anything new. See ``ConsumerOffsets``."""
-        unsaved = self.table.unsaved()
-        if queues is not None:
-            unsaved = {one: unsaved[one] for one in queues if one in unsaved}
-        if not unsaved:
-            return
-        stored = await self._load()
-        stored.update(unsaved)
-        try:
-            await asyncio.to_thread(_write, self._path, offset_table.encode_file(stored))
-        except OSError as error:
-            log.error("%s", WriteFailed(str(self._path), f"consumer offsets: {error}"))
-            return
-        for queue, consumer_offset in unsaved.items():
-            self.table.note_saved(queue, consumer_offset)
+        async with self._turn:
+            unsaved = self.table.unsaved()
+            if queues is not None:
+                unsaved = {one: unsaved[one] for one in queues if one in unsaved}
+            if not unsaved:
+                return
+            stored = await self._load()
+            stored.update(unsaved)
+            try:
+                await asyncio.to_thread(_write, self._path, offset_table.encode_file(stored))
+            except OSError as error:
+                log.error("%s", WriteFailed(str(self._path), f"consumer offsets: {error}"))
+                return
+            for queue, consumer_offset in unsaved.items():
+                self.table.note_saved(queue, consumer_offset)
 
     async def _load(self) -> dict[MessageQueue, int]:
         if self._stored is None:

@@ -186,7 +186,11 @@ class ClientInstance:
             instance = cls(config, clock=clock)
             instances.append(instance)
         instance.add_member(member)
-        await instance.start()
+        try:
+            await instance.start()
+        except BaseException:
+            await instance.leave(member)
+            raise
         return instance
 
     async def leave(self, member: Member) -> None:

@@ -56,8 +56,13 @@ class Membership:
         """Whether each member gets every message."""
         return self.config.message_model is MessageModel.BROADCASTING
 
-    def heartbeat_part(self) -> ConsumerData:
-        """Return what brokers hear."""
+    def heartbeat_part(self) -> ConsumerData | None:
+        """Return what brokers hear: nothing, while nothing is subscribed to.
+
+        A member without subscriptions would end those of its group: brokers believe the last one.
+        """
+        if all(map(names.is_retry_topic, self.wanted)):
+            return None
         return ConsumerData(
             consume_from_where=self.config.consume_from_where.value,
             consume_type=self.consume_type,

@@ -261,7 +261,7 @@ class Producer:
         """
         instance = self._joined()
         outgoing = await self._outgoing(message)
-        route = instance.known_route(outgoing.topic) or await self._route(outgoing.topic)
+        route = await self._route(outgoing.topic)
         chosen = self._fixed_queue(route, queue, message)
         if chosen is None:
             now_ms = self._clock.monotonic_ms()

@@ -178,7 +178,7 @@ class PullConsumer:
                 self._settle()
             for one in queues:
                 one.messages.is_dropped = True
-            await self._offsets.save(is_confirmed=True)
+            await self._offsets.save()
         finally:
             self._queues.clear()
             self._instance = None
@@ -447,7 +447,7 @@ class PullConsumer:
         self._chosen(offsets)
         for queue, consumer_offset in offsets.items():
             self._offsets.table.set(queue, consumer_offset)
-        await self._offsets.save(offsets, is_confirmed=True)
+        await self._offsets.save(offsets)
 
     async def _save_offsets(self) -> None:
         interval_s = self._started().config.persist_offsets_ms / 1000
@@ -507,7 +507,7 @@ class PullConsumer:
             one.is_ours = False
             del self._queues[one.queue]
         await asyncio.gather(*map(self._pulls.end, lost))
-        await self._offsets.save([one.queue for one in lost], is_confirmed=True)
+        await self._offsets.save([one.queue for one in lost])
         for one in lost:
             self._offsets.table.remove(one.queue)
             self._consumed.pop(one.queue, None)
@@ -533,12 +533,8 @@ class PullConsumer:
     # --- as a member of the instance --------------------------------------------
 
     def heartbeat_part(self) -> ConsumerData | None:
-        """Return what brokers are to know of it: nothing, unless it is subscribed.
-
-        A member without subscriptions would end those of its group: brokers believe the last one.
-        """
-        is_subscribed = self._membership.wanted and not self._is_assigned
-        return self._membership.heartbeat_part() if is_subscribed else None
+        """Return what brokers are to know of it: nothing, unless it is subscribed."""
+        return None if self._is_assigned else self._membership.heartbeat_part()
 
     def topics(self) -> Collection[str]:
         """Return the topics whose routes are to be kept fresh."""

@@ -248,7 +248,7 @@ class PushConsumer:
             await self._stop([*self._tasks, *self._side_tasks, *self._releasing.values()])
             for one in owned:
                 one.messages.is_dropped = True
-            await self._offsets.save(is_confirmed=True)
+            await self._offsets.save()
             if self._needs_lock:
                 await self._unlock(self._owned)
         finally:
@@ -268,6 +268,8 @@ class PushConsumer:
         """Consume a topic, or its messages with some tags: ``TagA || TagB``.
 
         May be called before or after ``start``; a second call for a topic replaces the first.
+        Before is better where the group has members: all must subscribe to the same, and brokers
+        believe the one they heard last.
 
         Raises:
             InvalidOption: The expression has no tags.
@@ -338,7 +340,7 @@ class PushConsumer:
 
     # --- as a member of the instance --------------------------------------------
 
-    def heartbeat_part(self) -> ConsumerData:
+    def heartbeat_part(self) -> ConsumerData | None:
         """Return what brokers are to know of it."""
         return self._membership.heartbeat_part()
 
@@ -431,7 +433,7 @@ class PushConsumer:
         except TimeoutError:
             log.warning("%s goes to another member while its listener still runs", owned.queue)
         owned.is_ours = False
-        await self._offsets.save([owned.queue], is_confirmed=True)
+        await self._offsets.save([owned.queue])
         self._offsets.table.remove(owned.queue)
         await self._unlock([owned.queue])
         self._rebalance.wake()
@@ -809,7 +811,7 @@ class PushConsumer:
                 continue
             self._offsets.table.set(queue, next_offset)
             self._pulls.restart(owned, next_offset)
-            await self._offsets.save([queue], is_confirmed=True)
+            await self._offsets.save([queue])
 
     # --- what operators ask -----------------------------------------------------
 

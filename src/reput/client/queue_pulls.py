@@ -148,7 +148,10 @@ class QueuePulls(Generic[Q]):
             return
         commit_offset = None
         if not self._membership.is_broadcasting:
-            commit_offset = self._offsets.table.get(queue)
+            # Brokers handle requests side by side. Where all before this pull is consumed, what is
+            # committed later waits for its answer: an old offset cannot overtake a newer one.
+            known = self._offsets.table.get(queue)
+            commit_offset = known if known == messages.next_offset else None
         begun_ms = pulled.pulled_at_ms = self._clock.now_ms()
         brought = await self._puller.pull(
             queue,

@@ -8,6 +8,7 @@ import enum
 
 VERSION = 407
 """What we say we are: V4_9_7. Clients use SQL filters from V4_1_0 on, standard JSON from V4_9_4 on."""
+VERSION_NAME = "V4_9_7"
 
 
 class LanguageCode(enum.IntEnum):

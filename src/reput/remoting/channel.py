@@ -11,11 +11,18 @@ from typing import Protocol, cast
 
 from reput.errors import ConnectionLost, NotAFrame, RequestTimedOut
 from reput.format import command as commands
+from reput.format.codes import ResponseCode
 from reput.format.command import Command
 from reput.format.message import Host
 from reput.remoting.connection import Inbox, Questions, find_frame
 
 _NOWHERE = Host(b"\0\0\0\0", 0)
+
+_OUT_BYTES_MAX = 1 << 20
+"""Replies that wait for the end of a read; with more it is seen whether the other side takes them.
+"""
+_EXPIRE_S = 0.01
+"""Between two looks for requests that were not answered in time."""
 
 _log = logging.getLogger(__name__)
 
@@ -64,6 +71,8 @@ class Channel(asyncio.BufferedProtocol):
         self._stops_reading = stops_reading
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
+        self._out_bytes = 0
+        self._is_stalled = False
         self._is_flush_due = False
         self._can_write = asyncio.Event()
         self._can_write.set()
@@ -91,6 +100,7 @@ class Channel(asyncio.BufferedProtocol):
         self.is_closed = True
         self._can_write.set()
         self._out = []
+        self._out_bytes = 0
         if self._timer is not None:
             self._timer.cancel()
         problem = self._problem or exc
@@ -123,9 +133,13 @@ class Channel(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Called by the loop: so many bytes were read."""
         self.active_at = self._loop.time()
+        self._handle(*self._inbox.filled(nbytes))
+
+    def _handle(self, view: memoryview, end: int) -> None:
+        """Handle what there is, as far as its replies are taken."""
+        self._is_stalled = False
         self._is_flush_due = True  # at the end of this
         try:
-            view, end = self._inbox.filled(nbytes)
             at = self._owner.on_bytes(self, view, end)
             self._inbox.keep(view, at, end)
         except NotAFrame as error:
@@ -143,12 +157,19 @@ class Channel(asyncio.BufferedProtocol):
         """
         while count_max > 0 and not self.is_closed:
             place = find_frame(view, at, end)
-            if place is None or place[1] > end:
+            if place is None or place[1] > end or self._has_stalled():
                 break
             self._take(commands.decode(view[place[0] : place[1]]))
             at = place[1]
             count_max -= 1
         return at
+
+    def _has_stalled(self) -> bool:
+        """Whether frames must wait: few bytes of requests can make many of replies."""
+        if self._out_bytes > _OUT_BYTES_MAX:
+            self._flush()
+            self._is_stalled = self._stops_reading and not self._can_write.is_set()
+        return self._is_stalled
 
     def _take(self, command: Command) -> None:
         if not command.is_reply:
@@ -164,11 +185,22 @@ class Channel(asyncio.BufferedProtocol):
         """Write a command; what is written in one turn of the loop leaves together."""
         self.write(commands.encode(command))
 
+    def answer(self, request: Command, reply: Command) -> None:
+        """Send a reply; one that cannot be encoded becomes an error."""
+        try:
+            data = commands.encode(reply)
+        except ValueError as error:
+            _log.error("reply to request %d of %s: %s", request.code, self.peer, error)
+            text = f"the reply cannot be encoded: {error}".encode("ascii", "replace").decode()
+            data = commands.encode(commands.reply(request, ResponseCode.SYSTEM_ERROR, text))
+        self.write(data)
+
     def write(self, data: bytes) -> None:
         """Write frames; nothing if the connection is closed."""
         if self.is_closed:
             return
         self._out.append(data)
+        self._out_bytes += len(data)
         if not self._is_flush_due:
             self._is_flush_due = True
             self._loop.call_soon(self._flush_later)
@@ -181,6 +213,7 @@ class Channel(asyncio.BufferedProtocol):
         out = self._out
         if out and self._transport is not None and not self.is_closed:
             self._out = []
+            self._out_bytes = 0
             self.active_at = self._loop.time()
             self._transport.write(out[0] if len(out) == 1 else b"".join(out))
 
@@ -193,8 +226,21 @@ class Channel(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """Called by the loop: it does again."""
         self._can_write.set()
-        if self._stops_reading and self._transport is not None and not self.is_closed:
+        if self._stops_reading:
+            # Not at once: somebody else may be at work in the buffer.
+            self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """Handle what had to wait, then read again."""
+        if self._is_stalled and self.is_writable and not self.is_closed:
+            self._handle(*self._inbox.kept())
+        if self._transport is not None and self.is_writable and not self.is_closed:
             self._transport.resume_reading()
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether the other side takes what is written, as far as one knows."""
+        return self._can_write.is_set()
 
     async def writable(self) -> None:
         """Wait until the other side takes what is written, or the connection is closed."""
@@ -210,6 +256,7 @@ class Channel(asyncio.BufferedProtocol):
         Raises:
             ConnectionLost: The connection is closed.
             Overloaded: Too many requests wait for their replies.
+            ValueError: It cannot be encoded.
         """
         if self.is_closed:
             raise ConnectionLost(self.peer)
@@ -217,10 +264,14 @@ class Channel(asyncio.BufferedProtocol):
         request.opaque, deadline = self._questions.add(
             future, request.code, timeout_ms, self._loop.time()
         )
+        try:
+            self.send(request)
+        except ValueError:
+            self._questions.answered(request.opaque)
+            raise
         # Set by the first who waits, and by those who wait less long.
         if self._timer is None or deadline < self._timer.when():
             self._set_timer(deadline)
-        self.send(request)
         return future
 
     async def invoke(self, request: Command, timeout_ms: int) -> Command:
@@ -241,7 +292,7 @@ class Channel(asyncio.BufferedProtocol):
                 )
         deadline = self._questions.next_deadline()
         if deadline is not None:
-            self._set_timer(deadline)
+            self._set_timer(max(deadline, self._loop.time() + _EXPIRE_S))
 
 
 def _address(name: tuple[str, int] | tuple[str, int, int, int] | None) -> tuple[str, Host]:

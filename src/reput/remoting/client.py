@@ -1,18 +1,19 @@
 """Makes connections, one per address, and asks over them."""
 
 import asyncio
+import contextlib
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Self
 
-from reput.errors import InvalidOption, ReputError, Unreachable
+from reput.errors import InvalidOption, ReputError, RequestTimedOut, Unreachable
 from reput.format import command as commands
 from reput.format.codes import ResponseCode
 from reput.format.command import IS_ONEWAY, Command
 from reput.remoting.channel import Channel
 from reput.remoting.connection import READ_BYTES
-from reput.remoting.server import IDLE_MS
+from reput.remoting.server import IDLE_MS, LAST_WORDS_S
 
 CONNECT_TIMEOUT_MS = 3000
 TIMEOUT_MS = 3000
@@ -71,6 +72,12 @@ class RemotingClient:
         for channel in list(self._addresses):
             channel.close()
         if self._addresses:
+            # One who does not read shall not keep us.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._all_closed.wait(), LAST_WORDS_S)
+        for channel in list(self._addresses):
+            channel.abort()
+        if self._addresses:
             await self._all_closed.wait()
 
     # Asking -----------------------------------------------------------------------------------
@@ -95,8 +102,13 @@ class RemotingClient:
         if task is None:
             task = self._connecting[address] = self._loop.create_task(self._connect(address))
             task.add_done_callback(lambda _: self._connecting.pop(address, None))
-        # Who waits may give up; the connection serves others as well.
-        return await asyncio.shield(task)
+        try:
+            # Who waits may give up; the connection serves others as well.
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not task.cancelled():
+                raise
+            raise Unreachable(address, "this client is closed") from None
 
     async def _connect(self, address: str) -> Channel:
         host, port = split_address(address)
@@ -125,24 +137,42 @@ class RemotingClient:
         channel = self._channels.get(address)
         if channel is None or channel.is_closed:
             channel = await self.connect(address)
-        await channel.writable()
+        await self._writable(channel, address, request, timeout_ms)
         return await channel.ask(request, timeout_ms)
 
-    async def send_oneway(self, address: str, request: Command) -> None:
+    async def send_oneway(
+        self, address: str, request: Command, timeout_ms: int = TIMEOUT_MS
+    ) -> None:
         """Send a request that gets no reply.
 
         Raises:
             Unreachable: There is no connection.
+            RequestTimedOut: The other side did not take what was written before.
         """
         channel = await self.connect(address)
-        await channel.writable()
+        await self._writable(channel, address, request, timeout_ms)
         request.flag |= IS_ONEWAY
         channel.send(request)
+
+    async def _writable(
+        self, channel: Channel, address: str, request: Command, timeout_ms: int
+    ) -> None:
+        if channel.is_writable:
+            return
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await channel.writable()
+        except TimeoutError as error:
+            raise RequestTimedOut(address, request.code, timeout_ms) from error
 
     def _watch(self) -> None:
         limit = self._loop.time() - self._idle_ms / 1000
         for channel in list(self._addresses):
-            if channel.active_at < limit:
+            if channel.active_at >= limit:
+                continue
+            if channel.is_closed:
+                channel.abort()  # what is to be written before is not taken
+            else:
                 channel.close()
         self._idle_timer = self._loop.call_later(self._idle_ms / 4000, self._watch)
 
@@ -183,7 +213,7 @@ class RemotingClient:
 
     def _answer(self, channel: Channel, request: Command, answer: Command | None) -> None:
         if answer is not None and not request.is_oneway:
-            channel.send(answer)
+            channel.answer(request, answer)
 
     def on_closed(self, channel: Channel, error: Exception | None) -> None:
         """Take note of the end of a connection."""

@@ -13,6 +13,7 @@ READ_BYTES = 256 * 1024
 """Of a shared buffer: what one read takes at most. 64 KiB cost more with bodies of 1 KiB."""
 IN_FLIGHT_MAX = 65_535
 """Requests of one connection that wait for a reply; Java's ``clientAsyncSemaphoreValue``."""
+_GROWTH = 2
 _OPAQUE_MAX = 0x7FFFFFFF
 
 _T = TypeVar("_T")
@@ -42,7 +43,8 @@ class Inbox:
     """Where bytes are read into, and what is kept of them.
 
     The buffer is shared by all connections of an owner: between two reads only the beginning of an
-    unfinished frame is kept, here. A frame that is larger than the buffer gets one of its own.
+    unfinished frame is kept, here. A frame that is larger than the buffer gets one of its own,
+    which grows with what comes: what a length only promises takes no memory.
 
     Args:
         shared: The buffer.
@@ -52,6 +54,7 @@ class Inbox:
         self._shared = memoryview(shared)
         self._tail = b""
         self._large: bytearray | None = None
+        self._large_size = 0
         self._filled = 0
 
     def room(self) -> memoryview:
@@ -67,13 +70,30 @@ class Inbox:
         if self._large is None:
             return self._shared, len(self._tail) + count
         self._filled += count
-        if self._filled < len(self._large):
-            return self._shared, 0
-        whole, self._large = memoryview(self._large), None
-        return whole, len(whole)
+        return self._whole()
+
+    def kept(self) -> tuple[memoryview, int]:
+        """Return what is kept, and its end, as if it had just been read."""
+        if self._large is not None:
+            return self._whole()
+        size = len(self._tail)
+        self._shared[:size] = self._tail
+        return self._shared, size
+
+    def _whole(self) -> tuple[memoryview, int]:
+        """Return the large frame if all of it has come; otherwise make room for more."""
+        large = self._large
+        assert large is not None, "no large frame is under way"
+        if self._filled == self._large_size:
+            self._large = None
+            return memoryview(large), self._large_size
+        if self._filled == len(large):
+            self._large = bytearray(min(_GROWTH * len(large), self._large_size))
+            self._large[: self._filled] = large
+        return self._shared, 0
 
     def keep(self, view: memoryview, at: int, end: int) -> None:
-        """Keep ``view[at:end]``, the beginning of a frame, for the next read.
+        """Keep ``view[at:end]`` for the next read: frames that wait, the beginning of one.
 
         Raises:
             NotAFrame: It is none.
@@ -82,9 +102,11 @@ class Inbox:
             return
         place = find_frame(view, at, end)
         if place is not None and place[1] - at > len(self._shared):
-            self._large = bytearray(place[1] - at)
+            self._large_size = place[1] - at
             self._filled = end - at
-            self._large[: end - at] = view[at:end]
+            room = max(_GROWTH * len(self._shared), self._filled)
+            self._large = bytearray(min(room, self._large_size))
+            self._large[: self._filled] = view[at:end]
             self._tail = b""
         else:
             self._tail = bytes(view[at:end])

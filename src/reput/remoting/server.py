@@ -15,7 +15,8 @@ from reput.remoting.connection import READ_BYTES
 IDLE_MS = 120_000
 """A connection without traffic for so long is closed, as in Java."""
 _BACKLOG = 1024
-_LAST_WORDS_S = 1.0
+LAST_WORDS_S = 1.0
+"""How long what was written may take to leave, when all connections are closed."""
 
 _log = logging.getLogger(__name__)
 
@@ -106,7 +107,7 @@ class RemotingServer:
             self._all_closed.clear()
             # One who does not read shall not keep us.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._all_closed.wait(), _LAST_WORDS_S)
+                await asyncio.wait_for(self._all_closed.wait(), LAST_WORDS_S)
         for channel in list(self.channels):
             channel.abort()
         await self._server.wait_closed()
@@ -116,7 +117,11 @@ class RemotingServer:
         loop = asyncio.get_running_loop()
         limit = loop.time() - self._idle_ms / 1000
         for channel in list(self.channels):
-            if channel.active_at < limit:
+            if channel.active_at >= limit:
+                continue
+            if channel.is_closed:
+                channel.abort()  # what is to be written before is not taken
+            else:
                 _log.info("%s: idle for %d ms; closing the connection", channel.peer, self._idle_ms)
                 channel.close()
         self._idle_timer = loop.call_later(self._idle_ms / 4000, self._watch)
@@ -147,7 +152,7 @@ class RemotingServer:
             text = f"{type(error).__name__}: {error}"
             answer = commands.reply(request, ResponseCode.SYSTEM_ERROR, text)
         if answer is not None and not request.is_oneway:
-            channel.send(answer)
+            channel.answer(request, answer)
 
     def on_closed(self, channel: Channel, error: Exception | None) -> None:
         """Take note of the end of a connection."""

@@ -120,6 +120,10 @@ class Retention:
         """Why nothing can be put: the disk is too full; empty if it is not."""
         return self._disk_space.refusal
 
+    def reconfigure(self, config: StoreConfig) -> None:
+        """Go by other hours, ages and limits from now on."""
+        self._config = self._disk_space.config = self._followers.config = config
+
     def expire_now(self, rounds: int = MANUAL_ROUNDS) -> None:
         """Delete expired files at any hour, for as many rounds; the first begins with a step."""
         self._manual_rounds = rounds
@@ -267,7 +271,7 @@ class _DiskSpace:
     """
 
     def __init__(self, config: StoreConfig, disk: Disk, log: CommitLog) -> None:
-        self._config = config
+        self.config = config
         self._disk = disk
         self._commit_log = log
         self.refusal = ""
@@ -280,7 +284,7 @@ class _DiskSpace:
         """Ask the disks. One that does not answer is passed over, and that is logged."""
         files = self._commit_log.files
         used = {folder: self._percent(folder) for folder in files.folders}
-        limit = self._config.disk_space_clean_forcibly_ratio
+        limit = self.config.disk_space_clean_forcibly_ratio
         files.full_folders = {
             folder for folder, percent in used.items() if percent is not None and percent > limit
         }
@@ -291,7 +295,7 @@ class _DiskSpace:
             if (percent := used[folder]) is not None
         ]
         places = [min(known)] if known else []
-        root = self._config.store_path_root_dir
+        root = self.config.store_path_root_dir
         queues = f"{root}/{paths.CONSUME_QUEUE}"
         place = queues if Path(queues).is_dir() else root
         percent = self._percent(place)
@@ -308,7 +312,7 @@ class _DiskSpace:
             return None
 
     def _judge(self, percent: int, place: str) -> None:
-        config = self._config
+        config = self.config
         self.is_short = percent > config.disk_max_used_space_ratio
         limit = config.disk_space_clean_forcibly_ratio
         is_emergency = percent > limit
@@ -340,7 +344,7 @@ class _Followers:
         index: IndexFiles,
         tombstones: Tombstones,
     ) -> None:
-        self._config = config
+        self.config = config
         self._commit_log = log
         self._queues = queues
         self._index = index
@@ -402,7 +406,7 @@ class _Followers:
         queue = next(iter(self._to_shorten))
         if self._is_there(queue):
             self.counts.queue_files += queue.delete_before(self._log_min)
-            self._deletion_ms = monotonic_ms + self._config.delete_consume_queue_files_interval
+            self._deletion_ms = monotonic_ms + self.config.delete_consume_queue_files_interval
         del self._to_shorten[queue]
         return True
 

@@ -219,6 +219,10 @@ class _TableFile:
         self.is_dirty = False
         self._saved_ms = now_ms
 
+    def touch(self, now_ms: int) -> None:
+        """Make the table newer: what is told with it has changed, though no entry has."""
+        self._changed(now_ms)
+
     def _changed(self, now_ms: int) -> None:
         self.is_dirty = True
         self._bump(now_ms)
@@ -326,6 +330,10 @@ class ConsumerOffsetTable(_TableFile):
     def of(self, topic: str, group: str) -> dict[int, int]:
         """Return queue id -> consumer offset, in a dictionary of the caller's."""
         return dict(self._queues.get((topic, group), {}))
+
+    def readers(self) -> Iterator[tuple[str, str]]:
+        """Yield each topic with each group that has read it."""
+        yield from list(self._queues)
 
     def all(self) -> Iterator[ConsumerOffset]:
         """Yield every consumer offset."""

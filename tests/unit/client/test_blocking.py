@@ -144,6 +144,7 @@ def test_nothing_is_missing(awaited: type, facade: type) -> None:
 def test_the_package_loads_names_when_they_are_used() -> None:
     assert client.Producer is Producer
     assert client.Message is Message
+    assert all(getattr(client, name) for name in client.__all__)
     assert "Producer" in dir(client)
     with pytest.raises(AttributeError, match="Nothing"):
         _ = client.Nothing

@@ -141,6 +141,17 @@ async def test_a_topic_that_nobody_would_make(cluster: ScriptedCluster, producer
         await producer.send(Message("New", b"x"))
 
 
+async def test_a_topic_without_queues_to_write_to(
+    cluster: ScriptedCluster, producer: Producer
+) -> None:
+    cluster.topics["Full"] = {"broker-a": 0}
+    for _ in range(2):
+        with pytest.raises(NoRoute, match="none of its queues"):
+            await producer.send(Message("Full", b"x"))
+        with pytest.raises(NoRoute, match="none of its queues"):
+            await producer.send_oneway(Message("Full", b"x"))
+
+
 @pytest.mark.parametrize(
     ("message", "text"),
     [

@@ -7,7 +7,19 @@ where the reply comes later, or never. What it raises is the reply: its ``respon
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from reput.broker.processors import groups, offsets, pull, send, send_back
+from reput.broker.processors import (
+    configuration,
+    connections,
+    groups,
+    offsets,
+    pull,
+    queries,
+    send,
+    send_back,
+    statistics,
+    subscription_groups,
+    topics,
+)
 from reput.format.codes import RequestCode as Code
 from reput.format.command import Command
 from reput.remoting.channel import Channel
@@ -40,4 +52,47 @@ PROCESSORS: Mapping[int, Processor] = {
     Code.GET_MAX_OFFSET: offsets.max_offset,
     Code.GET_MIN_OFFSET: offsets.min_offset,
     Code.GET_EARLIEST_MSG_STORETIME: offsets.earliest_store_time,
+    Code.GET_ALL_CONSUMER_OFFSET: queries.all_consumer_offsets,
+    Code.GET_ALL_DELAY_OFFSET: queries.all_delay_offsets,
+    Code.CLONE_GROUP_OFFSET: connections.clone_offsets,
+    # topics
+    Code.UPDATE_AND_CREATE_TOPIC: topics.create_topic,
+    Code.UPDATE_AND_CREATE_TOPIC_LIST: topics.create_topics,
+    Code.DELETE_TOPIC_IN_BROKER: topics.delete_topic,
+    Code.GET_ALL_TOPIC_CONFIG: topics.all_topics,
+    Code.GET_TOPIC_CONFIG: topics.topic_settings,
+    Code.GET_TOPIC_STATS_INFO: topics.topic_stats,
+    Code.QUERY_TOPIC_CONSUME_BY_WHO: topics.consumed_by,
+    Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: topics.system_topics,
+    Code.CLEAN_UNUSED_TOPIC: topics.clean_unused_topics,
+    Code.CLEAN_EXPIRED_CONSUMEQUEUE: topics.clean_expired_queues,
+    # settings of groups
+    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: subscription_groups.create_group,
+    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: subscription_groups.create_groups,
+    Code.DELETE_SUBSCRIPTIONGROUP: subscription_groups.delete_group,
+    Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: subscription_groups.all_groups,
+    Code.GET_SUBSCRIPTIONGROUP_CONFIG: subscription_groups.group_settings,
+    # finding
+    Code.QUERY_MESSAGE: queries.query_message,
+    Code.VIEW_MESSAGE_BY_ID: queries.view_message,
+    Code.QUERY_CONSUME_QUEUE: queries.query_queue,
+    Code.QUERY_CONSUME_TIME_SPAN: queries.consume_time_span,
+    # who is connected, and what only they know
+    Code.GET_CONSUMER_CONNECTION_LIST: connections.consumer_connections,
+    Code.GET_PRODUCER_CONNECTION_LIST: connections.producer_connections,
+    Code.GET_ALL_PRODUCER_INFO: connections.all_producers,
+    Code.GET_CONSUMER_RUNNING_INFO: connections.consumer_running_info,
+    Code.CONSUME_MESSAGE_DIRECTLY: connections.consume_directly,
+    Code.INVOKE_BROKER_TO_RESET_OFFSET: connections.reset_offset,
+    Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: connections.consumer_status,
+    # how it is
+    Code.GET_BROKER_RUNTIME_INFO: statistics.runtime_info,
+    Code.VIEW_BROKER_STATS_DATA: statistics.broker_stats,
+    Code.GET_CONSUME_STATS: statistics.consume_stats,
+    Code.GET_BROKER_CONSUME_STATS: statistics.all_consume_stats,
+    # settings
+    Code.UPDATE_BROKER_CONFIG: configuration.update_settings,
+    Code.GET_BROKER_CONFIG: configuration.settings,
+    Code.TRIGGER_DELETE_FILES: configuration.delete_expired_files,
+    Code.DELETE_EXPIRED_COMMITLOG: configuration.delete_expired_files,
 }

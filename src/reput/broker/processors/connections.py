@@ -1,17 +1,23 @@
 """203, 204, 328; 222, 223, 307, 309; 314: clients, and what only they know.
 
-What only a client knows is asked of it, and the reply follows when it has answered. Source: rocketmq
-4.9.7 ``AdminBrokerProcessor``, ``Broker2Client``.
+What only a client knows is asked of it, and the reply follows when it has answered. Source:
+rocketmq 4.9.7 ``AdminBrokerProcessor``, ``Broker2Client``.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from reput.broker.groups import ConsumerGroup, Member
-from reput.errors import ConnectionLost, Overloaded, ReputError, RequestRefused, RequestTimedOut
-from reput.format import bodies, command as commands, headers, message_id
+from reput.errors import (
+    Answered,
+    ConnectionLost,
+    Overloaded,
+    ReputError,
+    RequestRefused,
+    RequestTimedOut,
+)
+from reput.format import bodies, command as commands, headers, message_id as ids
 from reput.format.bodies import (
     Connection,
     ConsumerConnection,
@@ -77,9 +83,7 @@ def producer_connections(broker: "Broker", channel: Channel, request: Command) -
     name = headers.decode(ProducerGroupHeader, request.ext_fields).producer_group
     members = broker.groups.producers(name)
     if not members:
-        raise RequestRefused(
-            ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist"
-        )
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist")
     answer = ProducerConnection(connection_set=[_connection(one) for one in members])
     return commands.reply(request, body=bodies.encode(answer))
 
@@ -133,7 +137,7 @@ def consume_directly(broker: "Broker", channel: Channel, request: Command) -> No
     """Let a consumer consume one message now."""
     header = headers.decode(ConsumeDirectlyHeader, request.ext_fields)
     try:
-        place = message_id.decode(header.msg_id or "")
+        place = ids.decode_offset_id(header.msg_id or "")
     except ValueError as error:
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from error
     record = broker.store.record_at(place.physical_offset)
@@ -183,23 +187,17 @@ def forward(
             reply = commands.reply(request, ResponseCode.SYSTEM_ERROR, remark)
         channel.send(reply)
 
-    _ask(member, question, CLIENT_TIMEOUT_MS, answered)
+    _ask(member, question, CLIENT_TIMEOUT_MS).add_done_callback(answered)
 
 
-def _ask(
-    member: Member[Channel],
-    question: Command,
-    timeout_ms: int,
-    answered: Callable[["asyncio.Future[Command]"], None],
-) -> None:
-    """Ask a client. Raises ``RequestRefused`` if that is not possible now."""
+def _ask(member: Member[Channel], question: Command, timeout_ms: int) -> "asyncio.Future[Command]":
+    """Return what gets a client's answer; it never raises by itself."""
     try:
-        future = member.channel.ask(question, timeout_ms)
+        return member.channel.ask(question, timeout_ms)
     except (ConnectionLost, Overloaded) as error:
-        raise RequestRefused(
-            ResponseCode.SYSTEM_ERROR, f"cannot ask {member.client_id}: {error}"
-        ) from error
-    future.add_done_callback(lambda one: None if one.cancelled() else answered(one))
+        future: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
+        future.set_exception(error)
+        return future
 
 
 # --- what all members are asked or told ---------------------------------------------
@@ -214,40 +212,37 @@ def consumer_status(broker: "Broker", channel: Channel, request: Command) -> Non
             ResponseCode.SYSTEM_ERROR,
             f"No Any Consumer online in the consumer group: [{header.group}]",
         )
-    members = [
-        one for one in group.members.values() if header.client_addr in (None, "", one.client_id)
-    ]
     fields = headers.encode(ConsumerStatusHeader(topic=header.topic, group=header.group))
-    table: dict[str, QueueOffsets] = {}
-    waiting = set(range(len(members)))
+    members, answers = [], []
+    for member in group.members.values():
+        if header.client_addr in (None, "", member.client_id):
+            question = Command(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ext_fields=fields)
+            answers.append(_ask(member, question, STATUS_TIMEOUT_MS))
+            members.append(member)
 
-    def reply() -> None:
+    def answered(future: "asyncio.Future[list[Command | BaseException]]") -> None:
+        table = {
+            member.client_id: offsets
+            for member, answer in zip(members, future.result(), strict=True)
+            if (offsets := _status_of(member, answer)) is not None
+        }
         status = ConsumerStatus(consumer_table=table, message_queue_table=QueueOffsets())
         channel.send(commands.reply(request, body=bodies.encode(status)))
 
-    def note(number: int, answer: Command | BaseException) -> None:
-        member = members[number]
-        try:
-            if isinstance(answer, BaseException):
-                raise answer
-            if answer.code == ResponseCode.SUCCESS and answer.body:
-                status = bodies.decode(ConsumerStatus, answer.body)
-                table[member.client_id] = status.message_queue_table
-        except ReputError as error:
-            _log.warning("%s of group %s says nothing: %s", member.client_id, group.name, error)
-        waiting.discard(number)
-        if not waiting:
-            reply()
+    asyncio.gather(*answers, return_exceptions=True).add_done_callback(answered)
 
-    if not members:
-        reply()
-    for number, member in enumerate(members):
-        question = Command(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ext_fields=fields)
-        try:
-            _ask(member, question, STATUS_TIMEOUT_MS,
-                 lambda one, i=number: note(i, one.exception() or one.result()))  # type: ignore[misc]  # fmt: skip
-        except RequestRefused as error:
-            note(number, error)
+
+def _status_of(member: Member[Channel], answer: Command | BaseException) -> QueueOffsets | None:
+    """Return how far a member is; None, with a line in the log, if it does not say so."""
+    try:
+        if isinstance(answer, BaseException):
+            raise answer
+        if answer.code != ResponseCode.SUCCESS:
+            raise Answered(answer.code, answer.remark, member.channel.peer)
+        return bodies.decode(ConsumerStatus, answer.body).message_queue_table
+    except ReputError as error:
+        _log.warning("consumer %s does not say how far it is: %s", member.client_id, error)
+        return None
 
 
 def reset_offset(broker: "Broker", channel: Channel, request: Command) -> Command:
@@ -262,7 +257,9 @@ def reset_offset(broker: "Broker", channel: Channel, request: Command) -> Comman
             f"Topic: {header.topic} Timestamp: {header.timestamp}",
         )
     body = bodies.encode(ResetOffsets(offset_table=table))
-    _tell_offsets(group, header, body, _list_of(table), is_list=request.language == LanguageCode.CPP)
+    _tell_offsets(
+        group, header, body, _list_of(table), is_list=request.language == LanguageCode.CPP
+    )
     _log.info("offsets of %s in %s set by %s: %s", header.group, header.topic, channel.peer, table)
     return commands.reply(request, body=body)
 
@@ -347,4 +344,4 @@ def clone_offsets(broker: "Broker", channel: Channel, request: Command) -> Comma
 
 def topics_of_group(broker: "Broker", group: str) -> list[str]:
     """Return the topics in which a group has offsets."""
-    return sorted({one.topic for one in broker.consumer_offsets.all() if one.group == group})
+    return sorted(topic for topic, one in broker.consumer_offsets.readers() if one == group)

@@ -55,8 +55,8 @@ def query_message(broker: "Broker", channel: Channel, request: Command) -> Comma
         )
     )
     if not records:
-        remark = "can not find message, maybe time range not correct"
-        return commands.reply(request, ResponseCode.QUERY_NOT_FOUND, remark, fields)
+        text = "can not find message, maybe time range not correct"
+        return commands.reply(request, ResponseCode.QUERY_NOT_FOUND, text, fields)
     is_truncated = is_truncated or found.is_truncated
     remark = f"the newest {len(records)}; there may be more" if is_truncated else None
     return commands.reply(request, 0, remark, fields, b"".join(records))

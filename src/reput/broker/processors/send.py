@@ -8,10 +8,17 @@ import random
 from typing import TYPE_CHECKING
 
 from reput.errors import RequestRefused
-from reput.format import command as commands, headers, names, properties as props, sys_flag as flags
+from reput.format import (
+    command as commands,
+    headers,
+    names,
+    properties as props,
+    send_reply,
+    sys_flag as flags,
+)
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
-from reput.format.headers import SendMessageHeader, SendMessageReplyHeader
+from reput.format.headers import SendMessageHeader
 from reput.remoting.channel import Channel
 from reput.store.config_tables import TopicConfig
 from reput.store.incoming import IncomingMessage, PutResult, PutStatus
@@ -184,16 +191,16 @@ def _encode_properties(properties: dict[str, str]) -> bytes:
 def _reply(broker: "Broker", request: Command, queue_id: int, result: PutResult) -> Command:
     code = CODES[result.status]
     answer = commands.reply(request, code)
-    answer.ext_fields = {
-        "MSG_REGION": broker.config.region_id,
-        "TRACE_ON": "true" if broker.config.trace_on else "false",
+    config = broker.config
+    traces = {
+        "TRACE_ON": "true" if config.trace_on else "false",
+        "MSG_REGION": config.region_id,
     }
     if result.status.is_stored:
-        answer.ext_fields |= headers.encode(
-            SendMessageReplyHeader(
-                msg_id=result.offset_id, queue_id=queue_id, queue_offset=result.queue_offset
-            )
-        )
+        where = send_reply.fields(result.offset_id, queue_id, result.queue_offset)
+        answer.ext_fields = where | traces
+    else:
+        answer.ext_fields = traces
     if code is not ResponseCode.SUCCESS:
         answer.remark = result.reason or result.status.name
     return answer

@@ -202,7 +202,7 @@ def existing(broker: "Broker", name: str) -> TopicConfig:
 
 def groups_of_topic(broker: "Broker", topic: str) -> list[str]:
     """Return the groups that subscribe to a topic or have offsets in it."""
-    with_offsets = {one.group for one in broker.consumer_offsets.all() if one.topic == topic}
+    with_offsets = {group for one, group in broker.consumer_offsets.readers() if one == topic}
     return sorted(with_offsets.union(broker.groups.groups_of_topic(topic)))
 
 

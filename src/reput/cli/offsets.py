@@ -1,0 +1,324 @@
+"""``reput offset``: where consumer groups are in queues, and how to move them."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from reput.cli.connecting import (
+    DEFAULT_NAMESRV,
+    DEFAULT_TIMEOUT_S,
+    CommandFailed,
+    JsonOption,
+    NamesrvOption,
+    TimeoutOption,
+    UtcOption,
+    YesOption,
+    ask,
+    choose_queues,
+    command_group,
+    print_preview_note,
+    queue_text,
+)
+from reput.errors import InvalidOption
+
+if TYPE_CHECKING:
+    from reput.client.admin import Admin
+    from reput.format.bodies import MessageQueue
+
+Document = dict[str, Any]
+GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group.")]
+TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    command_group(
+        app,
+        "offset",
+        "Consumer offsets: show them, move them, copy them to another group.",
+        {"show": show, "reset": reset, "clone": clone},
+    )
+
+
+# --- show ---------------------------------------------------------------------------------------
+
+
+def show(
+    group: GroupArgument,
+    topic: TopicArgument,
+    namesrv: NamesrvOption = DEFAULT_NAMESRV,
+    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
+    json: JsonOption = False,
+) -> None:
+    """Show where a group is in all queues of a topic, also in those where it never was.
+
+    A broker says 0, and not that there is none, of a young queue that still has its first message.
+    """
+    from reput.cli import printing
+
+    found = ask(namesrv, timeout, lambda admin: _describe(admin, group, topic))
+    if json:
+        printing.print_json({"group": group, "topic": topic, "queues": found})
+        return
+    printing.print_table(
+        ["broker", "#queue", "#min", "#max", "#consumer offset", "#lag"],
+        [
+            [
+                one["broker_name"],
+                one["queue_id"],
+                one["min_offset"],
+                one["max_offset"],
+                one["consumer_offset"],
+                one["lag"],
+            ]
+            for one in found
+        ],
+    )
+
+
+async def _describe(admin: "Admin", group: str, topic: str) -> list[Document]:
+    found = []
+    for queue in await _queues(admin, topic):
+        consumer_offset = await admin.consumer_offset(group, queue)
+        end = await admin.max_offset(queue)
+        found.append(
+            {
+                "broker_name": queue.broker_name,
+                "queue_id": queue.queue_id,
+                "min_offset": await admin.min_offset(queue),
+                "max_offset": end,
+                "consumer_offset": consumer_offset,
+                "lag": None if consumer_offset is None else end - consumer_offset,
+            }
+        )
+    return found
+
+
+async def _queues(admin: "Admin", topic: str) -> "list[MessageQueue]":
+    return sorted((await admin.topic_route(topic)).subscribe_queues)
+
+
+# --- reset --------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Move:
+    """What happens to one queue."""
+
+    queue: "MessageQueue"
+    before: int | None
+    wanted: int
+    after: int | None = None
+
+    def document(self) -> Document:
+        """Return it as ``--json`` prints it."""
+        return {
+            "broker_name": self.queue.broker_name,
+            "queue_id": self.queue.queue_id,
+            "before": self.before,
+            "wanted": self.wanted,
+            "after": self.after,
+        }
+
+
+def reset(
+    group: GroupArgument,
+    topic: TopicArgument,
+    to: Annotated[
+        str | None,
+        typer.Option(metavar="WHERE", help="earliest, latest, or a queue offset."),
+    ] = None,
+    time: Annotated[
+        str | None, typer.Option(metavar="TIME", help="The first message stored then or later.")
+    ] = None,
+    queue: Annotated[
+        list[str] | None,
+        typer.Option("--queue", metavar="BROKER:ID", help="Only this queue; repeatable."),
+    ] = None,
+    yes: YesOption = False,
+    namesrv: NamesrvOption = DEFAULT_NAMESRV,
+    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
+    json: JsonOption = False,
+    utc: UtcOption = False,
+) -> None:
+    """Move a group to other messages of a topic: --to or --time says to which.
+
+    Without --yes it shows, queue by queue, where the group is and where it would be. With --yes it
+    moves it, and shows what brokers say afterwards.
+
+    A group with members is told through them, all queues at a time: by time, earliest or latest. To
+    a number, or in some queues only, it can be moved when its members are stopped.
+    """
+    from reput.cli import printing
+
+    if (to is None) == (time is None):
+        raise typer.BadParameter("give one of --to and --time")
+    if to not in (None, "earliest", "latest") and not (to.isascii() and to.isdigit()):
+        raise InvalidOption("--to", to, "earliest, latest, or a queue offset; for times --time")
+    timestamp_ms = (
+        None if time is None else printing.parse_time("--time", time, printing.Clock(utc))
+    )
+
+    async def work(admin: "Admin") -> tuple[list[_Move], int]:
+        chosen = choose_queues("--queue", await _queues(admin, topic), queue)
+        connection = await admin.consumer_connection(group)
+        member_count = len(connection.connection_set) if connection else 0
+        is_for_members = queue is None and (to is None or not to.isdigit())
+        if member_count and not is_for_members:
+            allowed = (
+                f"earliest, latest or --time, for all queues: the group has {member_count} "
+                "members, who would overwrite it (stop them)"
+            )
+            raise InvalidOption("--to", to, allowed)
+        moves = []
+        for one in chosen:
+            wanted = await _wanted(admin, one, to, timestamp_ms)
+            if timestamp_ms is not None and not member_count:
+                wanted = await _behind_the_last(admin, one, timestamp_ms, wanted)
+            moves.append(_Move(one, await admin.consumer_offset(group, one), wanted))
+        if yes:
+            await _move(admin, group, topic, moves, to, timestamp_ms, has_members=member_count > 0)
+        return moves, member_count
+
+    moves, member_count = ask(namesrv, timeout, work)
+    if json:
+        document = {
+            "is_done": yes,
+            "group": group,
+            "topic": topic,
+            "member_count": member_count,
+            "queues": [one.document() for one in moves],
+        }
+        printing.print_json(document)
+    else:
+        _print_moves(moves, is_done=yes)
+    if yes:
+        _check(moves)
+    else:
+        print_preview_note()
+
+
+async def _wanted(
+    admin: "Admin", queue: "MessageQueue", to: str | None, timestamp_ms: int | None
+) -> int:
+    """Return where a group would be in a queue; a number is brought to what the queue has."""
+    if timestamp_ms is not None:
+        return await admin.search_offset(queue, timestamp_ms)
+    first, end = await admin.min_offset(queue), await admin.max_offset(queue)
+    if to == "earliest":
+        return first
+    if to == "latest":
+        return end
+    assert to is not None
+    return min(max(int(to), first), end)
+
+
+async def _behind_the_last(
+    admin: "Admin", queue: "MessageQueue", timestamp_ms: int, found: int
+) -> int:
+    """Return the end of a queue for a time later than all messages: 4.x finds the last one."""
+    status = (await admin.topic_status(queue.topic)).get(queue)
+    is_later = status is not None and timestamp_ms > status.last_update_timestamp
+    return await admin.max_offset(queue) if is_later else found
+
+
+async def _move(
+    admin: "Admin",
+    group: str,
+    topic: str,
+    moves: list[_Move],
+    to: str | None,
+    timestamp_ms: int | None,
+    *,
+    has_members: bool,
+) -> None:
+    """Move a group, and note for each queue where it is then."""
+    if has_members:
+        if timestamp_ms is None:
+            timestamp_ms = 0 if to == "earliest" else -1
+        told = await admin.reset_offsets(group, topic, timestamp_ms)
+        for move in moves:
+            move.after = told.get(move.queue)
+        return
+    for move in moves:
+        await admin.update_consumer_offset(group, move.queue, move.wanted)
+        move.after = await admin.consumer_offset(group, move.queue)
+
+
+def _print_moves(moves: list[_Move], *, is_done: bool) -> None:
+    from reput.cli import printing
+
+    rows: list[list[object]] = []
+    for one in moves:
+        change = None if one.before is None else one.wanted - one.before
+        row = [one.queue.broker_name, one.queue.queue_id, one.before, one.wanted]
+        row.append(None if change is None else f"{change:+d}")
+        rows.append([*row, one.after] if is_done else row)
+    columns = ["broker", "#queue", "#is at" if not is_done else "#was at", "#wanted", "#change"]
+    printing.print_table([*columns, "#is at"] if is_done else columns, rows)
+
+
+# --- clone --------------------------------------------------------------------------------------
+
+
+def clone(
+    from_group: Annotated[
+        str, typer.Argument(metavar="FROM_GROUP", help="Whose offsets are copied.")
+    ],
+    to_group: Annotated[str, typer.Argument(metavar="TO_GROUP", help="Who gets them.")],
+    topic: TopicArgument,
+    yes: YesOption = False,
+    namesrv: NamesrvOption = DEFAULT_NAMESRV,
+    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
+    json: JsonOption = False,
+) -> None:
+    """Let a group be where another one is, in all queues of a topic.
+
+    Without --yes it shows what would be. The members of the group that gets the offsets must be
+    stopped: they would overwrite them.
+    """
+    from reput.cli import printing
+
+    async def work(admin: "Admin") -> list[_Move]:
+        moves = []
+        for queue in await _queues(admin, topic):
+            wanted = await admin.consumer_offset(from_group, queue)
+            if wanted is not None:
+                moves.append(_Move(queue, await admin.consumer_offset(to_group, queue), wanted))
+        if not moves:
+            allowed = f"a group that has offsets in topic {topic}"
+            raise InvalidOption("FROM_GROUP", from_group, allowed)
+        connection = await admin.consumer_connection(to_group)
+        if connection is not None:
+            allowed = f"a group without members; stop its {len(connection.connection_set)}"
+            raise InvalidOption("TO_GROUP", to_group, allowed)
+        if yes:
+            await admin.clone_offsets(from_group, to_group, topic)
+            for move in moves:
+                move.after = await admin.consumer_offset(to_group, move.queue)
+        return moves
+
+    moves = ask(namesrv, timeout, work)
+    if json:
+        document = {
+            "is_done": yes,
+            "from_group": from_group,
+            "to_group": to_group,
+            "topic": topic,
+            "queues": [one.document() for one in moves],
+        }
+        printing.print_json(document)
+    else:
+        _print_moves(moves, is_done=yes)
+    if yes:
+        _check(moves)
+    else:
+        print_preview_note()
+
+
+def _check(moves: list[_Move]) -> None:
+    """Check that a group is where it should be. Raises ``CommandFailed``."""
+    wrong = [queue_text(one.queue) for one in moves if one.after != one.wanted]
+    if wrong:
+        raise CommandFailed(f"the group is not where it should be in queues {' '.join(wrong)}")

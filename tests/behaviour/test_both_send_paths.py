@@ -1,0 +1,382 @@
+"""A send that the kernel takes and one that a processor takes are the same send.
+
+The same bytes go to two brokers, one of which has its kernel off; log, queues and replies must be
+equal, whatever the request looks like.
+"""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+import broker_subject
+from broker_subject import with_fields
+from reput.broker.server import Broker
+from reput.clock import ManualClock
+from reput.format import batch, command as commands, headers
+from reput.format.codes import RequestCode
+from reput.format.command import IS_ONEWAY, LENGTH, MARK, Command, Serialization
+from reput.format.headers import SendMessageHeader
+from reput.format.kernels import state
+from reput.format.message import Host
+from reput.remoting.channel import Channel
+from reput.store.config_tables import TopicConfig
+
+NOW_MS = 1_700_000_000_000
+STORE_HOST = Host(b"\xc0\0\x02\x01", 10911)
+BORN = ("192.0.2.7", 4711)
+
+
+class Transport(asyncio.Transport):
+    """Collects what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+        self.is_closed = False
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return {"peername": BORN, "sockname": ("192.0.2.1", 10911)}.get(name, default)
+
+    def write(self, data: Any) -> None:
+        self.written += bytes(data)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class Wire:
+    """A connection to a broker, without a socket."""
+
+    def __init__(self, broker: Broker, *, has_kernel: bool) -> None:
+        self.broker = broker
+        broker.store_host = STORE_HOST
+        broker.intake.open()
+        if not has_kernel:
+            broker.store._block[state.RECEIVE_IS_ON] = 0
+        for name, perm in (("T", 6), ("ReadOnly", 4), ("%RETRY%g", 6)):
+            broker.topics.put(
+                TopicConfig(name=name, read_queue_count=4, write_queue_count=4, perm=perm), NOW_MS
+            )
+        broker.topics.put(
+            TopicConfig(name="Narrow", read_queue_count=4, write_queue_count=1, perm=6), NOW_MS
+        )
+        self._seen_offset = 0
+        self.transport = Transport()
+        self.channel = Channel(broker._server, broker._buffer, stops_reading=True)
+        self.channel.connection_made(self.transport)
+
+    def feed(self, data: bytes) -> bytes:
+        """Send bytes; return what comes back at once."""
+        while data and not self.transport.is_closed:
+            room = self.channel.get_buffer(-1)
+            size = min(len(room), len(data))
+            room[:size] = data[:size]
+            self.channel.buffer_updated(size)
+            data = data[size:]
+        written, self.transport.written = self.transport.written, b""
+        return written
+
+    def new_records(self) -> list[bytes]:
+        """The records that were written since the last call."""
+        store = self.broker.store
+        found = []
+        while self._seen_offset < store.max_physical_offset:
+            record = store.record_at(self._seen_offset)
+            if record is None:  # the blank that ends a file
+                size = store.config.mapped_file_size_commit_log
+                self._seen_offset += size - self._seen_offset % size
+                continue
+            found.append(record)
+            self._seen_offset += len(record)
+        return found
+
+    def queues(self) -> list[tuple[str, int, int]]:
+        return sorted(
+            (queue.topic, queue.queue_id, queue.max_offset) for queue in self.broker.store.queues
+        )
+
+    @property
+    def common_count(self) -> int:
+        return self.broker.intake.common_count
+
+
+class Both:
+    """The two brokers."""
+
+    def __init__(self, with_kernel: Wire, without: Wire) -> None:
+        self.with_kernel = with_kernel
+        self.without = without
+
+    def feed(self, data: bytes) -> int:
+        """Feed both, and compare; return how many sends the kernel took."""
+        before = self.with_kernel.common_count
+        got, expected = self.with_kernel.feed(data), self.without.feed(data)
+        assert replies_in(got) == replies_in(expected)
+        assert got == expected
+        assert self.with_kernel.new_records() == self.without.new_records()
+        assert self.with_kernel.queues() == self.without.queues()
+        assert self.without.common_count == 0
+        return self.with_kernel.common_count - before
+
+
+def replies_in(data: bytes) -> list[Command]:
+    found = []
+    while data:
+        (size,) = LENGTH.unpack_from(data)
+        found.append(commands.decode(data[4 : 4 + size]))
+        data = data[4 + size :]
+    return found
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> Iterator[Both]:
+    yield from open_both(tmp_path)
+
+
+def open_both(root: Path) -> Iterator[Both]:
+    """The loops do not run, so that nothing happens but what is fed."""
+
+    async def start(name: str) -> Broker:
+        store = {"max_message_size": 4096}
+        broker = Broker(
+            broker_subject.broker_config(),
+            broker_subject.store_config(root / name, **store),
+            clock=ManualClock(NOW_MS),
+        )
+        broker._open()
+        await broker._listen()
+        return broker
+
+    async def make() -> Both:
+        return Both(
+            Wire(await start("kernel"), has_kernel=True),
+            Wire(await start("python"), has_kernel=False),
+        )
+
+    with asyncio.Runner() as runner:
+        pair = runner.run(make())
+
+        async def stop() -> None:
+            for wire in (pair.with_kernel, pair.without):
+                wire.channel.connection_lost(None)
+                for server in (wire.broker._server, wire.broker._fast_server):
+                    if server is not None:
+                        await server.stop()
+                wire.broker.store.close()
+
+        try:
+            # Channels are made for a running loop, and only need one to write later.
+            runner.run(asyncio.sleep(0))
+            yield pair
+        finally:
+            runner.run(stop())
+
+
+def send(
+    body: bytes = b"some body",
+    *,
+    code: int = RequestCode.SEND_MESSAGE_V2,
+    serialization: Serialization = Serialization.JSON,
+    properties: str | None = "UNIQ_KEY\x017F00\x02KEYS\x01a b\x02TAGS\x01TagA\x02WAIT\x01true\x02",
+    extra: dict[str, str] | None = None,
+    remark: str | None = None,
+    flag_of_command: int = 0,
+    opaque: int = 7,
+    **fields: Any,
+) -> bytes:
+    header = with_fields(
+        SendMessageHeader(
+            producer_group="producers",
+            topic="T",
+            default_topic="TBW102",
+            default_topic_queue_nums=4,
+            queue_id=1,
+            sys_flag=0,
+            born_timestamp=NOW_MS - 5,
+            flag=3,
+            properties=properties,
+            reconsume_times=0,
+            unit_mode=False,
+            batch=False,
+        ),
+        fields,
+    )
+    is_v1 = code == RequestCode.SEND_MESSAGE
+    ext_fields = headers.encode(header) if is_v1 else headers.encode_v2(header)
+    ext_fields.update(extra or {})
+    return commands.encode(
+        Command(
+            code,
+            opaque,
+            flag_of_command,
+            remark=remark,
+            ext_fields=ext_fields,
+            body=body,
+            serialization=serialization,
+        )
+    )
+
+
+PROPERTIES = "UNIQ_KEY\x01AB\x02{}\x02WAIT\x01true\x02"
+COMMON: dict[str, dict[str, Any]] = {
+    "as a Java client sends it": {},
+    "long names": {"code": RequestCode.SEND_MESSAGE},
+    "without properties": {"properties": None},
+    "no last separator": {"properties": "KEYS\x01a"},
+    "no WAIT": {"properties": "KEYS\x01a\x02"},
+    "only WAIT": {"properties": "WAIT\x01true\x02"},
+    "names of a user": {"properties": PROPERTIES.format("colour\x01red\x02Clusters\x01x")},
+    "compressed": {"sys_flag": 0x301},
+    "another topic": {"topic": "Narrow", "queue_id": 0},
+    "opaque 0": {"opaque": 0},
+    "a long body": {"body": b"x" * 4096},
+    "any bytes": {"body": bytes(range(256))},
+    "quotes": {"properties": PROPERTIES.format('a\x01"x\\y/z"')},
+}
+OTHERS: dict[str, dict[str, Any]] = {
+    "an unknown field": {"extra": {"zz": "1"}},
+    "a remark": {"remark": "hello"},
+    "one-way": {"flag_of_command": IS_ONEWAY},
+    "text beyond ASCII": {"properties": PROPERTIES.format("name\x01grün")},
+    "WAIT=false": {"properties": "WAIT\x01false\x02"},
+    "an empty value": {"properties": PROPERTIES.format("empty\x01")},
+    "an empty name": {"properties": PROPERTIES.format("\x01value")},
+    "no value": {"properties": PROPERTIES.format("name")},
+    "a name twice": {"properties": PROPERTIES.format("KEYS\x01a\x02KEYS\x01b")},
+    "a user's name twice": {"properties": PROPERTIES.format("x\x01a\x02x\x01b")},
+    "reconsumed": {"reconsume_times": 1},
+    "unit mode": {"unit_mode": True},
+    "queue beyond the end": {"queue_id": 4},
+    "queue that is not written": {"topic": "Narrow", "queue_id": 3},
+    "a missing topic": {"topic": "New", "default_topic": "T"},
+    "a topic that may not be written": {"topic": "ReadOnly"},
+    "a retry topic": {"topic": "%RETRY%g", "queue_id": 0},
+    "the schedule topic": {"topic": "SCHEDULE_TOPIC_XXXX"},
+    "a long topic": {"topic": "x" * 128},
+    "no topic": {"topic": ""},
+    "a delay": {"properties": PROPERTIES.format("DELAY\x011")},
+    "a half message": {"properties": PROPERTIES.format("TRAN_MSG\x01true")},
+    "prepared": {"sys_flag": 4},
+    "committed": {"sys_flag": 8},
+    "v6 bits": {"sys_flag": 0x30},
+    "a timer": {"properties": PROPERTIES.format("TIMER_DELAY_MS\x0110")},
+    "its own cluster": {"properties": PROPERTIES.format("CLUSTER\x01other")},
+    "a real topic": {"properties": PROPERTIES.format("REAL_TOPIC\x01other\x02REAL_QID\x013")},
+    "no body": {"body": b""},
+    "a body too long": {"body": b"x" * 4097},
+    "properties too long": {"properties": PROPERTIES.format("long\x01" + "x" * 32_740)},
+    "negative flag": {"flag": -1},
+    "negative time": {"born_timestamp": -5},
+    "a number too long": {"extra": {"g": "1234567890123456789"}},
+    "a number with a sign": {"extra": {"e": "+1"}},
+    "no number": {"extra": {"e": "one"}},
+    "a batch": {
+        "code": RequestCode.SEND_BATCH_MESSAGE,
+        "batch": True,
+        "body": batch.encode([batch.InnerMessage(0, b"one", b"K\x01V\x02")]),
+    },
+    "a batch by its flag": {
+        "batch": True,
+        "body": batch.encode([batch.InnerMessage(0, b"one", b"K\x01V\x02")]),
+    },
+}
+
+
+@pytest.mark.parametrize("serialization", list(Serialization))
+@pytest.mark.parametrize("name", COMMON)
+def test_common_ones_are_the_kernels(both: Both, name: str, serialization: Serialization) -> None:
+    both.feed(send(topic="Narrow", queue_id=0) + send())  # so that the topics have rows
+    frame = send(serialization=serialization, **COMMON[name])
+    assert both.feed(frame) == 1
+    assert both.feed(frame * 3) == 3
+
+
+@pytest.mark.parametrize("serialization", list(Serialization))
+@pytest.mark.parametrize("name", OTHERS)
+def test_others_are_the_processors(both: Both, name: str, serialization: Serialization) -> None:
+    both.feed(send())
+    frame = send(serialization=serialization, **OTHERS[name])
+    # Between common ones, in one read: replies keep their order.
+    both.feed(send(opaque=1) + frame + send(opaque=2))
+    assert both.feed(frame) == 0
+
+
+def test_a_new_topic_is_made_by_the_first_and_common_then(both: Both) -> None:
+    assert both.feed(send(topic="New")) == 0
+    assert both.feed(send(topic="New") * 2) == 2
+
+
+def test_a_buffer_may_be_cut_anywhere(both: Both) -> None:
+    both.feed(send())
+    data = send(opaque=1) + send(opaque=2, flag_of_command=IS_ONEWAY) + send(opaque=3)
+    for cut in range(1, len(data)):
+        both.feed(data[:cut])
+        both.feed(data[cut:])
+
+
+def test_keys_in_any_order(both: Both) -> None:
+    both.feed(send())
+    frame = send()
+    (mark,) = MARK.unpack_from(frame, 4)
+    document = json.loads(frame[8 : 8 + mark])
+    document["extFields"] = dict(sorted(document["extFields"].items(), reverse=True))
+    header = json.dumps(dict(sorted(document.items())), separators=(",", ":")).encode()
+    body = frame[8 + mark :]
+    shuffled = LENGTH.pack(4 + len(header) + len(body)) + MARK.pack(len(header)) + header + body
+    assert both.feed(shuffled) == 1
+
+
+def test_rolls_of_files_are_in_between(both: Both) -> None:
+    """Log, queue and index files end among the sends of one read."""
+    both.feed(send())
+    frame = send(b"x" * 4000)
+    for _ in range(25):
+        both.feed(frame * 200)
+    assert both.with_kernel.broker.store.max_physical_offset > 16 << 20
+
+
+NAMES = ["KEYS", "TAGS", "UNIQ_KEY", "WAIT", "a", "é", "", "CLUSTER"]
+VALUES = st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02"), max_size=5)
+fields = st.fixed_dictionaries(
+    {
+        "queue_id": st.integers(0, 5),
+        "sys_flag": st.sampled_from([0, 1, 2, 0x301, 0x700, 4]),
+        "born_timestamp": st.integers(-1, 1 << 62),
+        "flag": st.integers(-1, 1 << 31),
+        "properties": st.one_of(
+            st.none(),
+            st.lists(
+                st.tuples(
+                    st.sampled_from(["KEYS", "TAGS", "UNIQ_KEY", "WAIT", "a", "é", "", "CLUSTER"]),
+                    st.text(
+                        st.characters(codec="utf-8", exclude_characters="\x01\x02"), max_size=5
+                    ),
+                ),
+                max_size=4,
+            ).map(lambda pairs: "\x02".join("\x01".join(pair) for pair in pairs)),
+        ),
+        "body": st.binary(max_size=40),
+        "serialization": st.sampled_from(list(Serialization)),
+        "opaque": st.integers(0, (1 << 31) - 1),
+    }
+)
+
+
+def test_random_sends(tmp_path: Path) -> None:
+    pairs = open_both(tmp_path)
+    both = next(pairs)
+
+    @hypothesis.given(st.lists(fields, min_size=1, max_size=4))
+    def feed(several: list[dict[str, Any]]) -> None:
+        both.feed(b"".join(send(**one) for one in several))
+
+    try:
+        feed()
+    finally:
+        pairs.close()

@@ -1,0 +1,158 @@
+"""Two ends of a connection, for tests of remoting: on asyncio's loop and on uvloop's."""
+
+import asyncio
+import contextlib
+import functools
+import inspect
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import pytest
+import uvloop
+
+from reput.errors import RequestRefused
+from reput.format import command as commands
+from reput.format.codes import ResponseCode
+from reput.format.command import Command
+from reput.remoting.channel import Channel
+from reput.remoting.server import RemotingServer
+
+GUARD_S = 15
+"""Ends a test that hangs; nothing is expected to take so long."""
+
+ECHO = 1
+SILENT = 2
+"""Never answered."""
+LATER = 3
+"""Answered when the test says so."""
+BROKEN = 4
+"""Raises an error that is a bug."""
+REFUSED = 5
+"""Raises an error with a code."""
+LARGE = 6
+"""Answered with as many bytes as field ``size`` says."""
+UNSPEAKABLE = 7
+"""Answered with what the binary header cannot say."""
+
+
+def both_loops(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run an async test twice: on asyncio's own loop, and on the one that is used in earnest."""
+
+    @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+    @functools.wraps(test)
+    def run(*args: Any, new_loop: Callable[[], asyncio.AbstractEventLoop], **more: Any) -> None:
+        async def guarded() -> None:
+            async with asyncio.timeout(GUARD_S):
+                await test(*args, **more)
+
+        problems: list[dict[str, Any]] = []
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            loop = runner.get_loop()
+            loop.set_exception_handler(lambda _, context: problems.append(context))
+            runner.run(guarded())
+        assert not problems
+
+    # pytest shall see a plain function that takes one more argument.
+    del run.__wrapped__
+    signature = inspect.signature(test)
+    loop = inspect.Parameter("new_loop", inspect.Parameter.KEYWORD_ONLY)
+    parameters = [*signature.parameters.values(), loop]
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return run
+
+
+class Subject:
+    """A service that does what it is asked for, and its server."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.server = RemotingServer(self, host="127.0.0.1", **settings)
+        self.opened: list[Channel] = []
+        self.closed: list[Channel] = []
+        self.later: list[tuple[Channel, Command]] = []
+        self.seen: Counter[int] = Counter()
+        """Code -> requests."""
+
+    async def __aenter__(self) -> "Subject":
+        await self.server.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.server.stop()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.server.port}"
+
+    async def connect(self, **more: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Open a plain connection."""
+        return await asyncio.open_connection("127.0.0.1", self.server.port, **more)
+
+    def on_open(self, channel: Channel) -> None:
+        self.opened.append(channel)
+
+    def on_closed(self, channel: Channel) -> None:
+        self.closed.append(channel)
+
+    def on_request(self, channel: Channel, request: Command) -> Command | None:
+        self.seen[request.code] += 1
+        fields = request.ext_fields or {}
+        if request.code == ECHO:
+            return commands.reply(request, ext_fields=request.ext_fields, body=request.body)
+        if request.code == LATER:
+            self.later.append((channel, request))
+            return None
+        if request.code == BROKEN:
+            raise RuntimeError("a bug")
+        if request.code == REFUSED:
+            raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, "no such topic")
+        if request.code == LARGE:
+            return commands.reply(request, body=b"x" * int(fields["size"]))
+        if request.code == UNSPEAKABLE:
+            return commands.reply(request, 1 << 20)
+        return None
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    """Wait for what other tasks of the loop bring about."""
+    while not is_so():
+        await asyncio.sleep(0)
+
+
+async def read_frame(reader: asyncio.StreamReader) -> Command:
+    """Read one command from a plain connection."""
+    size = int.from_bytes(await reader.readexactly(4), "big")
+    return commands.decode(await reader.readexactly(size))
+
+
+async def closed(writer: asyncio.StreamWriter) -> None:
+    """Close a plain connection, whatever became of it."""
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+
+
+class RawServer:
+    """A server that speaks as the test tells it."""
+
+    def __init__(
+        self, talk: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+    ) -> None:
+        self._talk = talk
+        self.connection_count = 0
+
+    async def __aenter__(self) -> "RawServer":
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        self._tasks: list[asyncio.Task[None]] = []
+        return self
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connection_count += 1
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            await self._talk(reader, writer)
+        await closed(writer)
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        await self._server.wait_closed()

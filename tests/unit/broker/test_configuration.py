@@ -1,0 +1,180 @@
+"""25, 26, 27, 329 at a broker: settings, and what a change of them comes to."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+import broker_subject
+from broker_subject import Subject
+from reput import config
+from reput.broker.config import load
+from reput.broker.server import Broker
+from reput.format.codes import RequestCode, ResponseCode
+from reput.format.command import Command
+from reput.remoting.client import RemotingClient
+
+CONF = """\
+# who
+brokerName = broker-a
+brokerIP1=127.0.0.1
+bindAddress=127.0.0.1
+listenPort=0
+storePathRootDir=ROOT
+mappedFileSizeCommitLog=16777216
+mappedFileSizeConsumeQueue=400000
+maxHashSlotNum=10000
+maxIndexNum=40000
+
+# how long
+fileReservedTime = 48
+haMaxGapNotInSync = 1024
+messageDelayLevel = 1s \\
+    5s
+"""
+
+
+@pytest.fixture
+def conf(tmp_path: Path) -> Path:
+    path = tmp_path / "broker.conf"
+    path.write_text(CONF.replace("ROOT", str(tmp_path / "store")))
+    return path
+
+
+@pytest_asyncio.fixture
+async def started(conf: Path) -> AsyncIterator[Subject]:
+    """A broker that was started with a broker.conf."""
+    settings = load(conf)
+    broker = Broker(settings.broker, settings.store, config_path=str(conf))
+    async with broker, RemotingClient() as client:
+        yield Subject(broker, client, [])
+
+
+async def update(subject: Subject, text: str) -> Command:
+    return await subject.ask(RequestCode.UPDATE_BROKER_CONFIG, body=text.encode())
+
+
+async def shown(subject: Subject) -> dict[str, str]:
+    reply = await subject.ask(RequestCode.GET_BROKER_CONFIG)
+    return config.parse_properties(reply.body.decode())
+
+
+async def test_all_settings_are_shown_under_javas_names(started: Subject, conf: Path) -> None:
+    found = await shown(started)
+    assert found["brokerIP1"] == "127.0.0.1"
+    assert found["flushDiskType"] == "ASYNC_FLUSH"
+    assert found["fileReservedTime"] == "48"
+    assert found["messageDelayLevel"] == "1s 5s"
+    assert found["autoCreateTopicEnable"] == "true"
+    assert found["storePathRootDir"] == str(conf.parent / "store")
+    reply = await started.ask(RequestCode.GET_BROKER_CONFIG)
+    assert json.loads((reply.ext_fields or {})["version"]) == {}  # a version of 0 and 0
+
+
+async def test_what_is_looked_at_each_time_is_in_force_at_once(
+    started: Subject, conf: Path
+) -> None:
+    assert (await started.send("New")).code == ResponseCode.SUCCESS
+    reply = await update(started, "autoCreateTopicEnable=false\nenablePropertyFilter=true\n")
+    assert (reply.code, reply.remark) == (ResponseCode.SUCCESS, None)
+    assert (await started.send("Newer")).code == ResponseCode.TOPIC_NOT_EXIST
+    assert (await shown(started))["autoCreateTopicEnable"] == "false"
+    again = load(conf)
+    assert again.broker.enable_property_filter and not again.broker.auto_create_topic_enable
+
+
+async def test_retention_goes_by_new_settings_at_once(started: Subject) -> None:
+    reply = await update(started, "fileReservedTime=12\ndeleteWhen=03\n")
+    assert (reply.code, reply.remark) == (ResponseCode.SUCCESS, None)
+    assert started.broker.store_config.file_reserved_time == 12
+    assert started.broker.store_config.delete_hours == (3,)
+
+
+async def test_the_rest_is_in_force_after_a_restart(started: Subject, conf: Path) -> None:
+    reply = await update(started, "flushDiskType=SYNC_FLUSH\nlistenPort=10\nfileReservedTime=1\n")
+    assert reply.code == ResponseCode.SUCCESS
+    assert reply.remark == "in force after a restart: flushDiskType, listenPort"
+    assert started.broker.store_config.flush_disk_type.value == "ASYNC_FLUSH"
+    assert (await shown(started))["flushDiskType"] == "SYNC_FLUSH"
+    assert load(conf).store.flush_disk_type.value == "SYNC_FLUSH"
+
+
+async def test_the_file_keeps_all_else(started: Subject, conf: Path) -> None:
+    before = conf.read_text()
+    await update(started, "fileReservedTime=12\nmessageDelayLevel=1s 2s\nbrokerPermission=4\n")
+    after = before.replace("fileReservedTime = 48", "fileReservedTime=12")
+    after = after.replace("messageDelayLevel = 1s \\\n    5s", "messageDelayLevel=1s 2s")
+    assert conf.read_text() == after + "brokerPermission=4\n"
+
+
+async def test_a_key_keeps_the_name_that_it_has_in_the_file(started: Subject, conf: Path) -> None:
+    await update(started, "haSlaveFallbehindMax=2048\n")
+    assert "haMaxGapNotInSync=2048\n" in conf.read_text()
+    assert load(conf).store.ha_slave_fallbehind_max == 2048
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "remark"),
+    [
+        ("fileReservedTime=long", ResponseCode.SYSTEM_ERROR, "'long'; allowed: a whole number"),
+        ("brokerPermission=9", ResponseCode.SYSTEM_ERROR, "a whole number from 0 to 7"),
+        ("fileReservedTim=1", ResponseCode.SYSTEM_ERROR, "did you mean fileReservedTime?"),
+        ("noSuchThing=1", ResponseCode.SYSTEM_ERROR, "a key that exists"),
+        ("enableDLegerCommitLog=true", ResponseCode.SYSTEM_ERROR, "DLedger"),
+        ("brokerConfigPath=/x", ResponseCode.NO_PERMISSION, "Can not update config in black list."),
+        ("rocketmqHome=/x", ResponseCode.NO_PERMISSION, "Can not update config in black list."),
+        ("configBlackList=", ResponseCode.NO_PERMISSION, "Can not update config in black list."),
+    ],
+)
+async def test_what_is_wrong_changes_nothing(
+    started: Subject, conf: Path, text: str, code: ResponseCode, remark: str
+) -> None:
+    before = conf.read_text(), await shown(started)
+    reply = await update(started, f"defaultQueryMaxNum=5\n{text}\n")
+    assert reply.code == code
+    assert remark in (reply.remark or "")
+    assert (conf.read_text(), await shown(started)) == before
+
+
+async def test_names_on_the_black_list_are_not_changed(tmp_path: Path) -> None:
+    black = {"config_black_list": "fileReservedTime; listenPort"}
+    async with broker_subject.running(tmp_path, **black) as subject:
+        assert (await update(subject, "listenPort=1")).code == ResponseCode.NO_PERMISSION
+        reply = await update(subject, "deleteWhen=01")
+        assert reply.remark == "not written: the broker was started without a broker.conf"
+        assert subject.broker.store_config.delete_hours == (1,)
+
+
+async def test_a_file_that_cannot_be_written_changes_nothing(
+    started: Subject, conf: Path
+) -> None:
+    conf.unlink()
+    reply = await update(started, "fileReservedTime=12")
+    assert reply.code == ResponseCode.SYSTEM_ERROR
+    assert str(conf) in (reply.remark or "")
+    assert started.broker.store_config.file_reserved_time == 48
+
+
+async def test_the_permission_of_the_broker_is_obeyed_and_told(started: Subject) -> None:
+    await started.send("T", b"one")
+    version = started.broker.topics.table.version
+    assert (await update(started, "brokerPermission=2")).code == ResponseCode.SUCCESS
+    assert (await started.pull("T")).code == ResponseCode.NO_PERMISSION
+    assert started.broker.describe_topics().topic_config_table["T"].perm == 2
+    assert started.broker.topics.table.version.counter == version.counter + 1
+    await update(started, "brokerPermission=6")
+    assert (await started.pull("T")).code == ResponseCode.SUCCESS
+
+
+@pytest.mark.parametrize(
+    "code", [RequestCode.TRIGGER_DELETE_FILES, RequestCode.DELETE_EXPIRED_COMMITLOG]
+)
+async def test_expired_files_are_deleted_on_command(
+    subject: Subject, code: RequestCode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    monkeypatch.setattr(subject.broker.store.retention, "expire_now", lambda: asked.append(1))
+    assert (await subject.ask(code)).code == ResponseCode.SUCCESS
+    assert asked == [1]

@@ -1,0 +1,261 @@
+"""What becomes of messages that are sent back: judged by what Java's brokers stored."""
+
+from typing import Any
+
+import pytest
+
+import golden
+from reput.broker.config import BrokerConfig
+from reput.broker.retries import SAYS_RETRY_MAX_VERSION, Retries
+from reput.broker.subscription_groups import SubscriptionGroups
+from reput.broker.topics import Topics
+from reput.clock import ManualClock
+from reput.errors import RequestRefused
+from reput.format import message_id, properties as props
+from reput.format.codes import VERSION, ResponseCode
+from reput.format.headers import SendBackHeader, SendMessageHeader
+from reput.format.message import Host, StoredMessage
+from reput.store import incoming
+from reput.store.config_tables import TopicConfig
+from reput.store.disk import Disk
+from reput.store.incoming import IncomingMessage, PutStatus, Refused
+from reput.store.reader import StoreReader
+from reput.store.table_files import SubscriptionGroup, SubscriptionGroupTable, TopicTable
+
+LEVEL_COUNT = 18
+OLD = SAYS_RETRY_MAX_VERSION - 1
+
+
+class Subject:
+    """Retries over tables in memory."""
+
+    def __init__(self, **settings: Any) -> None:
+        config = BrokerConfig(broker_ip1="127.0.0.1", **settings)
+        self.changed: list[str] = []
+        self.topics = Topics(TopicTable("", Disk()), config, self.changed.append)
+        self.groups = SubscriptionGroups(SubscriptionGroupTable("", Disk()), config)
+        for table in (self.topics.table, self.groups.table):
+            table._decode({})
+        self.retries = Retries(self.topics, self.groups, ManualClock(1_700_000_000_000))
+
+    def group(self, **settings: Any) -> SubscriptionGroup:
+        group = SubscriptionGroup(name="G", **settings)
+        self.groups.put(group, 0)
+        return group
+
+    def sent_back(
+        self, stored: StoredMessage, group: SubscriptionGroup, version: int = VERSION, **fields: Any
+    ) -> IncomingMessage:
+        header = SendBackHeader(**{"offset": 0, "group": group.name, "delay_level": 0, **fields})
+        topic = self.retries.topic_of(group, header)
+        return self.retries.message(stored, header, version, group, topic)
+
+    def redirected(
+        self, topic: str = "%RETRY%G", version: int = VERSION, **fields: Any
+    ) -> tuple[str, dict[str, str]]:
+        """Return the topic that a client's copy goes to, and its properties."""
+        properties = {"DELAY": "5"}
+        header = SendMessageHeader(
+            producer_group="P", topic=topic, default_topic="TBW102", default_topic_queue_nums=4,
+            queue_id=0, sys_flag=0, born_timestamp=0, flag=0, **fields,
+        )  # fmt: skip
+        known = TopicConfig(topic, 1, 1, 6)
+        found, queue_id = self.retries.redirect(header, version, known, 0, properties)
+        assert queue_id == 0
+        return found.name, properties
+
+
+@pytest.fixture
+def subject() -> Subject:
+    return Subject()
+
+
+def message(reconsume_times: int = 0, **properties: str) -> StoredMessage:
+    encoded = props.encode({"TAGS": "a", **properties})
+    return StoredMessage(
+        topic="T", body=b"body", queue_id=3, queue_offset=9, physical_offset=4711,
+        born_timestamp=5, born_host=Host(b"\x0a\0\0\1", 1), store_timestamp=6,
+        store_host=Host(b"\x0a\0\0\2", 10911), flag=7, sys_flag=1,
+        reconsume_times=reconsume_times, property_bytes=encoded, properties=props.decode(encoded),
+    )  # fmt: skip
+
+
+# --- against Java ---------------------------------------------------------------------
+
+
+def sent_back_by_java(version: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Return (message, what the broker stored when it was sent back), where it did that itself."""
+    found = []
+    latest: dict[str, dict[str, Any]] = {}
+    for one in golden.messages(version, "clean"):
+        key, properties = one["uniqKey"], one["properties"]
+        was_delayed = one["topic"] == "SCHEDULE_TOPIC_XXXX"
+        if "ORIGIN_MESSAGE_ID" in properties and (was_delayed or one["topic"].startswith("%DLQ%")):
+            found.append((latest[key], one))
+        if not was_delayed and key is not None:
+            latest[key] = one
+    return found
+
+
+@pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
+def test_what_is_stored_is_what_java_stores(version: str, subject: Subject) -> None:
+    """First, second and third attempts, dead letters, compressed messages, IPv6 hosts."""
+    reader = StoreReader.open(str(golden.unpack(version, "clean")))
+    group = SubscriptionGroup(name="CG_Retry", retry_max=2)
+    pairs = sent_back_by_java(version)
+    assert len(pairs) > 9
+    assert {after["topic"] for _, after in pairs} == {"SCHEDULE_TOPIC_XXXX", "%DLQ%CG_Retry"}
+    for before, after in pairs:
+        stored = reader.message_at(before["commitLogOffset"])
+        found = subject.sent_back(stored, group, offset=stored.physical_offset)
+        found = incoming.delayed(found, LEVEL_COUNT)
+        assert found.topic == after["topic"]
+        assert found.queue_id == after["queueId"]
+        assert found.properties == after["properties"]
+        assert found.reconsume_times == after["reconsumeTimes"]
+        assert (found.flag, found.sys_flag) == (after["flag"], after["sysFlag"])
+        assert found.born_timestamp == after["bornTimestamp"]
+        assert str(found.born_host) == after["bornHost"]
+        assert str(found.store_host) == after["storeHost"]
+        assert len(found.body) == after["storedBodyLength"]
+        size = len(incoming.encode(found, found.topic.encode()))
+        is_separator_missing = version == "4.9.7"  # at the end: we write one, 4.9 does not
+        assert size == after["storeSize"] + is_separator_missing
+        assert not found.waits
+
+
+# --- sent back ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wanted", "attempts", "level"),
+    [(0, 0, "3"), (0, 1, "4"), (0, 15, "18"), (5, 7, "5"), (99, 0, "99")],
+)
+def test_the_delay_grows_unless_the_consumer_says_how_long(
+    subject: Subject, wanted: int, attempts: int, level: str
+) -> None:
+    found = subject.sent_back(message(attempts), subject.group(), delay_level=wanted)
+    assert found.topic == "%RETRY%G"
+    assert found.properties["DELAY"] == level
+    assert found.reconsume_times == attempts + 1
+
+
+@pytest.mark.parametrize(
+    ("attempts", "fields", "version", "is_dead"),
+    [
+        (15, {}, VERSION, False),
+        (16, {}, VERSION, True),  # retryMaxTimes
+        (2, {"max_reconsume_times": 3}, VERSION, False),
+        (3, {"max_reconsume_times": 3}, VERSION, True),
+        (0, {"max_reconsume_times": 0}, VERSION, True),
+        (16, {"max_reconsume_times": 20}, VERSION, False),
+        (3, {"max_reconsume_times": 3}, OLD, False),  # before 3.4.9 it did not mean that
+        (16, {"max_reconsume_times": 20}, OLD, True),
+        (3, {"max_reconsume_times": 3}, SAYS_RETRY_MAX_VERSION, True),
+        (0, {"delay_level": -1}, VERSION, True),
+        (0, {"max_reconsume_times": -1}, VERSION, True),  # as in Java; clients replace -1 by 16
+    ],
+)
+def test_when_a_message_is_a_dead_letter(
+    subject: Subject, attempts: int, fields: dict[str, int], version: int, is_dead: bool
+) -> None:
+    found = subject.sent_back(message(attempts), subject.group(), version, **fields)
+    assert found.topic == ("%DLQ%G" if is_dead else "%RETRY%G")
+    assert found.reconsume_times == attempts + 1
+    if is_dead:
+        assert found.properties["DELAY"] == "0"
+        assert incoming.delayed(found, LEVEL_COUNT) is found
+
+
+def test_the_topics_are_made_once(subject: Subject) -> None:
+    group = subject.group(retry_queue_count=3)
+    seen = {subject.sent_back(message(), group).queue_id for _ in range(100)}
+    assert seen == {0, 1, 2}
+    subject.sent_back(message(), group, delay_level=-1)
+    assert subject.changed == ["%RETRY%G", "%DLQ%G"]
+    retry, dead = subject.topics.get("%RETRY%G"), subject.topics.get("%DLQ%G")
+    assert retry == TopicConfig("%RETRY%G", 3, 3, 6)
+    assert dead == TopicConfig("%DLQ%G", 1, 1, 6)
+
+
+def test_in_unit_mode_the_retry_topic_says_so(subject: Subject) -> None:
+    subject.sent_back(message(), subject.group(), unit_mode=True)
+    topic = subject.topics.get("%RETRY%G")
+    assert topic is not None
+    assert topic.sys_flag == 2  # TopicSysFlag.buildSysFlag(false, true)
+
+
+def test_first_topic_and_first_id_stay(subject: Subject) -> None:
+    found = subject.sent_back(message(), subject.group())
+    assert found.properties["RETRY_TOPIC"] == "T"
+    first_id = message_id.encode_offset_id(Host(b"\x0a\0\0\2", 10911), 4711)
+    assert found.properties["ORIGIN_MESSAGE_ID"] == first_id
+    again = message(1, RETRY_TOPIC="First", ORIGIN_MESSAGE_ID="0AFF")
+    found = subject.sent_back(again, subject.group())
+    assert found.properties["RETRY_TOPIC"] == "First"
+    assert found.properties["ORIGIN_MESSAGE_ID"] == "0AFF"
+
+
+def test_the_checksum_of_the_record_does_not_stay(subject: Subject) -> None:
+    found = subject.sent_back(message(**{"__CRC32#": "0123456789"}), subject.group())
+    assert "__CRC32#" not in found.properties
+
+
+def test_without_room_for_the_properties_it_is_refused(subject: Subject) -> None:
+    with pytest.raises(Refused) as raised:
+        subject.sent_back(message(long="x" * 32_700), subject.group())
+    assert raised.value.status is PutStatus.PROPERTIES_SIZE_EXCEEDED
+
+
+def test_a_retry_topic_that_cannot_be_written_to(subject: Subject) -> None:
+    subject.topics.put(TopicConfig("%RETRY%G", 1, 1, 4), 0)
+    with pytest.raises(RequestRefused, match="sending message is forbidden") as raised:
+        subject.sent_back(message(), subject.group())
+    assert raised.value.response_code == ResponseCode.NO_PERMISSION
+
+
+@pytest.mark.parametrize("name", ["a/b", "../../x", "x" * 300, "a b"])
+def test_a_group_whose_name_cannot_be_a_topics(subject: Subject, name: str) -> None:
+    with pytest.raises(RequestRefused, match="can have no retry topic"):
+        subject.sent_back(message(), SubscriptionGroup(name=name))
+    assert subject.changed == []
+
+
+# --- a copy that a client sends -------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "version", "is_dead"),
+    [
+        ({}, VERSION, False),
+        ({"reconsume_times": 15}, VERSION, False),
+        ({"reconsume_times": 16}, VERSION, True),
+        ({"reconsume_times": 3, "max_reconsume_times": 3}, VERSION, True),
+        ({"reconsume_times": 2, "max_reconsume_times": 3}, VERSION, False),
+        ({"reconsume_times": 3, "max_reconsume_times": 3}, OLD, False),
+        ({"max_reconsume_times": 0}, VERSION, True),
+    ],
+)
+def test_the_same_limit_holds_for_copies(
+    subject: Subject, fields: dict[str, int], version: int, is_dead: bool
+) -> None:
+    topic, properties = subject.redirected(version=version, **fields)
+    assert topic == ("%DLQ%G" if is_dead else "%RETRY%G")
+    assert properties == ({} if is_dead else {"DELAY": "5"})
+
+
+def test_other_topics_have_no_limit(subject: Subject) -> None:
+    topic, _ = subject.redirected("T", reconsume_times=99)
+    assert topic == "T"
+    assert subject.groups.all() == {}
+
+
+def test_the_group_is_made_if_that_is_allowed() -> None:
+    subject = Subject()
+    subject.redirected()
+    assert subject.groups.get("G") == SubscriptionGroup(name="G")
+    subject = Subject(auto_create_subscription_group=False)
+    with pytest.raises(RequestRefused, match="subscription group not exist, G") as raised:
+        subject.redirected()
+    assert raised.value.response_code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    assert subject.redirected("%RETRY%CID_RMQ_SYS_x")[0] == "%RETRY%CID_RMQ_SYS_x"

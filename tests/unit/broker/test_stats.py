@@ -1,0 +1,178 @@
+"""Counters and their samples. What they must come to is Java's ``StatsItem``, done by hand."""
+
+from reput.broker.stats import (
+    BROKER_GET_NUMS,
+    BROKER_PUT_NUMS,
+    DAY,
+    GROUP_GET_LATENCY,
+    GROUP_GET_NUMS,
+    GROUP_GET_SIZE,
+    HOUR,
+    MINUTE,
+    SNDBCK_PUT_NUMS,
+    TOPIC_PUT_NUMS,
+    TOPIC_PUT_SIZE,
+    Stats,
+    Sums,
+)
+from reput.store.getting import GetResult, GetStatus
+
+START_MS = 1_700_000_000_000
+SECOND_MS = 1_000
+FOUND = GetResult(GetStatus.FOUND, 2, 0, 2, b"x" * 300, 2)
+MISSED = GetResult(GetStatus.OFFSET_OVERFLOW_ONE, 2, 0, 2)
+
+
+class Subject:
+    """Counters over a store that has counted what is in ``puts``."""
+
+    def __init__(self) -> None:
+        self.puts: dict[str, tuple[int, int]] = {}
+        self.stats = Stats("C", lambda: dict(self.puts))
+        self.now_ms = START_MS
+
+    def advance(self, duration_ms: int) -> None:
+        """Let time pass, a step a second."""
+        for _ in range(duration_ms // SECOND_MS):
+            self.now_ms += SECOND_MS
+            self.stats.step(self.now_ms)
+
+    def sums(self, name: str, key: str, window: int = MINUTE) -> Sums:
+        found = self.stats.find(name, key)
+        assert found is not None, (name, key)
+        return found[window]
+
+
+def test_what_was_never_counted_is_not_there() -> None:
+    assert Subject().stats.find(TOPIC_PUT_NUMS, "T") is None
+    assert Subject().stats.find("NO_SUCH_NAME", "T") is None
+    assert Subject().stats.get_tps("T", "g") == 0
+
+
+def test_puts_of_the_first_ten_seconds() -> None:
+    subject = Subject()
+    subject.puts["T"] = (30, 6_000)
+    subject.stats.step(START_MS)
+    # Java begins with a sample of 0 ten seconds ago.
+    assert subject.sums(TOPIC_PUT_NUMS, "T") == Sums(30, 3.0, 1.0)
+    assert subject.sums(TOPIC_PUT_SIZE, "T") == Sums(6_000, 600.0, 200.0)
+    assert subject.sums(BROKER_PUT_NUMS, "C") == Sums(30, 3.0, 0.0)
+
+
+def test_a_minute_forgets_what_is_older() -> None:
+    subject = Subject()
+    subject.stats.step(START_MS)
+    subject.puts["T"] = (60, 600)
+    subject.advance(10 * SECOND_MS)
+    assert subject.sums(TOPIC_PUT_NUMS, "T").sum == 60
+    for age_s in range(20, 70, 10):
+        subject.advance(10 * SECOND_MS)
+        assert subject.sums(TOPIC_PUT_NUMS, "T") == Sums(60, 60 * 1000 / (age_s * 1000), 1.0)
+    subject.advance(10 * SECOND_MS)
+    assert subject.sums(TOPIC_PUT_NUMS, "T") == Sums(0, 0.0, 0.0)
+    # After a pause of any length a rate is over a minute again.
+    subject.advance(600 * SECOND_MS)
+    subject.puts["T"] = (66, 660)
+    subject.advance(10 * SECOND_MS)
+    assert subject.sums(TOPIC_PUT_NUMS, "T") == Sums(6, 0.1, 1.0)
+
+
+def test_hours_and_days_are_sampled_more_slowly() -> None:
+    subject = Subject()
+    subject.stats.step(START_MS)
+    subject.puts["T"] = (3_600, 3_600)
+    subject.advance(599 * SECOND_MS)
+    assert subject.sums(TOPIC_PUT_NUMS, "T", HOUR).sum == 0
+    subject.advance(SECOND_MS)
+    assert subject.sums(TOPIC_PUT_NUMS, "T", HOUR) == Sums(3_600, 6.0, 1.0)
+    assert subject.sums(TOPIC_PUT_NUMS, "T", DAY).sum == 0
+    subject.advance(3_000 * SECOND_MS)
+    assert subject.sums(TOPIC_PUT_NUMS, "T", HOUR) == Sums(3_600, 1.0, 1.0)
+    assert subject.sums(TOPIC_PUT_NUMS, "T", DAY) == Sums(3_600, 1.0, 1.0)
+    subject.advance(600 * SECOND_MS)
+    assert subject.sums(TOPIC_PUT_NUMS, "T", HOUR).sum == 0
+    assert subject.sums(TOPIC_PUT_NUMS, "T", DAY).sum == 3_600
+
+
+def test_gets_count_messages_bytes_and_pulls() -> None:
+    subject = Subject()
+    for _ in range(5):
+        subject.stats.pulled("T", "g", FOUND, queue_id=3, latency_ms=4)
+    subject.stats.pulled("T", "g", MISSED)
+    subject.stats.sent_back("T", "g")
+    subject.stats.step(START_MS)
+    assert subject.sums(GROUP_GET_NUMS, "T@g") == Sums(10, 1.0, 2.0)
+    assert subject.sums(GROUP_GET_SIZE, "T@g") == Sums(1_500, 150.0, 300.0)
+    assert subject.sums(GROUP_GET_LATENCY, "3@T@g") == Sums(20, 2.0, 4.0)
+    assert subject.sums(SNDBCK_PUT_NUMS, "T@g") == Sums(1, 0.1, 1.0)
+    assert subject.sums(BROKER_GET_NUMS, "C").sum == 10
+    assert subject.stats.get_tps("T", "g") == 1.0
+    assert (subject.stats.found_count, subject.stats.missed_count) == (5, 1)
+
+
+def test_a_topic_made_anew_counts_on() -> None:
+    subject = Subject()
+    subject.puts["T"] = (10, 100)
+    subject.stats.look()
+    subject.stats.topic_deleted("T")
+    del subject.puts["T"]
+    subject.stats.look()
+    assert subject.stats.find(TOPIC_PUT_NUMS, "T") is None
+    subject.puts["T"] = (3, 30)
+    subject.stats.step(START_MS)
+    assert subject.sums(TOPIC_PUT_NUMS, "T").sum == 3
+    assert (subject.stats.put_count, subject.stats.put_bytes) == (13, 130)
+
+
+def test_what_is_deleted_leaves_no_counters() -> None:
+    subject = Subject()
+    for topic in ("T", "U"):
+        for group in ("g", "h"):
+            subject.stats.pulled(topic, group, FOUND, queue_id=0, latency_ms=1)
+            subject.stats.sent_back(topic, group)
+    subject.stats.topic_deleted("T")
+    subject.stats.group_deleted("h")
+    left = {
+        key: [subject.stats.find(name, prefix + key) is not None for name, prefix in (
+            (GROUP_GET_NUMS, ""), (GROUP_GET_SIZE, ""), (SNDBCK_PUT_NUMS, ""),
+            (GROUP_GET_LATENCY, "0@"))]
+        for key in ("T@g", "T@h", "U@g", "U@h")
+    }  # fmt: skip
+    assert left == {
+        "T@g": [False] * 4, "T@h": [False] * 4, "U@g": [True] * 4, "U@h": [False] * 4,
+    }  # fmt: skip
+    subject.stats.pulled("T", "g", FOUND)
+    assert subject.stats.find(GROUP_GET_NUMS, "T@g") is not None
+
+
+def test_rates_are_over_what_there_is() -> None:
+    subject = Subject()
+    assert subject.stats.rates(10_000) == (0.0, 0.0, 0.0, 0.0)
+    subject.stats.step(START_MS)
+    subject.puts["T"] = (100, 1_000)
+    subject.stats.pulled("T", "g", FOUND)
+    subject.advance(10 * SECOND_MS)
+    assert subject.stats.rates(60_000) == (10.0, 0.1, 0.0, 0.2)
+    subject.advance(10 * SECOND_MS)
+    assert subject.stats.rates(10_000) == (0.0, 0.0, 0.0, 0.0)
+    assert subject.stats.rates(60_000) == (5.0, 0.05, 0.0, 0.1)
+
+
+def test_a_day_begins_in_the_morning() -> None:
+    subject = Subject()
+    subject.stats.step(START_MS)
+    subject.puts["T"] = (5, 50)
+    subject.stats.step(START_MS + 24 * 3_600_000)
+    subject.puts["T"] = (9, 90)
+    subject.stats.step(START_MS + 48 * 3_600_000)
+    mornings = subject.stats.mornings
+    assert (mornings.put_yesterday, mornings.put_today) == (5, 9)
+
+
+def test_a_clock_that_is_set_back_stops_nothing() -> None:
+    subject = Subject()
+    subject.stats.step(START_MS)
+    subject.puts["T"] = (7, 70)
+    assert subject.stats.step(START_MS - 10 * 3_600_000)
+    assert subject.stats.put_count == 7
+    assert subject.sums(TOPIC_PUT_NUMS, "T").tps == 0.0

@@ -1,0 +1,220 @@
+"""17, 18, 21, 202, 215, 300, 305, 306, 316, 351 at a broker. Texts are Java's, 4.9.7."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import broker_subject
+from broker_subject import CLUSTER, NAME, Subject
+from reput.format import bodies
+from reput.format.bodies import (
+    GroupList,
+    MessageQueue,
+    TopicConfigData,
+    TopicConfigList,
+    TopicConfigTable,
+    TopicList,
+    TopicStats,
+)
+from reput.format.codes import RequestCode, ResponseCode
+from reput.format.command import Command
+from reput.format.headers import CreateTopicHeader, TopicHeader, UpdateConsumerOffsetHeader
+
+
+def wanted(name: str, queue_count: int = 2, **fields: object) -> CreateTopicHeader:
+    header = CreateTopicHeader(
+        topic=name,
+        default_topic="TBW102",
+        read_queue_nums=queue_count,
+        write_queue_nums=queue_count,
+        perm=6,
+    )
+    return broker_subject.with_fields(header, fields)
+
+
+def as_data(name: str, queue_count: int = 2) -> TopicConfigData:
+    return TopicConfigData(
+        order=False,
+        perm=6,
+        read_queue_nums=queue_count,
+        topic_filter_type="SINGLE_TAG",
+        topic_name=name,
+        topic_sys_flag=0,
+        write_queue_nums=queue_count,
+    )
+
+
+async def create(subject: Subject, name: str, queue_count: int = 2, **fields: object) -> Command:
+    return await subject.ask(
+        RequestCode.UPDATE_AND_CREATE_TOPIC, wanted(name, queue_count, **fields)
+    )
+
+
+async def delete(subject: Subject, name: str) -> Command:
+    return await subject.ask(RequestCode.DELETE_TOPIC_IN_BROKER, TopicHeader(topic=name))
+
+
+async def stats(subject: Subject, name: str) -> Command:
+    return await subject.ask(RequestCode.GET_TOPIC_STATS_INFO, TopicHeader(topic=name))
+
+
+async def commit(subject: Subject, topic: str, group: str, consumer_offset: int) -> None:
+    header = UpdateConsumerOffsetHeader(
+        consumer_group=group, topic=topic, queue_id=0, commit_offset=consumer_offset
+    )
+    await subject.ask(RequestCode.UPDATE_CONSUMER_OFFSET, header)
+
+
+async def test_a_topic_is_made_changed_and_on_disk_before_the_reply(subject: Subject) -> None:
+    assert (await create(subject, "New", 3)).code == ResponseCode.SUCCESS
+    assert (await create(subject, "New", 5, perm=4)).code == ResponseCode.SUCCESS
+    reply = await subject.ask(RequestCode.GET_ALL_TOPIC_CONFIG)
+    found = bodies.decode(TopicConfigTable, reply.body).topic_config_table["New"]
+    assert (found.read_queue_nums, found.write_queue_nums, found.perm) == (5, 5, 4)
+    path = Path(subject.broker.store.root) / "config/topics.json"
+    saved = json.loads(path.read_text())["topicConfigTable"]["New"]
+    assert (saved["readQueueNums"], saved["perm"]) == (5, 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("", "The specified topic is blank."),
+        ("a b", "contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"),
+        ("x" * 128, "is longer than topic max length"),
+        ("TBW102", "The topic[TBW102] is conflict with system topic."),
+        (CLUSTER, f"The topic[{CLUSTER}] is conflict with system topic."),
+        (NAME, f"The topic[{NAME}] is conflict with system topic."),
+        ("rmq_sys_x", "The topic[rmq_sys_x] is conflict with system topic."),
+    ],
+)
+async def test_a_name_that_is_not_allowed_is_refused(
+    subject: Subject, name: str, text: str
+) -> None:
+    for reply in (await create(subject, name), await delete(subject, name)):
+        assert reply.code == ResponseCode.SYSTEM_ERROR
+        assert text in (reply.remark or "")
+    assert subject.broker.topics.get("TBW102") is not None
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"read_queue_nums": -1}, "readQueueNums of topic[New] is -1; allowed: 0 to 65535"),
+        ({"write_queue_nums": 1 << 30}, "writeQueueNums of topic[New] is 1073741824"),
+        ({"perm": 8}, "perm of topic[New] is 8; allowed: 0 to 7"),
+        ({"topic_filter_type": "ANY"}, "topicFilterType of topic[New] is ANY"),
+    ],
+)
+async def test_settings_that_make_no_sense_are_refused(
+    subject: Subject, fields: dict[str, object], text: str
+) -> None:
+    reply = await create(subject, "New", **fields)
+    assert reply.code == ResponseCode.SYSTEM_ERROR
+    assert text in (reply.remark or "")
+    assert subject.broker.topics.get("New") is None
+
+
+async def test_of_a_list_all_are_made_or_none(subject: Subject) -> None:
+    code = RequestCode.UPDATE_AND_CREATE_TOPIC_LIST
+    bad = TopicConfigList(topic_config_list=[as_data("One"), as_data("no good")])
+    assert (await subject.tell(code, bad)).code == ResponseCode.SYSTEM_ERROR
+    assert subject.broker.topics.get("One") is None
+    good = TopicConfigList(topic_config_list=[as_data("One"), as_data("Two", 7)])
+    assert (await subject.tell(code, good)).code == ResponseCode.SUCCESS
+    two = subject.broker.topics.get("Two")
+    assert subject.broker.topics.get("One") is not None
+    assert two is not None and two.read_queue_count == 7
+
+
+async def test_one_topic_is_told(subject: Subject) -> None:
+    reply = await subject.ask(RequestCode.GET_TOPIC_CONFIG, TopicHeader(topic="T"))
+    assert bodies.decode(TopicConfigData, reply.body) == as_data("T", 4)
+    reply = await subject.ask(RequestCode.GET_TOPIC_CONFIG, TopicHeader(topic="None"))
+    assert (reply.code, reply.remark) == (
+        ResponseCode.TOPIC_NOT_EXIST,
+        "No topic in this broker. topic: None",
+    )
+
+
+async def test_stats_say_where_each_queue_ends(subject: Subject) -> None:
+    await subject.send("T", queue_id=1)
+    await subject.send("T", queue_id=1)
+    table = bodies.decode(TopicStats, (await stats(subject, "T")).body).offset_table
+    ends = {queue.queue_id: (one.min_offset, one.max_offset) for queue, one in table.items()}
+    assert ends == {0: (0, 0), 1: (0, 2), 2: (0, 0), 3: (0, 1)}
+    last = table[MessageQueue("T", NAME, 1)].last_update_timestamp
+    assert last == subject.broker.store.store_time("T", 1, 1)
+    assert table[MessageQueue("T", NAME, 0)].last_update_timestamp == 0
+
+
+async def test_asking_for_what_is_not_there_makes_nothing(subject: Subject) -> None:
+    before = subject.broker.topics.all()
+    reply = await stats(subject, "None")
+    assert (reply.code, reply.remark) == (ResponseCode.TOPIC_NOT_EXIST, "topic[None] not exist")
+    reply = await subject.ask(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader(topic="None"))
+    assert bodies.decode(GroupList, reply.body).group_list == []
+    assert subject.broker.topics.all() == before
+    assert not (Path(subject.broker.store.root) / "consumequeue/None").exists()
+
+
+async def test_who_consumes_a_topic_is_known_from_offsets(subject: Subject) -> None:
+    await commit(subject, "T", "group-b", 1)
+    await commit(subject, "T", "group-a", 1)
+    await commit(subject, "U", "group-c", 1)
+    reply = await subject.ask(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader(topic="T"))
+    assert bodies.decode(GroupList, reply.body).group_list == ["group-a", "group-b"]
+
+
+async def test_system_topics_are_those_of_java_4_9_7(subject: Subject) -> None:
+    reply = await subject.ask(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
+    found = set(bodies.decode(TopicList, reply.body).topic_list)
+    # What mqadmin 4.9.7 gets from a broker of that version.
+    assert found >= {
+        "BenchmarkTest", "OFFSET_MOVED_EVENT", "RMQ_SYS_TRACE_TOPIC", "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC", "SCHEDULE_TOPIC_XXXX", "SELF_TEST_TOPIC", "TBW102",
+        "TRANS_CHECK_MAX_TIME_TOPIC", CLUSTER, f"{CLUSTER}_REPLY_TOPIC", NAME,
+    }  # fmt: skip
+
+
+async def test_a_deleted_topic_takes_its_queues_and_offsets_along(subject: Subject) -> None:
+    await commit(subject, "T", "group", 1)
+    assert (await delete(subject, "T")).code == ResponseCode.SUCCESS
+    assert (await stats(subject, "T")).code == ResponseCode.TOPIC_NOT_EXIST
+    assert subject.broker.consumer_offsets.get("T", "group", 0) is None
+    assert not (Path(subject.broker.store.root) / "consumequeue/T").exists()
+    assert (await delete(subject, "T")).code == ResponseCode.SUCCESS  # again is no error, as in Java
+
+
+async def test_a_deleted_topic_does_not_come_back_after_a_kill(tmp_path: Path) -> None:
+    async with broker_subject.running(tmp_path) as subject:
+        for queue_id in range(4):
+            await subject.send("T", b"old", queue_id=queue_id)
+        await subject.send("Kept", b"kept")
+        await commit(subject, "T", "group", 1)
+        await delete(subject, "T")
+        # What a kill leaves: nothing that happens at a stop.
+        subject.broker.save_tables = lambda **_: None  # type: ignore[method-assign]
+        subject.broker.store.abandon()
+    async with broker_subject.running(tmp_path) as subject:
+        assert subject.broker.topics.get("T") is None
+        assert subject.broker.store.max_offset("T", 0) == 0
+        assert subject.broker.consumer_offsets.get("T", "group", 0) is None
+        assert subject.broker.store.max_offset("Kept", 0) == 1
+        await subject.send("T", b"new", queue_id=2)  # made anew: it begins at 0
+        (one,) = broker_subject.messages_in((await subject.pull("T", 2)).body)
+        assert (one.body, one.queue_offset) == (b"new", 0)
+
+
+async def test_queues_of_topics_that_no_table_has_are_cleaned(subject: Subject) -> None:
+    now_ms = subject.broker.clock.now_ms()
+    subject.broker.topics.delete("T", now_ms)  # the table alone, as an older version left it
+    assert subject.broker.store.max_offset("T", 3) == 1
+    assert (await subject.ask(RequestCode.CLEAN_UNUSED_TOPIC)).code == ResponseCode.SUCCESS
+    assert subject.broker.store.max_offset("T", 3) == 0
+
+
+async def test_cleaning_queues_leaves_those_with_messages(subject: Subject) -> None:
+    assert (await subject.ask(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)).code == ResponseCode.SUCCESS
+    assert subject.broker.store.max_offset("T", 3) == 1

@@ -1,0 +1,357 @@
+"""The servers as an operator runs them: real processes, real signals."""
+
+import json
+import logging
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pytest
+
+from reput import cli
+from reput.client import Message, blocking
+from reput.format import command as commands
+from reput.format.codes import RequestCode
+from reput.format.command import Command
+from reput.store.reader import StoreReader
+
+WAIT_S = 60
+READY = {"up": "Ctrl-C stops it.", "namesrv": "boot success", "broker": "boot success"}
+
+
+class Server:
+    """A process, ready when it says so; killed at the end if it is still there."""
+
+    def __init__(self, folder: Path, *arguments: str, environment: dict[str, str] | None = None):
+        self.printed = ""
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "reput", *arguments],
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **(environment or {})},
+        )
+        self._logs: list[str] = []
+        self._reader = threading.Thread(target=self._read_logs)
+        self._reader.start()
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self.printed += line
+            if READY[arguments[0]] in line:
+                return
+        self.wait()
+        raise AssertionError(f"it did not start: {self.logs}")
+
+    def _read_logs(self) -> None:
+        assert self._process.stderr is not None
+        self._logs += self._process.stderr
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._process.kill()
+        self.wait()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def logs(self) -> str:
+        """What it logged; all of it once it has ended."""
+        return "".join(self._logs)
+
+    def address(self, name: str) -> str:
+        """An address that ``reput up`` printed."""
+        found = re.search(rf"^  {name} +(\S+)", self.printed, re.MULTILINE)
+        assert found, self.printed
+        return found[1]
+
+    def tell(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def wait(self) -> int:
+        code = self._process.wait(WAIT_S)
+        self._reader.join()
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        self._process.stdout.close()
+        self._process.stderr.close()
+        return code
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        self.tell(number)
+        return self.wait()
+
+
+Start = Callable[..., Server]
+ANY_PORT = ("--port", "0", "--broker-port", "0")
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    servers: list[Server] = []
+
+    def begin(*arguments: str, environment: dict[str, str] | None = None) -> Server:
+        servers.append(Server(tmp_path, *arguments, environment=environment))
+        return servers[-1]
+
+    yield begin
+    for one in servers:
+        if one._process.returncode is None:
+            one.__exit__(None, None, None)
+
+
+@pytest.fixture(autouse=True)
+def logs_as_they_were() -> Iterator[None]:
+    """What runs in this process sends the logs of this process to stderr."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def send(namesrv: str, *bodies: bytes) -> None:
+    with blocking.Producer("P", namesrv=namesrv) as producer:
+        for body in bodies:
+            producer.send(Message("Orders", body))
+
+
+def stored(folder: Path) -> list[bytes]:
+    reader = StoreReader.open(str(folder))
+    return [one.plain_body() for one in reader.messages() if one.topic == "Orders"]
+
+
+def refused(folder: Path, *arguments: str) -> str:
+    """What is on stderr of a server that does not start."""
+    done = subprocess.run(
+        [sys.executable, "-m", "reput", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=WAIT_S,
+    )
+    assert done.returncode == cli.EXIT_ERROR, done
+    assert done.stdout == ""
+    return done.stderr.splitlines()[-1]
+
+
+# --- up -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_up_keeps_what_was_sent(start: Start, tmp_path: Path, number: signal.Signals) -> None:
+    folder = tmp_path / "reput-data"
+    for round_number in range(2):
+        with start("up", *ANY_PORT) as server:
+            assert server.address("store") == str(folder)
+            send(server.address("name server"), b"%d" % round_number)
+            assert server.stop(number) == 0
+            assert "WARNING" not in server.logs
+        assert not (folder / "abort").exists()
+    assert stored(folder) == [b"0", b"1"]
+
+
+def test_a_second_signal_ends_it_at_once(start: Start, tmp_path: Path) -> None:
+    with start("up", *ANY_PORT, "--log-level", "info") as server:
+        send(server.address("name server"), b"one")
+        server.tell(signal.SIGSTOP)  # so that it finds both
+        server.tell(signal.SIGTERM)
+        server.tell(signal.SIGINT)
+        server.tell(signal.SIGCONT)
+        assert server.wait() in (0, cli.EXIT_INTERRUPTED)
+    # However it ended: the next one starts.
+    with start("up", *ANY_PORT) as server:
+        assert server.stop() == 0
+    assert stored(tmp_path / "reput-data") == [b"one"]
+
+
+def test_up_goes_on_with_a_store_of_other_file_sizes(start: Start, tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("mappedFileSizeCommitLog=8388608\nbrokerName=mine\n")
+    with start("up", *ANY_PORT, "--store", "s", "-c", str(conf)) as server:
+        assert "(mine of DefaultCluster)" in server.printed
+        send(server.address("name server"), b"one")
+        assert server.stop() == 0
+    with start("up", *ANY_PORT, "--store", "s") as server:
+        send(server.address("name server"), b"two")
+        assert server.stop() == 0
+    assert stored(tmp_path / "s") == [b"one", b"two"]
+
+
+def test_up_serves_health_and_metrics(start: Start) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with start("up", *ANY_PORT, "--metrics-port", str(port)) as server:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=WAIT_S) as answer:
+            assert json.load(answer)["status"] == "ok"
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=WAIT_S) as answer:
+            assert b"\nreput_healthy 1.0\n" in answer.read()
+        assert server.stop() == 0
+
+
+# --- namesrv and broker -------------------------------------------------------------------------
+
+
+def test_name_server_and_broker_as_two_processes(start: Start, tmp_path: Path) -> None:
+    environment = {"HOME": str(tmp_path)}
+    with start("namesrv", "--port", "0", environment=environment) as names:
+        found = re.search(r"address 0\.0\.0\.0:(\d+)$", names.printed, re.MULTILINE)
+        assert found, names.printed
+        address = f"127.0.0.1:{found[1]}"
+        conf = tmp_path / "broker.conf"
+        conf.write_text(
+            "brokerName = broker-x\nbrokerIP1 = 127.0.0.1\nlistenPort = 0\n"
+            "sendMessageThreadPoolNums = 4\nautoCreateTopicEnabel = true\n"
+            f"storePathRootDir = {tmp_path}/s\nmappedFileSizeCommitLog = 8388608\n"
+        )
+        with start("broker", "-c", str(conf), "-n", address) as server:
+            assert re.match(
+                r"The broker\[broker-x, 127\.0\.0\.1:\d+\] boot success\. "
+                rf"serializeType=JSON and name server is {address}$",
+                server.printed.strip(),
+            )
+            send(address, b"one")
+            assert server.stop() == 0
+            assert "unknown key 'autoCreateTopicEnabel'; did you mean 'autoCreateTopicEnable'?" in (
+                server.logs
+            )
+            assert "sendMessageThreadPoolNums has no effect: one thread" in server.logs
+        assert names.stop() == 0
+    assert stored(tmp_path / "s") == [b"one"]
+
+
+def test_a_broker_prints_its_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("brokerName=b\nflushDiskType=SYNC_FLUSH\n")
+    assert cli.run(["broker", "-c", str(conf), "-p"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert {"brokerName=b", "flushDiskType=SYNC_FLUSH", "autoCreateTopicEnable=true"} <= set(lines)
+    assert cli.run(["broker", "-c", str(conf), "-m"]) == 0
+    important = capsys.readouterr().out.splitlines()
+    assert "brokerName=b" in important
+    assert set(important) < set(lines)
+
+
+# --- what goes wrong ----------------------------------------------------------------------------
+
+
+def test_a_port_or_store_in_use_names_who_has_it(start: Start, tmp_path: Path) -> None:
+    with start("up", *ANY_PORT) as server:
+        port = server.address("name server").partition(":")[2]
+        text = refused(tmp_path, "up", "--store", "other", "--port", port)
+        assert text.startswith(f"reput: port {port} is in use by pid {server.pid} (")
+        assert text.endswith("choose another: --port")
+        port = server.address("broker").partition(":")[2]
+        text = refused(tmp_path, "up", "--store", "other", "--port", "0", "--broker-port", port)
+        assert text.startswith(f"reput: port {port} is in use by pid {server.pid} (")
+        text = refused(tmp_path, "up", *ANY_PORT)
+        assert text.startswith(f"reput: {tmp_path}/reput-data is in use by pid {server.pid} (")
+        assert server.stop() == 0
+    assert not (tmp_path / "other" / "abort").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["up", "--port", "x"], "argument --port: invalid int value: 'x' (reput up --help tells"),
+        (["up", "--prot", "1"], "unrecognized arguments: --prot 1"),
+        (["broker", "-c", "missing.conf"], "missing.conf"),
+        (["namesrv", "--port", "70000"], "option 'listenPort' is 70000"),
+        (["up", "--log-level", "loud"], "debug, info, warning, error, critical"),
+        (["broker", "-n", "here"], "host:port of each name server"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line(
+    tmp_path: Path, arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(arguments) == cli.EXIT_ERROR
+    (line,) = capsys.readouterr().err.splitlines()
+    assert text in line
+
+
+def test_help_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert "Start a name server and a broker in one process." in text
+    with pytest.raises(SystemExit) as ended:
+        cli.run(["up", "--help"])
+    assert ended.value.code == 0
+    assert "--broker-port" in capsys.readouterr().out
+
+
+# --- the start ----------------------------------------------------------------------------------
+
+NOT_BEFORE_SERVING = (
+    *("numba", "llvmlite", "pyarrow", "pyspark", "pandas", "pydantic"),
+    *("typer", "rich", "lark", "prometheus_client"),
+)
+
+
+def test_nothing_heavy_is_imported_before_it_serves(tmp_path: Path) -> None:
+    code = f"""
+import sys
+from reput.cli import serving
+
+def banner(server, address):
+    print(*sorted(name for name in {NOT_BEFORE_SERVING!r} if name in sys.modules))
+    return "ready"
+
+serving._banner = banner
+serving.readable_errors  # it is there
+import os, signal
+real = serving._say
+def say(text):
+    real(text)
+    os.kill(os.getpid(), signal.SIGTERM)
+serving._say = say
+from reput import cli
+sys.exit(cli.run(["up", "--port", "0", "--broker-port", "0", "--store", "s"]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=WAIT_S,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "\nready\n"
+
+
+def test_the_first_send_is_acknowledged_as_soon_as_it_says_so(start: Start) -> None:
+    """One frame, one reply: nothing is warmed up behind the banner."""
+    with start("up", *ANY_PORT) as server:
+        host, _, port = server.address("broker").partition(":")
+        fields = {
+            "a": "P", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "0", "h": "0",
+            "i": "", "j": "0", "k": "false",
+        }  # fmt: skip
+        request = Command(RequestCode.SEND_MESSAGE_V2, opaque=7, ext_fields=fields, body=b"x")
+        with socket.create_connection((host, int(port)), WAIT_S) as connection:
+            connection.sendall(commands.encode(request))
+            with connection.makefile("rb") as stream:
+                size = int.from_bytes(stream.read(4))
+                reply = commands.decode(stream.read(size))
+        assert (reply.opaque, reply.code) == (7, 0)
+        assert server.stop() == 0

@@ -1,0 +1,125 @@
+from collections.abc import AsyncIterator
+
+import pytest
+
+from reput import config
+from reput.client.admin import Admin, PartlyDone
+from reput.client.config import ClientConfig
+from reput.client.instance import NotStarted
+from reput.errors import Answered, InvalidOption
+from reput.format import bodies, command
+from reput.format.bodies import BrokerData, ClusterInfo
+from reput.format.codes import RequestCode, ResponseCode
+from scripted_cluster import ScriptedBroker, ScriptedCluster, ScriptedServer
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[ScriptedCluster]:
+    async with ScriptedCluster({"T": {"broker-a": 1, "broker-b": 1}}, brokers=2) as running:
+        register(running, {"c": ["broker-a", "broker-b"]})
+        yield running
+
+
+@pytest.fixture
+async def admin(cluster: ScriptedCluster) -> AsyncIterator[Admin]:
+    async with Admin(cluster.namesrv) as started:
+        yield started
+
+
+def register(cluster: ScriptedCluster, clusters: dict[str, list[str]]) -> None:
+    """Let the name server tell which brokers are in which cluster."""
+    table = {
+        one.name: BrokerData(broker_addrs={0: one.address}, broker_name=one.name, cluster="c")
+        for one in cluster.brokers
+    }
+    body = bodies.encode(ClusterInfo(broker_addr_table=table, cluster_addr_table=clusters))
+    code = RequestCode.GET_BROKER_CLUSTER_INFO
+    cluster.name_server.answers[code] = lambda request: command.reply(request, body=body)
+
+
+def agree(server: ScriptedServer, code: RequestCode) -> None:
+    server.answers[code] = command.reply
+
+
+async def test_each_master_is_told(cluster: ScriptedCluster, admin: Admin) -> None:
+    for broker in cluster.brokers:
+        agree(broker, RequestCode.UPDATE_AND_CREATE_TOPIC)
+
+    assert await admin.create_topic("New") == [one.address for one in cluster.brokers]
+    assert await admin.create_topic("New", broker="broker-b") == [cluster.brokers[1].address]
+
+
+async def test_one_that_refuses_does_not_keep_the_others_from_it(
+    cluster: ScriptedCluster, admin: Admin
+) -> None:
+    agree(cluster.brokers[1], RequestCode.UPDATE_AND_CREATE_TOPIC)
+    with pytest.raises(PartlyDone, match="code 3") as raised:
+        await admin.create_topic("New")
+
+    assert raised.value.done == [cluster.brokers[1].address]
+    assert raised.value.failed.keys() == {cluster.brokers[0].address}
+
+
+async def test_each_name_server_is_told(cluster: ScriptedCluster) -> None:
+    other = ScriptedServer()
+    await other.start()
+    for server in (cluster.name_server, other):
+        agree(server, RequestCode.PUT_KV_CONFIG)
+    client = ClientConfig(namesrv_addr=f"{cluster.namesrv};{other.address};127.0.0.1:1")
+    async with Admin(client=client) as admin:
+        with pytest.raises(PartlyDone, match=r"127\.0\.0\.1:1") as raised:
+            await admin.put_kv("n", "k", "v")
+    assert raised.value.done == [cluster.namesrv, other.address]
+    expected = {"namespace": "n", "key": "k", "value": "v"}
+    assert other.asked(RequestCode.PUT_KV_CONFIG)[0].ext_fields == expected
+    await other.stop()
+
+
+async def test_one_of_several_clusters_must_be_named(
+    cluster: ScriptedCluster, admin: Admin
+) -> None:
+    register(cluster, {"one": ["broker-a"], "two": ["broker-b"]})
+    agree(cluster.brokers[1], RequestCode.UPDATE_AND_CREATE_TOPIC)
+    with pytest.raises(InvalidOption, match="one of one, two"):
+        await admin.create_topic("New")
+
+    assert await admin.create_topic("New", cluster="two") == [cluster.brokers[1].address]
+
+
+async def test_a_group_without_members_is_no_error_and_a_refusal_is_one(
+    cluster: ScriptedCluster, admin: Admin
+) -> None:
+    def offline(broker: ScriptedBroker, code: ResponseCode) -> None:
+        broker.answers[RequestCode.GET_CONSUMER_CONNECTION_LIST] = lambda request: command.reply(
+            request, code, "says the broker"
+        )
+
+    for broker in cluster.brokers:
+        offline(broker, ResponseCode.CONSUMER_NOT_ONLINE)
+    assert await admin.consumer_connection("C") is None
+    offline(cluster.brokers[1], ResponseCode.NO_PERMISSION)
+    with pytest.raises(Answered, match="says the broker"):
+        await admin.consumer_connection("C")
+
+
+async def test_settings_are_written_so_that_properties_can_be_read(
+    cluster: ScriptedCluster, admin: Admin
+) -> None:
+    agree(cluster.broker, RequestCode.UPDATE_BROKER_CONFIG)
+    settings = {"a": "C:\\x", "b": "x=y:z # !", "c": "two\nlines"}
+    await admin.update_broker_config("broker-a", settings)
+    (request,) = cluster.broker.asked(RequestCode.UPDATE_BROKER_CONFIG)
+
+    assert config.parse_properties(request.body.decode()) == settings
+    with pytest.raises(InvalidOption, match="names of settings"):
+        await admin.update_broker_config("broker-a", {"a b": "c"})
+
+
+async def test_before_the_start_and_after_the_end(cluster: ScriptedCluster) -> None:
+    admin = Admin(cluster.namesrv)
+    with pytest.raises(NotStarted, match="admin client"):
+        await admin.topics()
+    async with admin:
+        assert (await admin.clusters()).cluster_addr_table.keys() == {"c"}
+    with pytest.raises(NotStarted):
+        await admin.topics()

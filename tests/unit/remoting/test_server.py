@@ -1,0 +1,370 @@
+"""The server against clients that are honest, slow, broken, many, or no clients at all."""
+
+import asyncio
+import logging
+import os
+import socket
+import struct
+
+import pytest
+
+import remoting_subject as subject_of
+from remoting_subject import Subject, both_loops, closed, read_frame, until
+from reput.format import command as commands
+from reput.format.codes import ResponseCode
+from reput.format.command import FRAME_BYTES_MAX, IS_ONEWAY, Command, Serialization
+from reput.remoting import server as server_module
+from reput.remoting.connection import READ_BYTES
+from reput.remoting.server import RemotingServer
+
+WRITE_BYTES_MAX = 4 << 20
+"""What may wait for a slow reader: far less than is asked for, more than the limits say."""
+
+
+@both_loops
+async def test_requests_are_answered_in_their_serialization() -> None:
+    async with Subject() as subject:
+        reader, writer = await subject.connect()
+        for number, serialization in enumerate(Serialization):
+            request = Command(
+                subject_of.ECHO, 77 + number, ext_fields={"k": "v"}, body=b"body",
+                serialization=serialization,
+            )  # fmt: skip
+            writer.write(commands.encode(request))
+            reply = await read_frame(reader)
+            assert (reply.opaque, reply.code, reply.is_reply) == (77 + number, 0, True)
+            assert (reply.body, reply.ext_fields) == (b"body", {"k": "v"})
+            assert reply.serialization is serialization
+        await closed(writer)
+        await until(lambda: not subject.server.channels)
+        assert subject.opened == subject.closed
+
+
+@both_loops
+async def test_the_peer_is_known() -> None:
+    async with Subject() as subject:
+        _, writer = await subject.connect()
+        await until(lambda: bool(subject.opened))
+        (channel,) = subject.opened
+        port = writer.get_extra_info("sockname")[1]
+        assert channel.peer == f"127.0.0.1:{port}"
+        assert (channel.host.address, channel.host.port) == (b"\x7f\0\0\1", port)
+        assert channel.local_host.port == subject.server.port
+        await closed(writer)
+
+
+# --- pieces -----------------------------------------------------------------------------
+
+
+@both_loops
+async def test_a_frame_cut_at_every_byte() -> None:
+    request = commands.encode(Command(subject_of.ECHO, 5, ext_fields={"k": "v"}, body=b"body"))
+    async with Subject() as subject:
+        reader, writer = await subject.connect()
+        for cut in range(1, len(request)):
+            writer.write(request[:cut])
+            await writer.drain()
+            for _ in range(4):
+                await asyncio.sleep(0)  # the server's turn
+            writer.write(request[cut:])
+            assert (await read_frame(reader)).body == b"body"
+        for byte in request:
+            writer.write(bytes([byte]))
+            await writer.drain()
+            await asyncio.sleep(0)
+        assert (await read_frame(reader)).body == b"body"
+        await closed(writer)
+
+
+@both_loops
+async def test_a_hundred_thousand_frames_in_one_write() -> None:
+    count = 100_000
+    tiny = commands.encode(
+        Command(subject_of.SILENT, flag=IS_ONEWAY, serialization=Serialization.ROCKETMQ)
+    )
+    async with Subject() as subject:
+        reader, writer = await subject.connect()
+        writer.write(tiny * count + commands.encode(Command(subject_of.ECHO, 9)))
+        assert (await read_frame(reader)).opaque == 9
+        assert subject.seen == {subject_of.SILENT: count, subject_of.ECHO: 1}
+        await closed(writer)
+
+
+@both_loops
+async def test_frames_around_the_size_of_the_buffer_and_the_largest() -> None:
+    async with Subject() as subject:
+        reader, writer = await subject.connect()
+        head = len(commands.encode(Command(subject_of.ECHO, 1)))
+        largest = FRAME_BYTES_MAX + 4 - head
+        for size in (READ_BYTES - head - 1, READ_BYTES - head, READ_BYTES - head + 1,
+                     2 * READ_BYTES + 3, largest):  # fmt: skip
+            body = os.urandom(64) + bytes(size - 64)
+            request = Command(subject_of.SILENT, 1, body=body)
+            writer.write(commands.encode(request) + commands.encode(Command(subject_of.ECHO, 2)))
+            assert (await read_frame(reader)).opaque == 2
+        assert subject.seen[subject_of.SILENT] == 5
+        await closed(writer)
+
+
+# --- what is no frame -------------------------------------------------------------------
+
+_LENGTH = struct.Struct(">i")
+BAD = {
+    "length below the mark": _LENGTH.pack(3) + b"abc",
+    "length zero": _LENGTH.pack(0),
+    "negative length": _LENGTH.pack(-1) + b"abcd",
+    "length of 4 GiB": b"\xff\xff\xff\xff" + b"abcd",
+    "one byte too long": _LENGTH.pack(FRAME_BYTES_MAX + 1),
+    "http": b"GET /index.html HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\n\r\n",
+    "tls": bytes.fromhex("16030102000100 01fc0303") + bytes(512),
+    "random": bytes.fromhex("00000040") + bytes(range(0x40)),
+    "header beyond the frame": _LENGTH.pack(8) + _LENGTH.pack(5) + b"{}  ",
+    "header of 16 MiB": _LENGTH.pack(8) + b"\0\xff\xff\xff" + b"{}  ",
+    "not JSON": _LENGTH.pack(8) + _LENGTH.pack(4) + b"{x:}",
+    "JSON without code": _LENGTH.pack(6) + _LENGTH.pack(2) + b"{}",
+    "deep JSON": _LENGTH.pack(100_004) + _LENGTH.pack(100_000) + b"[" * 100_000,
+    "not UTF-8": _LENGTH.pack(20) + _LENGTH.pack(16) + b'{"code":1,"\xff":0}',
+    "serialization 7": _LENGTH.pack(8) + b"\7\0\0\4abcd",
+    "binary header cut": _LENGTH.pack(10) + b"\1\0\0\6abcdef",
+    "binary text beyond": _LENGTH.pack(25) + b"\1\0\0\x15" + bytes(13) + b"\x7f\xff\xff\xff"
+    + bytes(4),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+@both_loops
+async def test_the_connection_is_closed_and_others_are_not_disturbed(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Subject() as subject:
+        good_reader, good_writer = await subject.connect()
+        bad_reader, bad_writer = await subject.connect()
+        half = commands.encode(Command(subject_of.ECHO, 3, body=b"half"))
+        good_writer.write(half[:7])
+        await good_writer.drain()
+        with caplog.at_level(logging.WARNING):
+            # What stands before is served still.
+            bad_writer.write(commands.encode(Command(subject_of.ECHO, 8)) + BAD[name])
+            assert (await read_frame(bad_reader)).opaque == 8
+            try:
+                assert await bad_reader.read() == b""
+            except ConnectionResetError:
+                pass  # there was more than the server has read
+        assert "closing the connection" in caplog.text
+        good_writer.write(half[7:])
+        assert (await read_frame(good_reader)).body == b"half"
+        await until(lambda: len(subject.server.channels) == 1)
+        await closed(bad_writer)
+        await closed(good_writer)
+
+
+# --- slow readers -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1_000, 200_000])
+@both_loops
+async def test_a_client_that_does_not_read_is_not_read_from(size: int) -> None:
+    """Whether its requests came in one read or in many; later it gets all replies, in order."""
+    count = 200_000_000 // size if size > 10_000 else 50_000
+    async with Subject() as subject:
+        reader, writer = await subject.connect(limit=1 << 16)
+        asked = b"".join(
+            commands.encode(Command(subject_of.LARGE, n, ext_fields={"size": str(size)}))
+            for n in range(count)
+        )
+        writer.transport.set_write_buffer_limits(1 << 30)
+        writer.write(asked)
+        await until(lambda: bool(subject.opened))
+        (channel,) = subject.opened
+        most = 0
+
+        def is_stopped() -> bool:
+            nonlocal most
+            most = max(most, waiting_bytes(channel))
+            return not channel.is_writable
+
+        await until(is_stopped)
+        other_reader, other_writer = await subject.connect()
+        for _ in range(50):  # others are served meanwhile
+            other_writer.write(commands.encode(Command(subject_of.ECHO, 1)))
+            await read_frame(other_reader)
+            is_stopped()
+        served = subject.seen[subject_of.LARGE]
+        assert served < count
+        for number in range(count):
+            reply = await read_frame(reader)
+            assert (reply.opaque, len(reply.body)) == (number, size)
+            is_stopped()
+        assert subject.seen[subject_of.LARGE] == count
+        assert most < WRITE_BYTES_MAX
+        await closed(writer)
+        await closed(other_writer)
+
+
+def waiting_bytes(channel: object) -> int:
+    transport = channel._transport  # type: ignore[attr-defined]
+    size: int = transport.get_write_buffer_size()
+    return size + channel._out_bytes  # type: ignore[attr-defined]
+
+
+@both_loops
+async def test_many_requests_in_one_read_cannot_make_replies_without_end() -> None:
+    """2,000 requests of 100 bytes for 100 KB each, of one that reads nothing."""
+    count, size = 2_000, 100_000
+    async with Subject() as subject:
+        _, writer = await subject.connect(limit=1 << 10)
+        request = Command(subject_of.LARGE, 1, ext_fields={"size": str(size)})
+        writer.write(commands.encode(request) * count)
+        await until(lambda: bool(subject.opened))
+        (channel,) = subject.opened
+        await until(lambda: not channel.is_writable)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert waiting_bytes(channel) < WRITE_BYTES_MAX
+        assert subject.seen[subject_of.LARGE] < count
+        writer.transport.abort()
+        await until(lambda: not subject.server.channels)
+
+
+# --- connections come and go ----------------------------------------------------------------
+
+
+@both_loops
+async def test_a_storm_of_connections_leaves_nothing() -> None:
+    async with Subject() as subject:
+        for start in range(0, 1_000, 100):
+            pairs = await asyncio.gather(*[subject.connect() for _ in range(100)])
+            for number, (reader, writer) in enumerate(pairs, start):
+                request = commands.encode(Command(subject_of.ECHO, number))
+                if number % 3 == 0:
+                    writer.write(request[:9])  # and away
+                elif number % 3 == 1:
+                    writer.write(request)
+                    await read_frame(reader)
+            for number, (_, writer) in enumerate(pairs, start):
+                if number % 2:
+                    writer.transport.abort()
+                await closed(writer)
+        await until(lambda: len(subject.opened) == 1_000 and not subject.server.channels)
+        assert set(subject.closed) == set(subject.opened)
+        assert len(subject.closed) == 1_000
+
+
+@both_loops
+async def test_an_idle_connection_is_closed() -> None:
+    async with Subject(idle_ms=40) as subject:
+        reader, writer = await subject.connect()
+        assert await reader.read() == b""
+        await until(lambda: not subject.server.channels)
+        await closed(writer)
+
+
+@both_loops
+async def test_an_idle_connection_that_takes_nothing_is_cut() -> None:
+    async with Subject(idle_ms=40) as subject:
+        _, writer = await subject.connect(limit=1 << 10)
+        request = Command(subject_of.LARGE, 1, ext_fields={"size": "16000000"})
+        writer.write(commands.encode(request))
+        await until(lambda: bool(subject.opened))
+        await until(lambda: not subject.server.channels)  # which closing alone would not do
+        await closed(writer)
+
+
+@both_loops
+async def test_stopping_does_not_wait_for_one_who_does_not_read() -> None:
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.setattr(server_module, "LAST_WORDS_S", 0.05)
+    subject = Subject()
+    async with subject:
+        _, stuck = await subject.connect(limit=1 << 10)
+        request = Command(subject_of.LARGE, 1, ext_fields={"size": "16000000"})
+        stuck.write(commands.encode(request))
+        reader, writer = await subject.connect()
+        writer.write(commands.encode(Command(subject_of.ECHO, 4)))
+        await until(lambda: subject.seen[subject_of.LARGE] == 1 == subject.seen[subject_of.ECHO])
+    monkeypatch.undo()
+    assert (await read_frame(reader)).opaque == 4  # last words are spoken
+    assert await reader.read() == b""
+    await until(lambda: not subject.server.channels)
+    await closed(stuck)
+    await closed(writer)
+    with pytest.raises(OSError):  # noqa: PT011 - refused, by whatever name
+        await subject.connect()
+
+
+@both_loops
+async def test_a_server_that_was_never_started_can_be_stopped() -> None:
+    await RemotingServer(Subject()).stop()
+
+
+@both_loops
+async def test_a_port_in_use() -> None:
+    async with Subject() as subject:
+        other = RemotingServer(Subject(), host="127.0.0.1", port=subject.server.port)
+        with pytest.raises(OSError, match="in use"):
+            await other.start()
+        await other.stop()
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 here")
+@both_loops
+async def test_ipv6() -> None:
+    subject = Subject()
+    subject.server.host = "::1"
+    try:
+        await subject.server.start()
+    except OSError as error:
+        pytest.skip(f"no IPv6 loopback: {error}")
+    reader, writer = await asyncio.open_connection("::1", subject.server.port)
+    writer.write(commands.encode(Command(subject_of.ECHO, 4)))
+    assert (await read_frame(reader)).opaque == 4
+    assert subject.opened[0].peer.startswith("[::1]:")
+    assert subject.opened[0].host.address == bytes(15) + b"\1"
+    await closed(writer)
+    await subject.server.stop()
+
+
+# --- errors -------------------------------------------------------------------------------
+
+
+@both_loops
+async def test_what_a_service_raises_is_the_reply(caplog: pytest.LogCaptureFixture) -> None:
+    async with Subject() as subject:
+        reader, writer = await subject.connect()
+        writer.write(commands.encode(Command(subject_of.BROKEN, 1)))
+        reply = await read_frame(reader)
+        assert (reply.code, reply.remark) == (ResponseCode.SYSTEM_ERROR, "RuntimeError: a bug")
+        assert "request 4 of" in caplog.text
+        writer.write(commands.encode(Command(subject_of.REFUSED, 2)))
+        reply = await read_frame(reader)
+        assert (reply.code, reply.remark) == (ResponseCode.TOPIC_NOT_EXIST, "no such topic")
+        assert reply.opaque == 2
+        await closed(writer)
+
+
+@both_loops
+async def test_a_reply_that_cannot_be_encoded_becomes_an_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with Subject() as subject:
+        reader, writer = await subject.connect()
+        request = Command(subject_of.UNSPEAKABLE, 1, serialization=Serialization.ROCKETMQ)
+        writer.write(commands.encode(request))
+        reply = await read_frame(reader)
+        assert reply.code == ResponseCode.SYSTEM_ERROR
+        assert reply.remark is not None
+        assert "does not fit a binary header" in reply.remark
+        assert "reply to request 7" in caplog.text
+        await closed(writer)
+
+
+@both_loops
+async def test_one_way_requests_get_no_reply_whatever_happens() -> None:
+    async with Subject() as subject:
+        reader, writer = await subject.connect()
+        for code in (subject_of.ECHO, subject_of.BROKEN, subject_of.REFUSED):
+            writer.write(commands.encode(Command(code, 1, flag=IS_ONEWAY)))
+        writer.write(commands.encode(Command(subject_of.ECHO, 2)))
+        assert (await read_frame(reader)).opaque == 2
+        assert subject.seen[subject_of.BROKEN] == 1
+        await closed(writer)

@@ -1,0 +1,137 @@
+"""A broker in the test process, as a test uses it."""
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from reput.client import Message, Producer, PullConsumer, blocking
+from reput.errors import InvalidOption, RequestRefused
+from reput.store.reader import StoreReader
+from reput.testing import LocalBroker
+
+
+def test_what_is_sent_is_there() -> None:
+    with LocalBroker() as mq:
+        with blocking.Producer("P", namesrv=mq.namesrv_addr) as producer:
+            sent = [producer.send(Message("Orders", b"%d" % i)) for i in range(10)]
+        found = mq.messages("Orders")
+        assert [one.body for one in found] == [b"%d" % i for i in range(10)]
+        assert [one.message_id for one in found] == [one.message_id for one in sent]
+        assert mq.messages("Nothing") == []
+
+
+async def test_the_same_without_blocking() -> None:
+    async with LocalBroker(topics={"Orders": 2}) as mq:
+        async with Producer("P", namesrv=mq.namesrv_addr) as producer:
+            for i in range(4):
+                await producer.send(Message("Orders", b"%d" % i))
+        async with PullConsumer("G", namesrv=mq.namesrv_addr) as consumer:
+            queues = await consumer.queues("Orders")
+            assert len(queues) == 2
+
+
+def test_everything_is_gone_at_the_end() -> None:
+    mq = LocalBroker()
+    with mq:
+        folder = mq.store_folder
+        assert folder.is_dir()
+    assert not folder.exists()
+    assert "reput-local-broker" not in [one.name for one in threading.enumerate()]
+    with pytest.raises(RuntimeError, match="not started"):
+        mq.messages("T")
+
+
+def test_one_may_be_started_again() -> None:
+    mq = LocalBroker(topics=["T"])
+    for _ in range(2):
+        with mq:
+            assert mq.messages("T") == []
+
+
+def test_a_folder_of_the_tests_own_stays(tmp_path: Path) -> None:
+    for round_number in range(2):
+        with LocalBroker(folder=tmp_path, topics={"T": 1}) as mq:
+            with blocking.Producer("P", namesrv=mq.namesrv_addr) as producer:
+                producer.send(Message("T", b"%d" % round_number))
+            assert [one.body for one in mq.messages("T")] == [b"0", b"1"][: round_number + 1]
+    assert len(list(StoreReader.open(str(tmp_path)).messages())) == 2
+
+
+def test_several_stand_side_by_side() -> None:
+    with LocalBroker() as first, LocalBroker() as second:
+        assert first.namesrv_addr != second.namesrv_addr
+        with blocking.Producer("P", namesrv=second.namesrv_addr) as producer:
+            producer.send(Message("T", b"x"))
+        assert first.messages("T") == []
+        assert len(second.messages("T")) == 1
+
+
+def test_a_topic_has_the_queues_that_were_asked_for() -> None:
+    with LocalBroker(settings={"autoCreateTopicEnable": "false"}) as mq:
+        mq.create_topic("T", queues=1)
+        with blocking.Producer("P", namesrv=mq.namesrv_addr) as producer:
+            results = [producer.send(Message("T", b"x")) for _ in range(3)]
+        assert [(one.queue.queue_id, one.queue_offset) for one in results] == [
+            (0, 0),
+            (0, 1),
+            (0, 2),
+        ]
+        with pytest.raises(InvalidOption, match="1 or more"):
+            mq.create_topic("T", queues=0)
+        with pytest.raises(RequestRefused):
+            mq.create_topic("no spaces")
+
+
+def test_one_may_wait_for_messages() -> None:
+    with LocalBroker() as mq:
+
+        async def send_later() -> None:
+            async with Producer("P", namesrv=mq.namesrv_addr) as producer:
+                for _ in range(3):
+                    await producer.send(Message("T", b"x"))
+
+        sender = threading.Thread(target=lambda: asyncio.run(send_later()))
+        sender.start()
+        assert len(mq.messages("T", at_least=3, timeout_ms=30_000)) == 3
+        sender.join()
+        with pytest.raises(TimeoutError, match="T has 3 messages after 1 ms, not 4"):
+            mq.messages("T", at_least=4, timeout_ms=1)
+
+
+def test_clearing_leaves_nothing() -> None:
+    with LocalBroker(topics={"Given": 2}) as mq:
+        for _ in range(2):
+            with blocking.Producer("P", namesrv=mq.namesrv_addr) as producer:
+                assert producer.send(Message("Given", b"x")).queue_offset == 0
+                assert producer.send(Message("Made", b"x")).queue_offset == 0
+            assert len(mq.messages("Made")) == 1
+            mq.clear()
+            assert mq.messages("Given") == mq.messages("Made") == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"flushDiskTyp": "SYNC_FLUSH"}, "did you mean 'flushDiskType'"),
+        ({"flushDiskType": "SOMETIMES"}, "ASYNC_FLUSH, SYNC_FLUSH"),
+        ({"sendMessageThreadPoolNums": 4}, "one thread serves all connections"),
+        ({"aclEnable": "true"}, "no authentication"),
+        ({"namesrvAddr": "10.0.0.1:9876"}, "a LocalBroker sets it"),
+    ],
+)
+def test_a_wrong_setting_is_told(settings: dict[str, object], text: str) -> None:
+    mq = LocalBroker(settings=settings)
+    with pytest.raises(InvalidOption, match=text):
+        mq.start()
+    assert "reput-local-broker" not in [one.name for one in threading.enumerate()]
+
+
+def test_sync_flush_works_too() -> None:
+    with (
+        LocalBroker(settings={"flushDiskType": "SYNC_FLUSH"}) as mq,
+        blocking.Producer("P", namesrv=mq.namesrv_addr) as producer,
+    ):
+        producer.send(Message("T", b"x"))
+        assert len(mq.messages("T", at_least=1)) == 1
