@@ -18,7 +18,7 @@ from reput.format.command import Command
 from reput.remoting.channel import Channel
 from reput.remoting.server import RemotingServer
 
-GUARD_S = 15
+GUARD_S = 60
 """Ends a test that hangs; nothing is expected to take so long."""
 
 ECHO = 1
@@ -139,16 +139,17 @@ class RawServer:
         self, talk: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
     ) -> None:
         self._talk = talk
-        self.connection_count = 0
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> "RawServer":
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
-        self._tasks: list[asyncio.Task[None]] = []
         return self
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connection_count += 1
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.append(task)
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             await self._talk(reader, writer)
         await closed(writer)
@@ -156,3 +157,4 @@ class RawServer:
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
         await self._server.wait_closed()
+        await asyncio.gather(*self._tasks)

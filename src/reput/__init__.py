@@ -1,4 +1,4 @@
-"""Apache RocketMQ in Python: one byte layout, read and kept in many places.
+"""Apache RocketMQ in Python: one byte layout, kept, moved and read in many places.
 
 Where to look:
 
@@ -7,9 +7,16 @@ Where to look:
     config.py      settings, from broker.conf into frozen dataclasses
     format/        bytes: pure codecs, one layout per module, no I/O
       kernels/     the same layouts as compiled batch loops
+    remoting/      commands between processes: frames, connections, server and client
     store/         a store folder on disk, read and written
       verify/      everything in a store against everything else
+    namesrv/       the name server: who knows where a topic lives
+    broker/        the broker: receives, holds and hands out
+      processors/  request code to function
+    client/        producer, consumers, admin; with and without await
+      core/        what they decide: routes, queues, what is in flight
     spark/         the DataFrame source
+    testing/       a broker inside of a test, and the pytest plugin
     cli/           the reput command
 
 Imports go up this list only: nothing in ``format`` knows of ``store``, nothing

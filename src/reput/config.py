@@ -12,7 +12,6 @@ One file holds the settings of several parts: make each from the same ``Settings
 """
 
 import dataclasses
-import difflib
 import enum
 import re
 import types
@@ -188,6 +187,8 @@ class Settings:
         found = []
         for given in (given for layer in self._layers for given in layer):
             if given.key not in self._known:
+                import difflib  # not at the top: every start would wait for it
+
                 similar = {key.lower(): key for key in self._known}
                 close = difflib.get_close_matches(given.key.lower(), similar, n=1, cutoff=0.8)
                 suggestion = similar[close[0]] if close else None
@@ -279,6 +280,8 @@ def replace_properties(text: str, changes: Mapping[str, str]) -> str:
         found.append(raw)
     if left and found and not found[-1].endswith(("\n", "\r")):
         found.append("\n")
+    if left and lines and _is_continued(lines[-1]):
+        found.append("\n\n")  # what is added is no part of the last value; after \r it takes two
     return "".join(found) + "".join(property_line(key, one) for key, one in left.items())
 
 

@@ -124,7 +124,7 @@ def broken(cell: str) -> list[str]:
 
 # --- the document ---------------------------------------------------------
 
-JOURNEY = rows(section(DOCUMENT, "The journeys of a read and of a write"))
+JOURNEY = rows(section(DOCUMENT, "The journeys of a read, of a write and of a message"))
 TREE = picture_paths(fenced(section(DOCUMENT, "The tree")))
 DOCSTRING = picture_paths(
     "\n".join(line for line in (reput.__doc__ or "").splitlines() if line.startswith("    "))

@@ -11,6 +11,7 @@ seen from here is judged by the address alone.
 import asyncio
 import contextlib
 import ipaddress
+import os
 import socket
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -133,7 +134,9 @@ async def _why_unreachable(host: str, port: int) -> str:
     except TimeoutError:
         return f"no answer within {CONNECT_TIMEOUT_MS} ms"
     except OSError as error:
-        return error.strerror or str(error)
+        # Of a connection asyncio says "Connect call failed", whatever the reason was.
+        number = error.errno or 0
+        return os.strerror(number) if number > 0 else error.strerror or str(error)
     writer.close()
     with contextlib.suppress(OSError):  # it was reached, and that was the question
         await writer.wait_closed()

@@ -97,8 +97,6 @@ class BrokerConfig:
 
     # --- sending -------------------------------------------------------------
 
-    reject_transaction_message: bool = False
-    """Refuse transactional messages."""
     region_id: str = "DefaultRegion"
     """What producers are told with each message, for their traces."""
     trace_on: bool = True
@@ -112,8 +110,6 @@ class BrokerConfig:
     """How long it is held without long polling."""
     pull_hold_max: Annotated[int, Range(0)] = 100_000
     """Held pulls at most; more are answered at once."""
-    slave_read_enable: bool = False
-    """Send consumers to a slave while they are far behind."""
     enable_property_filter: bool = False
     """Allow subscriptions by SQL92."""
     notify_consumer_ids_changed_enable: bool = True

@@ -54,7 +54,7 @@ ACCEPTED_WITHOUT_EFFECT: Mapping[str, str] = _keys_by_reason(
             fetchNameSrvAddrByDnsLookup fetchNamesrvAddrInterval updateNameServerAddrPeriod
             loadBalancePollNameServerInterval""",
         "replication between brokers is not here": """
-            brokerIP2 syncBrokerMemberGroupPeriod syncBrokerMetadataPeriod
+            brokerIP2 slaveReadEnable syncBrokerMemberGroupPeriod syncBrokerMetadataPeriod
             brokerElectionPriority enableRemoteEscape forwardTimeout""",
         "there is no controller here (enableControllerMode is refused)": """
             controllerAddr controllerHeartBeatTimeoutMills checkSyncStateSetPeriod
@@ -125,8 +125,8 @@ ACCEPTED_WITHOUT_EFFECT: Mapping[str, str] = _keys_by_reason(
         "nothing is recalled: there is no timer wheel": """
             recallMessageEnable allowRecallWhenBrokerNotWriteable""",
         "a topic takes messages of every kind": "enableMixedMessageType",
-        "transactions are not checked yet": """
-            transactionTimeOut transactionCheckMax transactionCheckInterval
+        "there are no transactions yet: their messages are refused": """
+            rejectTransactionMessage transactionTimeOut transactionCheckMax transactionCheckInterval
             transactionOpBatchInterval transactionOpMsgMaxSize transactionCheckRocksdbCoreThreads
             transactionCheckRocksdbMaxThreads transactionCheckRocksdbQueueCapacity""",
         "RocketMQ does not read them either": """

@@ -58,6 +58,9 @@ _STORE_AT_ONCE = frozenset(
 )
 """Those of retention."""
 
+_ALSO_TOLD = {"filterServerNums": "0", "slaveReadEnable": "false", "useTLS": "false"}
+"""What is so here, and what ``mqadmin exportConfigs`` cannot do without."""
+
 _Part = TypeVar("_Part", BrokerConfig, StoreConfig)
 
 
@@ -101,7 +104,9 @@ class LiveConfig:
 
     def text(self) -> str:
         """Return all settings, a line each, with what waits for a restart."""
-        known = pairs(self._wanted_broker, self._wanted_store)
+        folders = ",".join(self._wanted_store.commit_log_folders)
+        known = _ALSO_TOLD | pairs(self._wanted_broker, self._wanted_store)
+        known["storePathCommitLog"] = folders
         return "".join(config.property_line(key, one) for key, one in sorted(known.items()) if one)
 
     def change(self, changes: Mapping[str, str], now_ms: int) -> Change:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from reput.cli import clients, cluster, groups, messages, offsets, serve, store, topics
+from reput.cli import bench, clients, cluster, groups, messages, offsets, serve, store, topics
 
 _HELP = "Apache RocketMQ in Python: serve, administer, send, consume, look into message stores."
 
@@ -20,7 +20,7 @@ def build_app() -> typer.Typer:
     )
     app.callback(invoke_without_command=True)(_root)
     serve.register(app)
-    for part in (topics, groups, cluster, messages, offsets, clients):
+    for part in (topics, groups, cluster, messages, offsets, clients, bench):
         part.register(app)
     store.register(app)
     app.command()(demo)
@@ -51,16 +51,19 @@ def _root(
 def demo(
     folder: Annotated[
         Path | None,
-        typer.Argument(metavar="[DIR]", help="A store folder; the bundled store if left out."),
+        typer.Argument(metavar="[DIR]", help="A store folder; if left out, a broker makes one."),
     ] = None,
+    bundled: Annotated[
+        bool, typer.Option("--bundled", help="Report on a small store that a Java broker wrote.")
+    ] = False,
     report: Annotated[Path, typer.Option(help="Where to write the page.")] = Path("report.html"),
     master: Annotated[str, typer.Option(help="Which Spark to use.")] = "local[*]",
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON, too.")] = False,
 ) -> None:
-    """Read a store with Spark, and report.
+    """Start a broker, send and consume messages, read its store with Spark, and report.
 
-    Totals, topics and damage, in the terminal and as a page with plots.
+    Totals, topics and damage, in the terminal and as a page with plots. With DIR: of that store.
     """
     from reput.cli import demo as job
 
-    raise typer.Exit(job.run(folder, report, master, as_json=json))
+    raise typer.Exit(job.run(folder, report, master, is_bundled=bundled, as_json=json))

@@ -15,6 +15,8 @@ import typer
 from reput.errors import InvalidOption, RemotingError, ReputError, RequestTimedOut, Unreachable
 
 if TYPE_CHECKING:
+    import asyncio
+
     from reput.client.admin import Admin
     from reput.client.config import ClientConfig
     from reput.format.bodies import ClusterInfo, MessageQueue
@@ -95,7 +97,11 @@ def ask(namesrv: str, timeout_s: float, work: "Callable[[Admin], Awaitable[T]]")
 
 
 def run(
-    namesrv: str, timeout_s: float, work: "Callable[[ClientConfig], Coroutine[Any, Any, T]]"
+    namesrv: str,
+    timeout_s: float,
+    work: "Callable[[ClientConfig], Coroutine[Any, Any, T]]",
+    *,
+    loop_factory: "Callable[[], asyncio.AbstractEventLoop] | None" = None,
 ) -> T:
     """Run ``work`` in an event loop of its own, and return what it returns. Raises as ``ask``."""
     import asyncio
@@ -105,7 +111,8 @@ def run(
     client = ClientConfig(namesrv_addr=namesrv, request_timeout_ms=max(1, round(timeout_s * 1000)))
     with _warnings_as_notes():
         try:
-            return asyncio.run(work(client))
+            with asyncio.Runner(loop_factory=loop_factory) as runner:
+                return runner.run(work(client))
         except RemotingError as error:
             raise CommandFailed(explained(error, client.namesrv_addr)) from error
 

@@ -1,4 +1,8 @@
-"""``reput demo``: the Spark job over a real store, with a report in the terminal and as a page."""
+"""``reput demo``: a broker, messages through it, and Spark over its store.
+
+With a report in the terminal and as a page. Or, without the broker: Spark over a store that is
+there.
+"""
 
 import json
 import sys
@@ -14,7 +18,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from reput.spark.report import Agreement, Report
+    from reput.spark.report import Agreement, Report, Traffic
 
 BUNDLED_STORE = Path(__file__).with_name("data") / "rocketmq-4.9.7.tar.zst"
 BUNDLED_FROM = "a store that Apache RocketMQ 4.9.7 wrote"
@@ -22,22 +26,34 @@ _SPARK_BLOCKS = "▁▂▃▄▅▆▇█"
 _ROWS_SHOWN = 12
 
 
-def run(store: Path | None, report_file: Path, master: str, *, as_json: bool) -> int:
-    """Report on a store, the bundled one by default; return the exit code: 1 if it is damaged.
+def run(
+    store: Path | None, report_file: Path, master: str, *, is_bundled: bool, as_json: bool
+) -> int:
+    """Report on a store; return the exit code: 1 if it is damaged.
+
+    Args:
+        store: The folder; None: that of a broker that is started for it, and filled.
+        report_file: Where the page goes.
+        master: Which Spark to use.
+        is_bundled: The store that comes with reput, which a Java broker wrote.
+        as_json: Print the report as JSON as well.
 
     Raises:
-        ReputError: The store cannot be read, or Spark cannot start.
+        ReputError: The store cannot be read, the broker or Spark cannot start.
     """
     from rich.console import Console
 
     console = Console(file=sys.stderr if as_json else sys.stdout)
-    started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="reput-demo-") as folder:
-        path = store or unpack(BUNDLED_STORE, Path(folder))
-        report = _compute(console, path, Path(folder, "spark.log"), master)
-    report.seconds = round(time.monotonic() - started, 1)
-    if store is None:
-        report.store = BUNDLED_FROM
+    with tempfile.TemporaryDirectory(prefix="reput-demo-") as name:
+        folder = Path(name)
+        log_file = folder / "spark.log"
+        if is_bundled:
+            report = _report(console, unpack(BUNDLED_STORE, folder), log_file, master)
+            report.store = BUNDLED_FROM
+        elif store is not None:
+            report = _report(console, store, log_file, master)
+        else:
+            report = _live(console, folder, log_file, master)
     from reput.spark import report_page
 
     report_file.write_text(report_page.render(report), encoding="utf-8")
@@ -46,6 +62,20 @@ def run(store: Path | None, report_file: Path, master: str, *, as_json: bool) ->
     show(console, report)
     console.print(f"\nThe same with plots: [bold]{report_file.resolve()}[/]")
     return 1 if report.damage else 0
+
+
+def _live(console: "Console", folder: Path, log_file: Path, master: str) -> "Report":
+    """Start a broker, send and consume, and report on its folder while it runs."""
+    from reput.cli import demo_traffic
+
+    with demo_traffic.broker(folder) as namesrv:
+        console.print(f"reput up: name server at [bold]{namesrv}[/], a broker with an empty store")
+        with _progress(console) as step:
+            traffic = demo_traffic.run(namesrv, step)
+        report = _report(console, folder / "store", log_file, master, is_live=True)
+    report.traffic = traffic
+    report.store = "the store of a running broker"
+    return report
 
 
 def unpack(archive: Path, folder: Path) -> Path:
@@ -59,22 +89,27 @@ def unpack(archive: Path, folder: Path) -> Path:
     return folder / "store"
 
 
-def _compute(console: "Console", path: Path, log_file: Path, master: str) -> "Report":
+def _report(
+    console: "Console", path: Path, log_file: Path, master: str, *, is_live: bool = False
+) -> "Report":
     from reput.errors import ReputError
     from reput.spark.session import local_session
 
+    started = time.monotonic()
     with _progress(console) as step:
         step("starting Spark", 0, 10)
         with local_session("reput demo", log_file, master) as spark:
             from reput.spark import report
 
             try:
-                return report.collect(spark, str(path), step)
+                found = report.collect(spark, str(path), step, allow_live=is_live)
             except ReputError:
                 raise
             except Exception:
                 console.print(log_file.read_text(errors="replace")[-4000:], style="dim")
                 raise
+    found.seconds = round(time.monotonic() - started, 1)
+    return found
 
 
 @contextmanager
@@ -88,7 +123,7 @@ def _progress(console: "Console") -> "Iterator[report.Progress]":  # type: ignor
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=console, redirect_stderr=False) as bar:
-        task = bar.add_task("reading", total=10)
+        task = bar.add_task("starting", total=10)
         yield lambda name, done, total: bar.update(
             task, description=name, completed=done, total=total
         )
@@ -105,6 +140,7 @@ def show(console: "Console", report: "Report") -> None:
     facts = Table.grid(padding=(0, 3))
     span = f"{_iso(report.first_ms)} to {_iso(report.last_ms)}"
     for name, value in (
+        *_traffic(report.traffic),
         ("broker", f"{report.broker or 'not named'}, left {report.condition}"),
         ("messages", f"{report.messages:,} in {len(report.topics)} topics"),
         ("bytes", f"{_size(report.bytes)}, bodies {_size(report.body_bytes)}"),
@@ -141,6 +177,23 @@ def show(console: "Console", report: "Report") -> None:
         console.print(
             f"[red]{gap.kind}[/] at {gap.physical_offset:,}, {gap.length:,} bytes: {gap.reason}"
         )
+
+
+def _traffic(traffic: "Traffic | None") -> list[tuple[str, str]]:
+    if traffic is None:
+        return []
+    return [
+        (
+            "published",
+            f"{traffic.message_count:,} messages in {traffic.publish_seconds:.1f} s, each "
+            f"acknowledged: [bold]{traffic.publish_rate:,.0f}[/] a second",
+        ),
+        (
+            "consumed",
+            f"{traffic.consumed_count:,} by group {traffic.group} in "
+            f"{traffic.consume_seconds:.1f} s: [bold]{traffic.consume_rate:,.0f}[/] a second",
+        ),
+    ]
 
 
 def timeline(report: "Report", width: int = 60) -> str:

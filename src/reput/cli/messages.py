@@ -253,7 +253,7 @@ def tail(
     clock = printing.Clock(utc)
 
     async def work(client: "ClientConfig") -> None:
-        async with _reader(client) as reader:
+        async with reader_of(client) as reader:
             queues = choose_queues("--queue", await reader.queues(topic), queue)
             await reader.assign(queues, tags)
             for one in queues:
@@ -308,7 +308,7 @@ def dump(
 
         wanted = subscription.tags(topic, tags, 0).tag_set
         shown_count = 0
-        async with _reader(client) as reader:
+        async with reader_of(client) as reader:
             queues = choose_queues("--queue", await reader.queues(topic), queue)
             ranges = {}
             for one in queues:
@@ -330,7 +330,8 @@ def dump(
     run(namesrv, timeout, work)
 
 
-def _reader(client: "ClientConfig") -> "PullConsumer":
+def reader_of(client: "ClientConfig") -> "PullConsumer":
+    """Return who reads without being in a group, and commits nothing."""
     from reput.client.pull_consumer import PullConsumer
 
     return PullConsumer(READER_GROUP, client=client, auto_commit=False)

@@ -11,9 +11,9 @@ import importlib
 import logging
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from reput import config as settings
 from reput.cli import EXIT_INTERRUPTED
@@ -49,9 +49,6 @@ _NO_SETTINGS = frozenset({"REPUT_DEBUG", "REPUT_INTEROP", "REPUT_JARS", "REPUT_K
 
 _log = logging.getLogger(__name__)
 
-Body = Callable[[asyncio.Event], Awaitable[None]]
-"""Starts what is served, waits for the event, and stops it."""
-
 
 class CannotServe(ReputError):
     """A server could not start; the text says why and what to do."""
@@ -73,15 +70,16 @@ def namesrv(path: str | None, *, port: int | None, is_print: bool) -> int:
         print(current.text(), end="")
         return 0
 
-    async def body(stop: asyncio.Event) -> None:
+    async def body(until: Until) -> None:
         server = NameServer(current)
         with readable_errors(current.value.listen_port, "--port, or listenPort in namesrv.conf"):
             await server.start()
+        until.listen()
         try:
             address = f"{current.value.bind_address}:{server.port}"
             # The words that scripts look for.
             _say(f"The Name Server boot success. serializeType=JSON, address {address}")
-            await stop.wait()
+            await until.told()
         finally:
             await server.stop()
 
@@ -121,13 +119,14 @@ def broker(
     if not loaded.broker.name_servers:
         _log.warning("no name server is told of this broker: give one with -n or namesrvAddr")
 
-    async def body(stop: asyncio.Event) -> None:
+    async def body(until: Until) -> None:
         server = Broker(loaded.broker, loaded.store, config_path=path)
         where = loaded.store.store_path_root_dir
         with readable_errors(
             loaded.broker.listen_port, "--port, or listenPort in broker.conf", store=where
         ):
             await server.start()
+        until.listen()
         try:
             await server.registration.register()
             name_servers = loaded.broker.namesrv_addr
@@ -137,7 +136,7 @@ def broker(
                     f"The broker[{loaded.broker.broker_name}, {server.address}] boot success. "
                     f"serializeType=JSON{told}"
                 )
-                await stop.wait()
+                await until.told()
         finally:
             await server.stop()
 
@@ -183,7 +182,7 @@ def up(
         config_store_path=f"{root}/namesrv/namesrv.properties",
     )
 
-    async def body(stop: asyncio.Event) -> None:
+    async def body(until: Until) -> None:
         name_server = NameServer(name_config)
         with readable_errors(port, "--port"):
             await name_server.start()
@@ -199,12 +198,13 @@ def up(
             server = Broker(loaded.broker, loaded.store, config_path=config)
             with readable_errors(broker_port, "--broker-port", store=root):
                 await server.start()
+            until.listen()
             try:
                 await server.registration.register()
                 told = _join(loaded.broker.broker_ip1, name_server.port)
                 async with _watched(server, "--metrics-port"):
                     _say(_banner(server, told))
-                    await stop.wait()
+                    await until.told()
             finally:
                 await server.stop()
         finally:
@@ -216,10 +216,10 @@ def up(
 # --- running ------------------------------------------------------------------------------------
 
 
-def run(body: Body) -> int:
+def run(body: "Body") -> int:
     """Run until SIGTERM or Ctrl-C, then stop cleanly; return the exit code."""
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_until_told(body))
+        runner.run(body(Until()))
     return 0
 
 
@@ -231,19 +231,35 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _until_told(body: Body) -> None:
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
+class Until:
+    """Waits for a signal that says stop."""
 
-    def told(number: signal.Signals) -> None:
-        if stop.is_set():
+    def __init__(self) -> None:
+        self._is_told = asyncio.Event()
+
+    def listen(self) -> None:
+        """Stop cleanly from now on; before, a signal ends the process at once.
+
+        To be called when everything is open: a recovery may take long and does not turn the loop,
+        and there is nothing to be closed yet that a crash would not leave as well.
+        """
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._tell, number)
+
+    async def told(self) -> None:
+        """Wait for a signal."""
+        await self._is_told.wait()
+
+    def _tell(self, number: signal.Signals) -> None:
+        if self._is_told.is_set():
             os._exit(EXIT_INTERRUPTED)  # no time for anything: that is what a second one means
         _log.info("stopping; once more ends the process at once", extra={"signal": number.name})
-        stop.set()
+        self._is_told.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told, number)
-    await body(stop)
+
+Body = Callable[[Until], Coroutine[Any, Any, None]]
+"""Starts what is served, waits until it is told, and stops it."""
 
 
 @contextlib.asynccontextmanager

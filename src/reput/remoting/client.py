@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import inspect
 import logging
+import os
 from collections.abc import Awaitable, Callable
 from typing import Self
 
@@ -120,7 +121,11 @@ class RemotingClient:
         except TimeoutError as error:
             raise Unreachable(address, f"no answer in {self._connect_timeout_ms} ms") from error
         except OSError as error:
-            raise Unreachable(address, error.strerror or str(error)) from error
+            # asyncio's own text is "Connect call failed", whatever the reason; names that are not
+            # found have numbers of their own, below 0.
+            number = error.errno or 0
+            reason = os.strerror(number) if number > 0 else error.strerror or str(error)
+            raise Unreachable(address, reason) from error
         self._channels[address] = channel
         self._addresses[channel] = address
         return channel

@@ -83,6 +83,30 @@ class LagRow:
 
 
 @dataclass
+class Traffic:
+    """What went through the broker whose store it is, before the report was made."""
+
+    message_count: int
+    """Published; every one was acknowledged."""
+    group: str
+    """Who consumed them."""
+    publish_seconds: float = 0.0
+    consumed_count: int = 0
+    """Different messages."""
+    consume_seconds: float = 0.0
+
+    @property
+    def publish_rate(self) -> float:
+        """Messages a second."""
+        return self.message_count / max(self.publish_seconds, 0.001)
+
+    @property
+    def consume_rate(self) -> float:
+        """Messages a second."""
+        return self.consumed_count / max(self.consume_seconds, 0.001)
+
+
+@dataclass
 class Report:
     """Everything the report shows. Times are ms since the epoch, sizes bytes."""
 
@@ -115,6 +139,7 @@ class Report:
     lags: list[LagRow] = field(default_factory=list)
     seconds: float = 0.0
     """How long the jobs took."""
+    traffic: Traffic | None = None
 
     @property
     def damage(self) -> list[GapRow]:
@@ -126,18 +151,21 @@ class Report:
         return dataclasses.asdict(self)
 
 
-def collect(spark: SparkSession, path: str, progress: Progress | None = None) -> Report:
+def collect(
+    spark: SparkSession, path: str, progress: Progress | None = None, *, allow_live: bool = False
+) -> Report:
     """Compute the report of a store.
 
     Args:
         spark: The session to run the jobs in.
         path: The store folder.
         progress: Told before each step.
+        allow_live: A broker may be at work on it.
 
     Raises:
         ReputError: The store cannot be read.
     """
-    reader = StoreReader.open(path)
+    reader = StoreReader.open(path, allow_live=allow_live)
     report = Report(
         store=path,
         broker=reader.broker_name(),
@@ -145,8 +173,9 @@ def collect(spark: SparkSession, path: str, progress: Progress | None = None) ->
         reput_version=__version__,
         spark_version=spark.version,
     )
-    read = functools.partial(_messages, spark, path)
-    view = functools.partial(_view, spark, path)
+    store = {"path": path, "allowLive": str(allow_live).lower()}
+    read = functools.partial(_messages, spark, store)
+    view = functools.partial(_view, spark, store)
     steps: list[tuple[str, Callable[[], None]]] = [
         ("messages per topic", lambda: _topics(report, read)),
         ("messages per tag", lambda: _tags(report, read)),
@@ -174,15 +203,15 @@ class _Read(Protocol):
     def __call__(self, *columns: str) -> DataFrame: ...
 
 
-def _messages(spark: SparkSession, path: str, *columns: str) -> DataFrame:
-    reader = spark.read.format("rocketmq").option("readIsolation", "all")
+def _messages(spark: SparkSession, store: dict[str, str], *columns: str) -> DataFrame:
+    reader = spark.read.format("rocketmq").options(**store).option("readIsolation", "all")
     # Damage has a chapter of its own, and a body need not be unpacked to be measured.
     reader = reader.option("mode", "DROPMALFORMED").option("columns", ",".join(columns))
-    return reader.option("decompress", "none").load(path)
+    return reader.option("decompress", "none").load()
 
 
-def _view(spark: SparkSession, path: str, view: str) -> DataFrame:
-    return spark.read.format("rocketmq").option("view", view).load(path)
+def _view(spark: SparkSession, store: dict[str, str], view: str) -> DataFrame:
+    return spark.read.format("rocketmq").options(**store).option("view", view).load()
 
 
 def _ms(column: str) -> Any:

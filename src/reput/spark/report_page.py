@@ -93,6 +93,11 @@ def _header(report: "Report") -> _Html:
         span = _duration(report.last_ms - report.first_ms)
         first, last = _when(report.first_ms), _when(report.last_ms)
         facts = [("First message", first), ("Last message", last), ("Span", span)]
+    if (traffic := report.traffic) is not None:
+        facts += [
+            ("Published", f"{traffic.message_count:,}, {traffic.publish_rate:,.0f} a second"),
+            ("Consumed", f"{traffic.consumed_count:,}, {traffic.consume_rate:,.0f} a second"),
+        ]
     facts.append(("Read with", f"reput {report.reput_version}, Spark {report.spark_version}"))
     if report.seconds:
         facts.append(("Jobs took", f"{report.seconds:,} s"))

@@ -1,17 +1,20 @@
 """25, 26, 27, 329 at a broker: settings, and what a change of them comes to."""
 
 import json
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from hypothesis import given, strategies as st
 
 import broker_subject
 from broker_subject import Subject
 from reput import config
 from reput.broker.config import load
 from reput.broker.server import Broker
+from reput.errors import InvalidOption
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
 from reput.remoting.client import RemotingClient
@@ -34,6 +37,10 @@ haMaxGapNotInSync = 1024
 messageDelayLevel = 1s \\
     5s
 """
+
+
+def text_of(path: Path) -> str:
+    return path.read_text(encoding="latin-1")
 
 
 @pytest.fixture
@@ -69,8 +76,15 @@ async def test_all_settings_are_shown_under_javas_names(started: Subject, conf: 
     assert found["messageDelayLevel"] == "1s 5s"
     assert found["autoCreateTopicEnable"] == "true"
     assert found["storePathRootDir"] == str(conf.parent / "store")
-    reply = await started.ask(RequestCode.GET_BROKER_CONFIG)
-    assert json.loads((reply.ext_fields or {})["version"]) == {}  # a version of 0 and 0
+
+
+async def test_each_change_makes_a_newer_version(started: Subject) -> None:
+    counters = []
+    for hours in ("12", "24"):
+        reply = await started.ask(RequestCode.GET_BROKER_CONFIG)
+        counters.append(json.loads((reply.ext_fields or {})["version"])["counter"])
+        await update(started, f"fileReservedTime={hours}")
+    assert counters == [0, 1]
 
 
 async def test_what_is_looked_at_each_time_is_in_force_at_once(
@@ -82,7 +96,8 @@ async def test_what_is_looked_at_each_time_is_in_force_at_once(
     assert (await started.send("Newer")).code == ResponseCode.TOPIC_NOT_EXIST
     assert (await shown(started))["autoCreateTopicEnable"] == "false"
     again = load(conf)
-    assert again.broker.enable_property_filter and not again.broker.auto_create_topic_enable
+    assert again.broker.enable_property_filter
+    assert not again.broker.auto_create_topic_enable
 
 
 async def test_retention_goes_by_new_settings_at_once(started: Subject) -> None:
@@ -102,16 +117,16 @@ async def test_the_rest_is_in_force_after_a_restart(started: Subject, conf: Path
 
 
 async def test_the_file_keeps_all_else(started: Subject, conf: Path) -> None:
-    before = conf.read_text()
+    before = text_of(conf)
     await update(started, "fileReservedTime=12\nmessageDelayLevel=1s 2s\nbrokerPermission=4\n")
     after = before.replace("fileReservedTime = 48", "fileReservedTime=12")
     after = after.replace("messageDelayLevel = 1s \\\n    5s", "messageDelayLevel=1s 2s")
-    assert conf.read_text() == after + "brokerPermission=4\n"
+    assert text_of(conf) == after + "brokerPermission=4\n"
 
 
 async def test_a_key_keeps_the_name_that_it_has_in_the_file(started: Subject, conf: Path) -> None:
     await update(started, "haSlaveFallbehindMax=2048\n")
-    assert "haMaxGapNotInSync=2048\n" in conf.read_text()
+    assert "haMaxGapNotInSync=2048\n" in text_of(conf)
     assert load(conf).store.ha_slave_fallbehind_max == 2048
 
 
@@ -131,11 +146,11 @@ async def test_a_key_keeps_the_name_that_it_has_in_the_file(started: Subject, co
 async def test_what_is_wrong_changes_nothing(
     started: Subject, conf: Path, text: str, code: ResponseCode, remark: str
 ) -> None:
-    before = conf.read_text(), await shown(started)
+    before = text_of(conf), await shown(started)
     reply = await update(started, f"defaultQueryMaxNum=5\n{text}\n")
     assert reply.code == code
     assert remark in (reply.remark or "")
-    assert (conf.read_text(), await shown(started)) == before
+    assert (text_of(conf), await shown(started)) == before
 
 
 async def test_names_on_the_black_list_are_not_changed(tmp_path: Path) -> None:
@@ -147,10 +162,8 @@ async def test_names_on_the_black_list_are_not_changed(tmp_path: Path) -> None:
         assert subject.broker.store_config.delete_hours == (1,)
 
 
-async def test_a_file_that_cannot_be_written_changes_nothing(
-    started: Subject, conf: Path
-) -> None:
-    conf.unlink()
+async def test_a_file_that_cannot_be_written_changes_nothing(started: Subject, conf: Path) -> None:
+    os.unlink(conf)  # noqa: PTH108 - nothing waits for it
     reply = await update(started, "fileReservedTime=12")
     assert reply.code == ResponseCode.SYSTEM_ERROR
     assert str(conf) in (reply.remark or "")
@@ -178,3 +191,32 @@ async def test_expired_files_are_deleted_on_command(
     monkeypatch.setattr(subject.broker.store.retention, "expire_now", lambda: asked.append(1))
     assert (await subject.ask(code)).code == ResponseCode.SUCCESS
     assert asked == [1]
+
+
+LINES = st.lists(
+    st.one_of(
+        st.sampled_from(["", "# c", "! c \\", "a=1", " b : 2", "a = 3 \\", "  4", "\\u0061=5"]),
+        st.text("ab=: \t\\#!u0061", max_size=8),
+    ),
+    max_size=6,
+)
+
+
+@given(
+    lines=LINES,
+    end=st.sampled_from(["\n", "\r\n", "\r"]),
+    is_ended=st.booleans(),
+    changes=st.dictionaries(
+        st.sampled_from(["a", "b", "new", "k y"]), st.text(max_size=5), max_size=3
+    ),
+)
+def test_a_changed_file_says_what_it_said_and_the_changes(
+    lines: list[str], end: str, is_ended: bool, changes: dict[str, str]
+) -> None:
+    text = end.join(lines) + (end if is_ended else "")
+    try:
+        before = config.parse_properties(text)
+    except InvalidOption:
+        return  # Java does not read it either
+    after = config.replace_properties(text, changes)
+    assert config.parse_properties(after) == before | changes

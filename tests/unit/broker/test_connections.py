@@ -274,7 +274,8 @@ async def test_members_are_told_where_to_go_on(subject: Subject) -> None:
         told, listed = await one.asked.get(), await two.asked.get()
     table = bodies.decode(ResetOffsets, reply.body).offset_table
     assert by_queue(table) == [0, 0, 0, 1]
-    assert told.is_oneway and told.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET
+    assert told.is_oneway
+    assert told.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET
     assert bodies.decode(ResetOffsets, told.body).offset_table == table
     in_list = bodies.decode(ResetOffsetList, listed.body).offset_table
     assert [(one.queue_id, one.offset) for one in in_list] == [(0, 0), (1, 0), (2, 0), (3, 1)]

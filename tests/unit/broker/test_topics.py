@@ -125,7 +125,8 @@ async def test_of_a_list_all_are_made_or_none(subject: Subject) -> None:
     assert (await subject.tell(code, good)).code == ResponseCode.SUCCESS
     two = subject.broker.topics.get("Two")
     assert subject.broker.topics.get("One") is not None
-    assert two is not None and two.read_queue_count == 7
+    assert two is not None
+    assert two.read_queue_count == 7
 
 
 async def test_one_topic_is_told(subject: Subject) -> None:
@@ -184,7 +185,9 @@ async def test_a_deleted_topic_takes_its_queues_and_offsets_along(subject: Subje
     assert (await stats(subject, "T")).code == ResponseCode.TOPIC_NOT_EXIST
     assert subject.broker.consumer_offsets.get("T", "group", 0) is None
     assert not (Path(subject.broker.store.root) / "consumequeue/T").exists()
-    assert (await delete(subject, "T")).code == ResponseCode.SUCCESS  # again is no error, as in Java
+    assert (
+        await delete(subject, "T")
+    ).code == ResponseCode.SUCCESS  # again is no error, as in Java
 
 
 async def test_a_deleted_topic_does_not_come_back_after_a_kill(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ def pull_message(broker: "Broker", channel: Channel, request: Command) -> Comman
     header = headers.decode(PullMessageHeader, request.ext_fields)
     _check(broker, header)
     wanted = _selection(broker, header)
+    begun_ms = broker.clock.monotonic_ms()
     result = _get(broker, header, wanted, header.queue_offset)
     if header.sys_flag & COMMIT and broker.is_master:
         broker.consumer_offsets.put(
@@ -57,7 +58,7 @@ def pull_message(broker: "Broker", channel: Channel, request: Command) -> Comman
         )  # fmt: skip
         if broker.held_pulls.hold(held):
             return None
-    return _reply(broker, request, header, result, code)
+    return _reply(broker, request, header, result, code, begun_ms)
 
 
 def look_again(broker: "Broker", held: HeldPull, *, is_last: bool = False) -> bool:
@@ -71,6 +72,7 @@ def look_again(broker: "Broker", held: HeldPull, *, is_last: bool = False) -> bo
     Returns:
         Whether it was answered.
     """
+    begun_ms = broker.clock.monotonic_ms()
     result = _get(broker, held.header, held.selection, held.queue_offset)
     code = _code(result, held.queue_offset)
     if result.status is GetStatus.NO_MATCHED_MESSAGE:
@@ -80,7 +82,7 @@ def look_again(broker: "Broker", held: HeldPull, *, is_last: bool = False) -> bo
         return False
     if has_nothing and held.queue_offset != held.header.queue_offset:
         code = ResponseCode.PULL_RETRY_IMMEDIATELY  # so that the consumer gets on
-    held.channel.send(_reply(broker, held.request, held.header, result, code))
+    held.channel.send(_reply(broker, held.request, held.header, result, code, begun_ms))
     return True
 
 
@@ -168,8 +170,15 @@ def _reply(
     header: PullMessageHeader,
     result: GetResult,
     code: ResponseCode,
+    begun_ms: int,
 ) -> Command:
-    broker.stats.pulled(header.topic, header.consumer_group, result)
+    broker.stats.pulled(
+        header.topic,
+        header.consumer_group,
+        result,
+        queue_id=header.queue_id,
+        latency_ms=broker.clock.monotonic_ms() - begun_ms,
+    )
     if code is ResponseCode.PULL_OFFSET_MOVED and result.status is not GetStatus.FOUND:
         broker.tell_offset_moved(header, result.next_offset)
     return commands.reply(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from reput.broker.config import PERM_WRITE
 from reput.errors import RequestRefused
-from reput.format import command as commands, headers, message as record
+from reput.format import command as commands, headers, message as record, properties as props
 from reput.format.codes import ResponseCode
 from reput.format.command import Command
 from reput.format.headers import SendBackHeader
@@ -54,7 +54,14 @@ def send_back(broker: "Broker", channel: Channel, request: Command) -> Command |
         raise RequestRefused(
             ResponseCode.SYSTEM_ERROR, f"{refused.status.name}: {refused.reason}"
         ) from refused
-    return broker.intake.put(channel, request, message, lambda result: _reply(request, result))
+    origin = stored.properties.get(props.RETRY_TOPIC, stored.topic)
+
+    def answer(result: PutResult) -> Command:
+        if result.status is PutStatus.PUT_OK:
+            broker.stats.sent_back(origin, group.name)
+        return _reply(request, result)
+
+    return broker.intake.put(channel, request, message, answer)
 
 
 def _reply(request: Command, result: PutResult) -> Command:

@@ -10,7 +10,7 @@ from numba import njit
 from reput.format.kernels import state
 from reput.format.kernels.append import set_word
 from reput.format.kernels.memory import COMPILE_OPTIONS, load_i16, load_i32
-from reput.format.kernels.send_fields import LONG, PROPERTIES, field_bit, plain_end, set_field
+from reput.format.kernels.send_fields import LONG, PROPERTIES, field_bit, is_plain_text, set_field
 
 HEAD_BYTES = struct.calcsize(">hbhii")
 """Code, language, version, opaque, flag; see ``command``."""
@@ -47,7 +47,7 @@ def read_binary(block, at, limit):
         bit = field_bit(name, name_size)
         if bit < 0 or seen >> bit & 1:
             return False
-        if bit & (LONG - 1) != PROPERTIES and plain_end(value, at) != at:
+        if bit & (LONG - 1) != PROPERTIES and not is_plain_text(value, at, limit):
             return False
         seen |= 1 << bit
         set_field(block, bit, value, value_size)

@@ -8,7 +8,7 @@ from numba import njit
 
 from reput.format.kernels import state
 from reput.format.kernels.append import set_word
-from reput.format.kernels.memory import COMPILE_OPTIONS, get_i64, get_u8, get_u16
+from reput.format.kernels.memory import COMPILE_OPTIONS, get_i64, get_u8, get_u16, quoted_run
 from reput.format.kernels.send_fields import (
     BACKSLASH,
     INT_MAX,
@@ -17,7 +17,7 @@ from reput.format.kernels.send_fields import (
     QUOTE,
     digits_end,
     field_bit,
-    first_word,
+    is_plain,
     name_word,
     number,
     plain_end,
@@ -29,18 +29,21 @@ CLOSE = ord("}")
 COMMA = ord(",")
 COLON = ord(":")
 QUOTE_COLON = QUOTE | COLON << 8
+ASCII_MAX = 0x7F
 TAB, LINE_FEED, RETURN, BLANK = 9, 10, 13, 32
 
-CODE = name_word("code")
-FLAG = name_word("flag")
-OPAQUE = name_word("opaque")
-VERSION = name_word("version")
+CODE = name_word('code"')
+FLAG = name_word('flag"')
+OPAQUE = name_word('opaque"')
+VERSION = name_word('version"')
 LANGUAGE = name_word("language")
 FIELDS = name_word("extFields")
-FIELDS_END = name_word("extFields"[-8:])
+FIELDS_END = name_word('xtFields"'[-8:])
 SERIALIZE = name_word("serializeTypeCurrentRPC")
 SERIALIZE_MIDDLE = name_word("serializeTypeCurrentRPC"[8:16])
-SERIALIZE_END = name_word("serializeTypeCurrentRPC"[-8:])
+SERIALIZE_END = name_word('serializeTypeCurrentRPC"'[-8:])
+FIVE_BYTES = (1 << 40) - 1
+SEVEN_BYTES = (1 << 56) - 1
 
 HAS_CODE, HAS_FLAG, HAS_OPAQUE, HAS_FIELDS = 1, 2, 4, 8
 HAS_VERSION, HAS_LANGUAGE, HAS_SERIALIZE = 16, 32, 64
@@ -49,42 +52,78 @@ HAS_NUMBER = HAS_CODE | HAS_FLAG | HAS_OPAQUE | HAS_VERSION
 
 
 @njit(**COMPILE_OPTIONS)
-def header_key(at, size):
-    """Return the bit of a key of the header; 0 if it is not known."""
-    first = first_word(at, size)
-    if size == 4:
-        if first == CODE:
-            return HAS_CODE
-        return HAS_FLAG if first == FLAG else 0
-    if size == 6:
-        return HAS_OPAQUE if first == OPAQUE else 0
-    if size == 7:
-        return HAS_VERSION if first == VERSION else 0
-    if size == 8:
-        return HAS_LANGUAGE if first == LANGUAGE else 0
-    if size == 9:
-        return HAS_FIELDS if first == FIELDS and get_i64(at + 1) == FIELDS_END else 0
-    if size == 23 and first == SERIALIZE and get_i64(at + 8) == SERIALIZE_MIDDLE:
-        return HAS_SERIALIZE if get_i64(at + 15) == SERIALIZE_END else 0
-    return 0
+def header_key(at, limit):
+    """Return the bit and the size of the key that stands at ``at``, a quote behind it; 0: none.
+
+    Comparing with what may be there is faster than looking for the end first.
+    """
+    if limit - at < 8:
+        return 0, 0
+    first = get_i64(at)
+    if first & FIVE_BYTES == CODE:
+        return HAS_CODE, 4
+    if first & FIVE_BYTES == FLAG:
+        return HAS_FLAG, 4
+    if first & SEVEN_BYTES == OPAQUE:
+        return HAS_OPAQUE, 6
+    if first == VERSION:
+        return HAS_VERSION, 7
+    if limit - at < 10:
+        return 0, 0
+    if first == LANGUAGE and get_u8(at + 8) == QUOTE:
+        return HAS_LANGUAGE, 8
+    if first == FIELDS and get_i64(at + 2) == FIELDS_END:
+        return HAS_FIELDS, 9
+    if first != SERIALIZE or limit - at < 24:
+        return 0, 0
+    if get_i64(at + 8) == SERIALIZE_MIDDLE and get_i64(at + 16) == SERIALIZE_END:
+        return HAS_SERIALIZE, 23
+    return 0, 0
 
 
 @njit(**COMPILE_OPTIONS)
-def text_end(at, limit, may_escape):
-    """Return where the quote behind a text stands; 0 if it is missing, or the text is not common.
+def is_escaped(start, at):
+    """Whether an odd number of backslashes stands in front of ``at``."""
+    place = at
+    while place > start and get_u8(place - 1) == BACKSLASH:
+        place -= 1
+    return at - place & 1 != 0
+
+
+@njit(**COMPILE_OPTIONS)
+def text_end(start, limit):
+    """Return where the quote behind a text stands; 0 if it is missing, or the text is not plain."""
+    # Most values are one character: a guess that costs nothing if it is right.
+    if limit - start >= 2 and get_u8(start + 1) == QUOTE and is_plain(get_u8(start)):
+        return start + 1
+    at = plain_end(start, limit)
+    return at if at < limit and get_u8(at) == QUOTE else 0
+
+
+@njit(**COMPILE_OPTIONS)
+def escaped_text_end(start, limit):
+    """Return where the quote behind a text with escapes stands; 0 as ``text_end``.
 
     What stands behind a backslash is not looked at: ``send_properties.unescape`` does that.
     """
-    while True:
-        at = plain_end(at, limit)
-        if at >= limit:
-            return 0
+    at = start
+    while limit - at >= 16:
+        run = quoted_run(at)
+        at += run
+        if run < 16:
+            if get_u8(at) != QUOTE:
+                return 0
+            if not is_escaped(start, at):
+                return at
+            at += 1
+    while at < limit:
         byte = get_u8(at)
-        if byte == QUOTE:
+        if byte == QUOTE and not is_escaped(start, at):
             return at
-        if byte != BACKSLASH or not may_escape or limit - at < 2:
+        if byte < BLANK or byte > ASCII_MAX:
             return 0
-        at += 2
+        at += 1
+    return 0
 
 
 @njit(**COMPILE_OPTIONS)
@@ -107,7 +146,10 @@ def read_fields(block, at, limit):
         if bit < 0 or seen >> bit & 1:
             return 0
         value = name_end + 3
-        value_end = text_end(value, limit, bit & (LONG - 1) == PROPERTIES)
+        if bit & (LONG - 1) == PROPERTIES:
+            value_end = escaped_text_end(value, limit)
+        else:
+            value_end = text_end(value, limit)
         if value_end == 0:
             return 0
         seen |= 1 << bit
@@ -161,15 +203,11 @@ def read_json(block, at, limit):
         # In front of a key: the brace, or a comma.
         if limit - at < 8 or get_u8(at + 1) != QUOTE:
             return False
-        name = at + 2
-        name_end = plain_end(name, limit)
-        if limit - name_end < 3 or get_u16(name_end) != QUOTE_COLON:
-            return False
-        key = header_key(name, name_end - name)
-        if key == 0 or seen & key:
+        key, key_size = header_key(at + 2, limit)
+        value = at + 2 + key_size + 2
+        if key == 0 or seen & key or value >= limit or get_u8(value - 1) != COLON:
             return False
         seen |= key
-        value = name_end + 2
         if key & HAS_NUMBER:
             at = read_number(block, key, value, limit)
         elif key == HAS_FIELDS:
@@ -177,7 +215,7 @@ def read_json(block, at, limit):
         elif get_u8(value) != QUOTE:
             return False
         else:
-            at = text_end(value + 1, limit, False)
+            at = text_end(value + 1, limit)
             at += at != 0
         if at == 0 or at >= limit:
             return False

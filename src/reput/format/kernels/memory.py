@@ -122,6 +122,7 @@ def text_writer(text: bytes) -> Any:
 
 
 text_run = _run_finder(b"")
+quoted_run = _run_finder(b'"')
 json_run = _run_finder(b'"\\')
 
 

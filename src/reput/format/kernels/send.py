@@ -66,6 +66,7 @@ from reput.format.kernels.send_fields import (
     SYS_FLAG,
     TOPIC,
     UNIT_MODE,
+    is_text,
     number,
 )
 from reput.format.kernels.send_properties import unescape, write_pairs
@@ -87,6 +88,8 @@ AT_BODY = AT_TAIL + TAIL_BYTES
 TOPIC_MAX = record.TOPIC_BYTES_MAX_V1
 PROPERTIES_MAX = props.LENGTH_MAX
 COMMON_FLAGS = flags.COMPRESSED | flags.MULTI_TAGS | flags.COMPRESSION_ZLIB
+
+LONG_MAX = (1 << 63) - 1
 
 ALL_FIELDS = (1 << FIELD_COUNT) - 1
 REQUIRED = sum(
@@ -133,10 +136,17 @@ def field_number(block, field):
 
 
 @njit(**COMPILE_OPTIONS)
-def field_int(block, field):
-    """Return the value of a field that is a 32-bit number; -1 if it is none."""
+def is_number(block, field, limit):
+    """Whether a field is a common number up to ``limit``; if so, its value is in its first word."""
     value = field_number(block, field)
-    return value if value <= INT_MAX else -1
+    set_word(block, state.FRAME_FIELDS + 2 * field, value)
+    return 0 <= value <= limit
+
+
+@njit(**COMPILE_OPTIONS)
+def value_of(block, field):
+    """Return the value of a field that ``is_number`` has seen."""
+    return word(block, state.FRAME_FIELDS + 2 * field)
 
 
 @njit(**COMPILE_OPTIONS)
@@ -166,20 +176,33 @@ def is_common_send(block):
         return False
     if seen & REQUIRED != REQUIRED:
         return False
-    if has_field(block, RECONSUME_TIMES) and field_number(block, RECONSUME_TIMES) != 0:
+    if has_field(block, RECONSUME_TIMES) and not is_number(block, RECONSUME_TIMES, 0):
         return False
-    if has_field(block, MAX_RECONSUME_TIMES) and field_int(block, MAX_RECONSUME_TIMES) < 0:
+    if has_field(block, MAX_RECONSUME_TIMES) and not is_number(block, MAX_RECONSUME_TIMES, INT_MAX):
         return False
-    if not is_false(block, UNIT_MODE) or not is_false(block, BATCH):
-        return False
-    sys_flag = field_int(block, SYS_FLAG)
     return (
-        sys_flag >= 0
-        and sys_flag & ~COMMON_FLAGS == 0
-        and field_int(block, DEFAULT_QUEUES) >= 0
-        and field_int(block, FLAG) >= 0
-        and field_number(block, BORN_TIMESTAMP) >= 0
+        is_false(block, UNIT_MODE)
+        and is_false(block, BATCH)
+        and is_number(block, DEFAULT_QUEUES, INT_MAX)
+        and is_number(block, QUEUE_ID, INT_MAX)
+        and is_number(block, SYS_FLAG, INT_MAX)
+        and value_of(block, SYS_FLAG) & ~COMMON_FLAGS == 0
+        and is_number(block, BORN_TIMESTAMP, LONG_MAX)
+        and is_number(block, FLAG, INT_MAX)
     )
+
+
+@njit(**COMPILE_OPTIONS)
+def topic_row_of(block, topic, size):
+    """Return the row of a topic, 0 if it has none; most frames name the topic of the one before."""
+    row = word(block, state.FRAME_TOPIC_ROW)
+    if row != 0:
+        name, name_size = word(row, state.TOPIC_NAME), word(row, state.TOPIC_NAME_SIZE)
+        if is_text(topic, size, name, name_size):
+            return row
+    row = find_topic(block, topic, size)
+    set_word(block, state.FRAME_TOPIC_ROW, row)
+    return row
 
 
 @njit(**COMPILE_OPTIONS)
@@ -187,11 +210,10 @@ def is_common_queue(block, topic, topic_size):
     """Whether the frame's queue is one that takes sends without a second look."""
     if topic_size == 0 or topic_size > TOPIC_MAX:
         return False
-    row = find_topic(block, topic, topic_size)
+    row = topic_row_of(block, topic, topic_size)
     if row == 0 or word(row, state.TOPIC_KIND) != state.KIND_PLAIN:
         return False
-    queue_id = field_int(block, QUEUE_ID)
-    return 0 <= queue_id < word(row, state.TOPIC_WRITE_QUEUES)
+    return value_of(block, QUEUE_ID) < word(row, state.TOPIC_WRITE_QUEUES)
 
 
 @njit(**COMPILE_OPTIONS)
@@ -221,12 +243,12 @@ def write_head(block, at, body_size):
     """Write what stands in front of the body, but for the size and the record's place."""
     store_i32(at + AT_MAGIC, MAGIC_V1)
     store_i32(at + AT_MAGIC + 4, 0)  # the body's checksum
-    store_i32(at + AT_QUEUE_ID, field_int(block, QUEUE_ID))
-    store_i32(at + AT_FLAG, field_int(block, FLAG))
+    store_i32(at + AT_QUEUE_ID, value_of(block, QUEUE_ID))
+    store_i32(at + AT_FLAG, value_of(block, FLAG))
     store_i64(at + AT_FLAG + 4, 0)  # queue offset
     store_i64(at + AT_FLAG + 12, 0)  # physical offset
-    store_i32(at + AT_SYS_FLAG, field_int(block, SYS_FLAG))
-    store_i64(at + AT_BORN_TIMESTAMP, field_number(block, BORN_TIMESTAMP))
+    store_i32(at + AT_SYS_FLAG, value_of(block, SYS_FLAG))
+    store_i64(at + AT_BORN_TIMESTAMP, value_of(block, BORN_TIMESTAMP))
     store_i32(at + AT_BORN_HOST, word(block, state.BORN_ADDRESS))
     store_i32(at + AT_BORN_HOST + 4, word(block, state.BORN_PORT))
     store_i64(at + AT_BORN_HOST + 8, 0)  # store time
@@ -301,7 +323,7 @@ def remember(block, i, serialization, end):
     note = note_place(block, i)
     put_i64(note, word(block, state.FRAME_OPAQUE))
     put_i64(note + 8, serialization)
-    put_i64(note + 16, field_int(block, QUEUE_ID))
+    put_i64(note + 16, value_of(block, QUEUE_ID))
     put_i64(note + 24, end)
 
 
@@ -380,6 +402,7 @@ def receive(block):
     a stop of ``append``, the record it is about stands at INPUT_POSITION of the scratch.
     """
     answered = 0
+    set_word(block, state.FRAME_TOPIC_ROW, 0)
     while True:
         count, used, stop = collect(block)
         if count > 0:

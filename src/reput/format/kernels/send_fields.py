@@ -145,6 +145,12 @@ def set_field(block, bit, value, size):
 
 
 @njit(**COMPILE_OPTIONS)
+def is_plain(byte):
+    """Whether a byte may stand in plain text: ASCII, but no control, quote or backslash."""
+    return SPACE <= byte <= 0x7F and byte not in (QUOTE, BACKSLASH)
+
+
+@njit(**COMPILE_OPTIONS)
 def plain_end(at, limit):
     """Return where plain text ends: at a quote, a backslash, a control, no ASCII, or ``limit``."""
     while limit - at >= 16:
@@ -152,12 +158,20 @@ def plain_end(at, limit):
         at += run
         if run < 16:
             return at
-    while at < limit:
-        byte = get_u8(at)
-        if byte < SPACE or byte > 0x7F or byte in (QUOTE, BACKSLASH):
-            return at
+    while at < limit and is_plain(get_u8(at)):
         at += 1
     return at
+
+
+@njit(**COMPILE_OPTIONS)
+def is_plain_text(at, end, readable):
+    """Whether all text up to ``end`` is plain; what stands behind it is readable up to there."""
+    while readable - at >= 16:
+        run = json_run(at)
+        at += run
+        if at >= end or run < 16:
+            return at >= end
+    return plain_end(at, end) == end
 
 
 @njit(**COMPILE_OPTIONS)

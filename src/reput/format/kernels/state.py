@@ -166,6 +166,8 @@ FRAME_FLAG = next(_words)
 FRAME_OPAQUE = next(_words)
 FRAME_SEEN = next(_words)
 """Bits of the fields that it has: 0 to 13 for ``a`` to ``n``, 16 on for long names."""
+FRAME_TOPIC_ROW = next(_words)
+"""Of the frame before, in this call; 0: none."""
 FRAME_FIELDS, *_ = (next(_words) for _ in range(2 * 14))
 """Address and size of each field's value, ``a`` to ``n``."""
 

@@ -1,0 +1,163 @@
+"""What ``reput demo`` measures before Spark comes: a broker, messages to it, and from it.
+
+The broker is ``reput up`` in a process of its own, as anybody would start it, on a folder of its
+own. Messages are sent and consumed over the wire, by the clients of ``reput.client``.
+"""
+
+import asyncio
+import contextlib
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from reput.client import ConsumeContext, ConsumeResult, Message, Producer, PushConsumer
+from reput.client.config import ConsumeFromWhere, ConsumerConfig
+from reput.client.message import ReceivedMessage
+from reput.errors import ReputError
+from reput.spark.report import Traffic
+
+MESSAGE_COUNT = 200_000
+GROUP = "demo-consumers"
+TOPICS = {"Orders": 6, "Payments": 3, "Shipments": 2, "Clicks": 9}
+"""Topic -> its share of the messages, in twentieths."""
+_TAGS = ("created", "changed", "paid", "cancelled")
+_CHUNK = 2_000
+_STALLED_S = 60
+_STOP_S = 20
+# So that a reader of the folder sees all queue units a moment after the last message.
+_CONFIG = """\
+flushConsumeQueueThoroughInterval=1000
+mappedFileSizeCommitLog=67108864
+brokerName=demo-broker
+"""
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, how much of it is done, and how much there is."""
+
+
+class DemoFailed(ReputError):
+    """The demo's broker or clients did not do what they should; says what."""
+
+
+@contextlib.contextmanager
+def broker(folder: Path) -> Iterator[str]:
+    """Run ``reput up`` on ``folder/store``; yields the name server's address.
+
+    Raises:
+        DemoFailed: It did not start; with what it said.
+    """
+    config = folder / "broker.conf"
+    config.write_text(_CONFIG, encoding="ascii")
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "reput", "up", "-c", str(config)),
+            *("--store", str(folder / "store"), "--port", "0", "--broker-port", "0"),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        yield _address(process)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.communicate(timeout=_STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+
+
+def _address(process: "subprocess.Popen[str]") -> str:
+    said = []
+    assert process.stdout is not None
+    for line in process.stdout:
+        said.append(line)
+        name, _, value = line.strip().partition("  ")
+        if name == "name server":
+            return value.strip()
+    raise DemoFailed(f"reput up did not start: {' '.join(said)}")
+
+
+def run(namesrv: str, progress: Progress, count: int = MESSAGE_COUNT) -> Traffic:
+    """Send messages and consume them in a group.
+
+    Args:
+        namesrv: Address of the name server.
+        progress: Told how far it is.
+        count: How many messages.
+
+    Returns:
+        What was measured.
+
+    Raises:
+        DemoFailed: Not all messages came.
+        ReputError: A message could not be sent.
+    """
+    return asyncio.run(_run(namesrv, progress, count))
+
+
+async def _run(namesrv: str, progress: Progress, count: int) -> Traffic:
+    traffic = Traffic(message_count=count, group=GROUP)
+    async with Producer("demo-producers", namesrv=namesrv) as producer:
+        started = time.monotonic()
+        messages = _messages(count)
+        for done in range(0, count, _CHUNK):
+            progress("publishing", done, count)
+            await producer.send_many([next(messages) for _ in range(min(_CHUNK, count - done))])
+        traffic.publish_seconds = time.monotonic() - started
+    progress("publishing", count, count)
+    await _consume(namesrv, traffic, progress)
+    return traffic
+
+
+def _messages(count: int) -> Iterator[Message]:
+    """Yield messages as a shop may have them; the same ones each time."""
+    dice = random.Random(4711)
+    topics = [topic for topic, share in TOPICS.items() for _ in range(share)]
+    for number in range(count):
+        size = int(dice.lognormvariate(5.3, 0.8))
+        yield Message(
+            dice.choice(topics),
+            f'{{"order":{number},"note":"'.encode() + b"." * size + b'"}',
+            tags=dice.choice(_TAGS),
+            keys=(f"order-{number}",),
+        )
+
+
+async def _consume(namesrv: str, traffic: Traffic, progress: Progress) -> None:
+    seen: set[str] = set()
+    latest = [time.monotonic()]
+    is_done = asyncio.Event()
+
+    async def listen(messages: list[ReceivedMessage], context: ConsumeContext) -> ConsumeResult:
+        seen.update(one.message_id for one in messages)
+        latest[0] = time.monotonic()
+        if len(seen) >= traffic.message_count:
+            is_done.set()
+        return ConsumeResult.SUCCESS
+
+    config = ConsumerConfig(
+        consume_from_where=ConsumeFromWhere.FIRST_OFFSET, consume_message_batch_max_size=32
+    )
+    consumer = PushConsumer(GROUP, namesrv=namesrv, listener=listen, config=config)
+    started = time.monotonic()
+    async with consumer:
+        for topic in TOPICS:
+            await consumer.subscribe(topic)
+        while not is_done.is_set():
+            progress("consuming", len(seen), traffic.message_count)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(is_done.wait(), 0.1)
+            if time.monotonic() - latest[0] > _STALLED_S:
+                raise DemoFailed(
+                    f"{len(seen)} of {traffic.message_count} messages were consumed, "
+                    f"then none for {_STALLED_S} s"
+                )
+        traffic.consume_seconds = time.monotonic() - started
+        traffic.consumed_count = len(seen)
+    progress("consuming", traffic.message_count, traffic.message_count)

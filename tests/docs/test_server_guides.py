@@ -1,0 +1,57 @@
+"""What the pages on running a broker say is so."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import broker_subject
+from reput.broker.metrics import NAMES_MAX, Meter
+
+HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
+TESTING = HOW_TO / "test-with-a-local-broker.md"
+RUNNING = HOW_TO / "run-a-broker.md"
+
+
+def blocks() -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", TESTING.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def test_the_blocks_of_test_with_a_local_broker_run() -> None:
+    names: dict[str, object] = {}
+    plain = [one for one in blocks() if "def test_" not in one and "pytest" not in one]
+    assert len(plain) == 4
+    for block in plain:
+        exec(compile(block, TESTING.name, "exec"), names)
+
+
+def test_its_tests_pass(tmp_path: Path) -> None:
+    tests = [one for one in blocks() if "def test_" in one]
+    assert len(tests) == 3
+    imports = "from reput.client import Message\nfrom reput.client.blocking import Producer\n"
+    assert blocks()[0].startswith(imports)
+    tmp_path.joinpath("test_page.py").write_text(imports + "\n\n".join(tests))
+    options = "-q -p no:cacheprovider -p no:xdist -p no:asyncio -p no:reput".split()  # noqa: SIM905
+    plugin = ("-p", "reput.testing.pytest_plugin")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, *plugin, "-W", "error", str(tmp_path)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "4 passed" in done.stdout
+
+
+async def test_every_metric_is_in_the_table(tmp_path: Path) -> None:
+    async with broker_subject.running(tmp_path) as subject:
+        families = {one.name: one for one in await Meter(subject.broker).measure()}
+    text = RUNNING.read_text()
+    table = {
+        name: tuple(labels.split(",")) if labels else ()
+        for name, labels in re.findall(r"`(reput_\w+)(?:\{([\w,]+)\})?`(?=[,| ])", text)
+        if name != "reput_info"
+    }
+    assert table == {name: one.labels for name, one in families.items() if name != "reput_info"}
+    assert f"first {NAMES_MAX} topics" in text

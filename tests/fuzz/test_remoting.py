@@ -1,0 +1,148 @@
+"""Frames made up by Hypothesis: what is written is read back, and nothing that comes does harm."""
+
+import contextlib
+import json
+import struct
+
+from hypothesis import given, strategies as st
+
+from reput.errors import NotAFrame
+from reput.format import command as commands
+from reput.format.codes import LanguageCode
+from reput.format.command import Command, Serialization
+from reput.remoting.connection import Inbox, find_frame
+
+BUFFER_BYTES = 128
+
+ints = st.integers(-(1 << 31), (1 << 31) - 1)
+text = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+"""No half of a surrogate pair: neither JSON nor UTF-8 has them."""
+some_text = text.filter(bool)
+
+
+@st.composite
+def any_command(draw: st.DrawFn) -> Command:
+    serialization = draw(st.sampled_from(Serialization))
+    is_binary = serialization is Serialization.ROCKETMQ
+    # The binary header has no difference between empty and none.
+    value = some_text if is_binary else text
+    fields = st.dictionaries(text, value, min_size=is_binary, max_size=5)
+    return Command(
+        code=draw(st.integers(-(1 << 15), (1 << 15) - 1) if is_binary else ints),
+        opaque=draw(ints),
+        flag=draw(ints),
+        language=draw(st.sampled_from(LanguageCode)),
+        version=draw(st.integers(0, (1 << 15) - 1)),
+        remark=draw(st.none() | value),
+        ext_fields=draw(st.none() | fields),
+        body=draw(st.binary(max_size=200)),
+        serialization=serialization,
+    )
+
+
+def content(frame: bytes) -> bytes:
+    assert struct.unpack_from(">i", frame)[0] == len(frame) - 4
+    return frame[4:]
+
+
+@given(any_command())
+def test_what_is_written_is_read_back(command: Command) -> None:
+    for buffer in (bytes, bytearray, memoryview):
+        assert commands.decode(buffer(content(commands.encode(command)))) == command
+
+
+@given(any_command(), st.data())
+def test_damaged_frames_are_none_or_are_read(command: Command, data: st.DataObject) -> None:
+    frame = bytearray(content(commands.encode(command)))
+    for _ in range(data.draw(st.integers(1, 4))):
+        kind = data.draw(st.sampled_from(["flip", "cut", "insert", "number"]))
+        at = data.draw(st.integers(0, max(len(frame) - 1, 0)))
+        if kind == "flip" and frame:
+            frame[at] ^= 1 << data.draw(st.integers(0, 7))
+        elif kind == "cut":
+            del frame[at:]
+        elif kind == "insert":
+            frame[at:at] = data.draw(st.binary(max_size=8))
+        elif kind == "number":
+            number = data.draw(st.sampled_from([0, -1, 1 << 30, -(1 << 31), 0xFFFFFF]))
+            frame[at : at + 4] = struct.pack(">i", number)
+    try:
+        found = commands.decode(bytes(frame))
+    except NotAFrame:
+        return
+    assert isinstance(found, Command)
+    assert isinstance(found.is_reply, bool)
+
+
+@given(st.binary(max_size=300), st.sampled_from(Serialization), st.booleans())
+def test_random_headers_are_none_or_are_read(
+    data: bytes, serialization: Serialization, is_framed: bool
+) -> None:
+    mark = struct.pack(">i", serialization << 24 | len(data)) if is_framed else b""
+    with contextlib.suppress(NotAFrame):
+        assert isinstance(commands.decode(mark + data), Command)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | text,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(
+            ["code", "flag", "language", "opaque", "version", "remark", "extFields", "other"]
+        ),
+        json_values,
+    )
+)
+def test_any_json_is_a_command_or_no_frame(fields: dict[str, object]) -> None:
+    header = json.dumps(fields).encode()
+    try:
+        found = commands.decode(struct.pack(">i", len(header)) + header)
+    except NotAFrame:
+        return
+    if found.ext_fields is not None:
+        assert all(isinstance(value, str) for value in found.ext_fields.values())
+
+
+@given(
+    st.lists(st.binary(min_size=4, max_size=3 * BUFFER_BYTES), max_size=8),
+    st.lists(st.integers(1, 2 * BUFFER_BYTES), min_size=1),
+    st.lists(st.integers(0, 3), min_size=1),
+)
+def test_frames_are_the_same_whatever_the_pieces(
+    frames: list[bytes], pieces: list[int], stops: list[int]
+) -> None:
+    """Also where the reader stops in between, and goes on later with what is kept."""
+    data = b"".join(struct.pack(">i", len(one)) + one for one in frames)
+    inbox, found = Inbox(bytearray(BUFFER_BYTES)), []
+    turn = 0
+
+    def take(view: memoryview, end: int) -> bool:
+        """Take some frames; return whether all that were there."""
+        nonlocal turn
+        turn += 1
+        count = stops[turn % len(stops)] or 1 << 30
+        at = 0
+        while count and (place := find_frame(view, at, end)) is not None and place[1] <= end:
+            found.append(bytes(view[place[0] : place[1]]))
+            at = place[1]
+            count -= 1
+        place = find_frame(view, at, end)
+        is_all = place is None or place[1] > end
+        inbox.keep(view, at, end)
+        return is_all
+
+    while data:
+        room = inbox.room()
+        assert len(room)
+        piece = data[: min(len(room), pieces[turn % len(pieces)])]
+        data = data[len(piece) :]
+        room[: len(piece)] = piece
+        is_all = take(*inbox.filled(len(piece)))
+        while not is_all:
+            is_all = take(*inbox.kept())
+    assert found == frames

@@ -1,0 +1,710 @@
+"""Unmodified Java clients on our name server and our broker.
+
+With ``REPUT_INTEROP=all`` the same tests run on the official broker too: what they expect is what
+it does.
+"""
+
+import contextlib
+import os
+import random
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from interop import java_oracle
+from interop.go_client import GoClient
+from interop.java_cluster import (
+    ClientError,
+    JavaClient,
+    JavaCluster,
+    JavaMessage,
+    JavaReceived,
+    JavaSent,
+    PushConsumer,
+    Queue,
+    Settings,
+)
+from reput_cluster import ReputCluster
+
+pytestmark = pytest.mark.interop
+
+Cluster = ReputCluster | JavaCluster
+
+KINDS = ("reput", "official") if java_oracle.wants_all_versions() else ("reput",)
+OFFICIAL_VERSION = "4.9.7"
+GUARD_S = 60
+COMPRESSED = 1
+BODY_BYTES_MAX = 4 << 20
+MESSAGE_ILLEGAL = 13
+TOPIC_NOT_EXIST = 17
+CLIENT_NO_ROUTE = 10005
+SUBSCRIPTION_REFUSED = 1
+
+# What a broker does not do by default. With a ratio of 0 all but the newest message counts as "on
+# disk": then a new group begins where it wants to, as it does in queues that are old and long.
+OTHER_SETTINGS: Settings = {
+    "autoCreateTopicEnable": False,
+    "enablePropertyFilter": True,
+    "accessMessageInMemoryMaxRatio": 0,
+    "messageDelayLevel": "1s 1s 1s 1s 1s",
+}
+
+
+def start(kind: str, folder: Path, settings: Settings | None = None) -> Cluster:
+    if kind == "reput":
+        return ReputCluster(folder, settings)
+    return JavaCluster(OFFICIAL_VERSION, folder, settings)
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    """A broker with the settings it has by default, shared: take topics of your own."""
+    with start(request.param, tmp_path_factory.mktemp("cluster")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def other(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    """A broker with ``OTHER_SETTINGS``, shared."""
+    with start(request.param, tmp_path_factory.mktemp("other"), OTHER_SETTINGS) as running:
+        yield running
+
+
+@pytest.fixture(params=KINDS)
+def own(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
+    """A broker of the test's own, to stop and to kill."""
+    with start(request.param, tmp_path / "own") as running:
+        yield running
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    """A topic, and a group, of the test's own."""
+    name = request.node.name.removeprefix("test_")
+    return "".join(one if one.isalnum() else "-" for one in name)[:100]
+
+
+def numbered(count: int, prefix: str = "m") -> list[bytes]:
+    return [f"{prefix}{number}".encode() for number in range(count)]
+
+
+def messages(topic: str, bodies: Iterable[bytes]) -> list[JavaMessage]:
+    return [JavaMessage(topic, body) for body in bodies]
+
+
+def bodies(found: Iterable[JavaReceived]) -> list[bytes]:
+    return sorted(one.body for one in found)
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    """Wait for what a Java process does in its own time."""
+    deadline = time.monotonic() + GUARD_S
+    while not is_so():
+        assert time.monotonic() < deadline, f"not so in {GUARD_S} s"
+        os.sched_yield()
+
+
+def make_topic(java: JavaClient, cluster: Cluster, topic: str, queue_count: int = 4) -> None:
+    """Make a topic on the broker; clients find it on return."""
+    with java.admin(cluster.namesrv) as admin:
+        config = {
+            "topicName": topic,
+            "readQueueNums": queue_count,
+            "writeQueueNums": queue_count,
+        }
+        admin.call("createAndUpdateTopicConfig", cluster.address, config)
+
+        def is_known() -> bool:
+            with contextlib.suppress(ClientError):
+                return bool(admin.call("examineTopicRouteInfo", topic)["queueDatas"])
+            return False
+
+        until(is_known)
+
+
+def read_all(java: JavaClient, cluster: Cluster, topic: str) -> dict[Queue, list[JavaReceived]]:
+    with java.pull_consumer(cluster.namesrv, "readers") as consumer:
+        return consumer.read_all(topic)
+
+
+# --- sending ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["sync", "async", "oneway", "batch", "ordered"])
+def test_what_is_sent_is_read(
+    cluster: Cluster, java_client: JavaClient, topic: str, how: str
+) -> None:
+    java = java_client
+    wanted = [
+        JavaMessage(
+            topic,
+            f"{how} {number} \N{SNOWMAN}".encode(),
+            tags="abc"[number % 3],
+            keys=f"key{number} other{number}",
+            properties={"number": str(number), "word": "\N{SNOWMAN} and \N{PILE OF POO}"},
+            flag=number,
+        )
+        for number in range(12)
+    ]
+    with java.producer(cluster.namesrv, f"{topic}-producers") as producer:
+        if how == "ordered":
+            results = producer.send_ordered(wanted, "ababababcccc")
+        else:
+            results = producer.send(wanted, how)
+        assert len(producer.queues(topic)) == 4
+    if how == "oneway":
+        with java.pull_consumer(cluster.namesrv, "readers") as consumer:
+            until(lambda: sum(map(consumer.max_offset, consumer.queues(topic))) == len(wanted))
+
+    queues = read_all(java, cluster, topic)
+    for queue, found in queues.items():
+        assert [one.queue_offset for one in found] == list(range(len(found)))
+        assert all((one.topic, one.queue_id) == (topic, queue.queue_id) for one in found)
+    found = [one for queue in queues.values() for one in queue]
+    by_body = {one.body: one for one in found}
+    assert len(found) == len(by_body) == len(wanted)
+    for one in wanted:
+        got = by_body[one.body]
+        assert (got.tags, got.keys, got.flag) == (one.tags, one.keys, one.flag)
+        assert one.properties.items() <= got.properties.items()
+        assert got.properties["UNIQ_KEY"] == got.msg_id
+        assert got.born_host.startswith("127.0.0.1:")
+        assert got.store_host == cluster.address
+        assert 0 < got.born_timestamp <= got.store_timestamp
+        assert got.reconsume_times == got.sys_flag & COMPRESSED == 0
+    assert_places(results, wanted, by_body)
+    if how == "ordered":
+        by_key = defaultdict(list)
+        for key, one in zip("ababababcccc", wanted, strict=True):
+            by_key[key].append(one.body)
+        for sent in by_key.values():
+            queue_ids = {by_body[body].queue_id for body in sent}
+            assert len(queue_ids) == 1
+            places = [by_body[body].queue_offset for body in sent]
+            assert places == sorted(places)
+
+
+def assert_places(
+    results: list[JavaSent], wanted: list[JavaMessage], by_body: dict[bytes, JavaReceived]
+) -> None:
+    """Assert that messages are where the producer was told; a batch has one result."""
+    if not results or results[0] is None:
+        return
+    assert {one.status for one in results} == {"SEND_OK"}
+    if len(results) == 1:
+        sent = results[0]
+        ids = zip(sent.msg_id.split(","), sent.offset_msg_id.split(","), strict=True)
+        told = [
+            (sent.queue.queue_id, sent.queue_offset + number, *two)
+            for number, two in enumerate(ids)
+        ]
+    else:
+        told = [
+            (one.queue.queue_id, one.queue_offset, one.msg_id, one.offset_msg_id)
+            for one in results
+        ]
+    for message, place in zip(wanted, told, strict=True):
+        got = by_body[message.body]
+        assert place == (got.queue_id, got.queue_offset, got.msg_id, got.offset_msg_id)
+
+
+def test_long_bodies_are_compressed(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
+    chance = random.Random(1)
+    body = b"compress me " * 1000
+    noise = chance.randbytes(100_000)
+    with java_client.producer(cluster.namesrv) as producer:
+        producer.send(messages(topic, [body, b"short", noise]))
+    with java_client.push_consumer(cluster.namesrv, topic, topic) as consumer:
+        found = {one.body: one for one in consumer.take(3)}
+    assert found.keys() == {body, b"short", noise}
+    assert found[body].sys_flag & COMPRESSED
+    assert found[body].store_size < 1000
+    assert not found[b"short"].sys_flag & COMPRESSED
+
+
+def test_bodies_may_have_4_mebibytes(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
+    noise = random.Random(2).randbytes(BODY_BYTES_MAX + 1)
+    largest = noise[:BODY_BYTES_MAX]
+    plain = {"compressMsgBodyOverHowmuch": 1 << 30}  # noise grows when it is compressed
+    with java_client.producer(cluster.namesrv, **plain) as producer:
+        (sent,) = producer.send([JavaMessage(topic, largest)])
+        assert sent.status == "SEND_OK"
+        # The client itself counts.
+        (refused,) = producer.results([JavaMessage(topic, noise)])
+        assert isinstance(refused, ClientError)
+        assert (refused.type, refused.code) == ("MQClientException", MESSAGE_ILLEGAL)
+    # A client that does not count is refused by the broker.
+    generous = {"maxMessageSize": 16 << 20, "retryTimesWhenSendFailed": 0, **plain}
+    with java_client.producer(cluster.namesrv, **generous) as producer:
+        (refused,) = producer.results([JavaMessage(topic, noise)])
+        assert isinstance(refused, ClientError)
+        assert (refused.type, refused.code) == ("MQBrokerException", MESSAGE_ILLEGAL)
+        assert producer.send([JavaMessage(topic, b"and on")])[0].status == "SEND_OK"
+    with java_client.push_consumer(cluster.namesrv, topic, topic) as consumer:
+        assert bodies(consumer.take(2)) == sorted([largest, b"and on"])
+
+
+def test_a_batch_of_thousands(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
+    sent = numbered(5_000, "a body of a batch, ")
+    with java_client.producer(cluster.namesrv) as producer:
+        (result,) = producer.send(messages(topic, sent), "batch")
+        assert result.status == "SEND_OK"
+        assert len(set(result.msg_id.split(","))) == len(sent)
+        assert result.queue_offset == 0
+        too_much = [JavaMessage(topic, bytes(1 << 20)) for _ in range(5)]
+        (refused,) = producer.results(too_much, "batch")
+        assert isinstance(refused, ClientError)
+    with java_client.push_consumer(
+        cluster.namesrv, topic, topic, consumeMessageBatchMaxSize=1024
+    ) as consumer:
+        found = consumer.take(len(sent))
+    assert Counter(one.body for one in found) == Counter(sent)
+    assert {one.queue_id for one in found} == {result.queue.queue_id}
+
+
+def test_a_topic_comes_from_an_admin_alone(
+    other: Cluster, java_client: JavaClient, topic: str
+) -> None:
+    """No topic is made by sending where that is not allowed."""
+    with java_client.producer(other.namesrv) as producer:
+        (refused,) = producer.results([JavaMessage(topic, b"body")])
+        assert isinstance(refused, ClientError)
+        assert (refused.type, refused.code) == ("MQClientException", CLIENT_NO_ROUTE)
+        # A client that knows where the broker is gets no further.
+        (refused,) = producer.results(
+            [JavaMessage(topic, b"body")], queue=Queue(topic, "broker-a", 0)
+        )
+        assert isinstance(refused, ClientError)
+        make_topic(java_client, other, topic, 3)
+        producer.send([JavaMessage(topic, b"body")])
+        assert [one.queue_id for one in producer.queues(topic)] == [0, 1, 2]
+
+
+# --- push consumers -----------------------------------------------------------------
+
+
+def two_members(
+    java: JavaClient, cluster: Cluster, topic: str
+) -> tuple[PushConsumer, PushConsumer]:
+    """Start two consumers of a group; each has a half of the queues on return."""
+    first, second = (java.push_consumer(cluster.namesrv, topic, topic) for _ in range(2))
+    until(lambda: [len(one.assigned()) for one in (first, second)] == [2, 2])
+    return first, second
+
+
+def test_two_members_share_and_one_goes_on(
+    cluster: Cluster, java_client: JavaClient, topic: str
+) -> None:
+    java = java_client
+    make_topic(java, cluster, topic)
+    first, second = two_members(java, cluster, topic)
+    assert not set(first.assigned()) & set(second.assigned())
+    sent = numbered(200)
+    with java.producer(cluster.namesrv) as producer:
+        producer.send(messages(topic, sent), "async")
+        until(lambda: len(first.received) + len(second.received) >= len(sent))
+        assert first.received
+        assert second.received
+        first.close()
+        until(lambda: len(second.assigned()) == 4)
+        more = numbered(100, "more")
+        producer.send(messages(topic, more), "async")
+        second.wait_until(lambda found: len(found) + len(first.received) >= 300)
+    found = [one.body for one in first.received + second.received]
+    assert Counter(found) == Counter(sent + more)
+    second.close()
+
+
+def test_orderly_members(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
+    java = java_client
+    keys = "".join(chr(ord("a") + number % 5) for number in range(100))
+    sent = numbered(len(keys))
+    with java.producer(cluster.namesrv) as producer:
+        producer.send_ordered(messages(topic, sent), keys)
+        first = java.push_consumer(cluster.namesrv, topic, topic, orderly=True)
+        assert bodies(first.take(len(sent))) == sorted(sent)
+        second = java.push_consumer(cluster.namesrv, topic, topic, orderly=True)
+        first.close()  # it gives its locks back: the other has the queues at once
+        until(lambda: len(second.assigned()) == 4)
+        more = numbered(len(keys), "more")
+        producer.send_ordered(messages(topic, more), keys)
+        second.take(len(more))
+        second.close()
+    for member, wanted in ((first, sent), (second, more)):
+        assert Counter(one.body for one in member.received) == Counter(wanted)
+        for key in set(keys):
+            of_key = [body for body, one in zip(wanted, keys, strict=True) if one == key]
+            assert [one.body for one in member.received if one.body in of_key] == of_key
+
+
+def test_an_orderly_member_that_asks_for_a_moment(
+    cluster: Cluster, java_client: JavaClient, topic: str
+) -> None:
+    """Its queue waits for it: nothing overtakes."""
+    queue = Queue(topic, "broker-a", 0)
+    make_topic(java_client, cluster, topic, 1)
+    with java_client.producer(cluster.namesrv) as producer:
+        producer.send(messages(topic, numbered(3)), queue=queue)
+    with java_client.push_consumer(
+        cluster.namesrv, topic, topic, orderly=True, laters=1, suspendCurrentQueueTimeMillis=10
+    ) as consumer:
+        found = consumer.take(6)
+    assert [one.body for one in found] == [b"m0", b"m0", b"m1", b"m1", b"m2", b"m2"]
+    assert [one.reconsume_times for one in found] == [0, 1] * 3
+
+
+def test_broadcasting(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
+    sent = numbered(20)
+    with java_client.producer(cluster.namesrv) as producer:
+        producer.send(messages(topic, sent))
+        members = [
+            java_client.push_consumer(cluster.namesrv, topic, topic, broadcasting=True)
+            for _ in range(2)
+        ]
+        for member in members:
+            assert bodies(member.take(len(sent))) == sorted(sent)
+            assert len(member.assigned()) == 4
+        producer.send([JavaMessage(topic, b"for all")])
+        for member in members:
+            assert [one.body for one in member.take(1)] == [b"for all"]
+            member.close()
+
+
+def test_tags(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
+    """Also those with the same hash code: the broker lets them pass, the client does not."""
+    tags = ["red", "green", "blue", "Aa", "BB", None]
+    wanted = [
+        JavaMessage(topic, f"{tag}{number}".encode(), tags=tag)
+        for number in range(5)
+        for tag in tags
+    ]
+    with java_client.producer(cluster.namesrv) as producer:
+        producer.send(wanted)
+        for number, (expression, passing) in enumerate(
+            {"red || blue": {"red", "blue"}, "Aa": {"Aa"}, "*": {*tags}}.items()
+        ):
+            passed = [one.body for one in wanted if one.tags in passing]
+            with java_client.push_consumer(
+                cluster.namesrv, f"{topic}-{number}", topic, expression
+            ) as consumer:
+                assert bodies(consumer.take(len(passed))) == sorted(passed)
+                # What does not pass moves the offset all the same, and is not waited for.
+                last = f"last of {number}".encode()
+                producer.send([JavaMessage(topic, last, tags=min(filter(None, passing)))])
+                assert consumer.take(1)[0].body == last
+                wanted.append(JavaMessage(topic, last, tags=min(filter(None, passing))))
+
+
+def test_sent_back_comes_again(other: Cluster, java_client: JavaClient, topic: str) -> None:
+    make_topic(java_client, other, topic)
+    with java_client.producer(other.namesrv) as producer:
+        (sent,) = producer.send([JavaMessage(topic, b"twice", tags="a", keys="k")])
+        with java_client.push_consumer(other.namesrv, topic, topic, "a", laters=2) as consumer:
+            found = consumer.take(3)
+    assert [one.body for one in found] == [b"twice"] * 3
+    assert [one.reconsume_times for one in found] == [0, 1, 2]
+    assert {one.topic for one in found} == {topic}  # the client hides the retry topic
+    assert {one.msg_id for one in found} == {sent.msg_id}
+    assert {(one.tags, one.keys) for one in found} == {("a", "k")}
+    assert {one.properties.get("ORIGIN_MESSAGE_ID") for one in found[1:]} == {sent.offset_msg_id}
+
+
+@pytest.mark.parametrize("where", ["FIRST_OFFSET", "LAST_OFFSET", "TIMESTAMP"])
+def test_a_new_group_in_a_young_topic_gets_all(
+    cluster: Cluster, java_client: JavaClient, topic: str, where: str
+) -> None:
+    """Wherever it wants to begin: the broker says 0 where nothing was deleted yet."""
+    sent = numbered(8)
+    with java_client.producer(cluster.namesrv) as producer:
+        producer.send(messages(topic, sent))
+        with java_client.push_consumer(
+            cluster.namesrv,
+            topic,
+            topic,
+            from_where=f"CONSUME_FROM_{where}",
+            consumeTimestamp="20990101000000",
+        ) as consumer:
+            assert bodies(consumer.take(8)) == sorted(sent)
+
+
+@pytest.mark.parametrize(
+    ("where", "timestamp", "is_old_wanted"),
+    [
+        ("FIRST_OFFSET", "", True),
+        ("LAST_OFFSET", "", False),
+        ("TIMESTAMP", "20200101000000", True),
+        ("TIMESTAMP", "20990101000000", False),
+    ],
+)
+def test_a_new_group_in_an_old_topic_begins_where_it_wants(
+    other: Cluster,
+    java_client: JavaClient,
+    topic: str,
+    where: str,
+    timestamp: str,
+    is_old_wanted: bool,
+) -> None:
+    queue = Queue(topic, "broker-a", 0)
+    make_topic(java_client, other, topic, 1)
+    with java_client.producer(other.namesrv) as producer:
+        producer.send(messages(topic, numbered(20)), queue=queue)
+        more = {"consumeTimestamp": timestamp} if timestamp else {}
+        with java_client.push_consumer(
+            other.namesrv, topic, topic, from_where=f"CONSUME_FROM_{where}", **more
+        ) as consumer, java_client.pull_consumer(other.namesrv, topic) as puller:
+            # Once it has asked, an offset is there; the last message of a timestamp in the future
+            # is the newest one.
+            if is_old_wanted:
+                consumer.take(20)
+            else:
+                until(lambda: bool(consumer.persist()) or puller.committed(queue) >= 19)
+            producer.send([JavaMessage(topic, b"new")], queue=queue)
+            found = consumer.wait_until(lambda found: any(one.body == b"new" for one in found))
+    old = [one.body for one in found[:-1]]
+    if is_old_wanted:
+        assert old == numbered(20)
+    else:
+        assert old == [] or (where, old) == ("TIMESTAMP", [b"m19"])
+
+
+def test_sql(other: Cluster, java_client: JavaClient, topic: str) -> None:
+    make_topic(java_client, other, topic)
+    wanted = [
+        JavaMessage(topic, b"%d" % number, tags="ab"[number % 2], properties={"n": str(number)})
+        for number in range(20)
+    ]
+    with java_client.producer(other.namesrv) as producer:
+        producer.send(wanted)
+    condition = "TAGS = 'a' AND n BETWEEN 5 AND 12"
+    with java_client.push_consumer(other.namesrv, topic, topic, condition, sql=True) as consumer:
+        assert bodies(consumer.take(4)) == [b"10", b"12", b"6", b"8"]
+
+
+def test_sql_where_it_is_not_allowed(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
+    with pytest.raises(ClientError, match="SQL92"):
+        java_client.push_consumer(cluster.namesrv, topic, topic, "n > 5", sql=True)
+
+
+# --- pull consumers -----------------------------------------------------------------
+
+
+def test_pulls(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
+    queue = Queue(topic, "broker-a", 1)
+    with (
+        java_client.producer(cluster.namesrv) as producer,
+        java_client.pull_consumer(cluster.namesrv, topic) as consumer,
+    ):
+        producer.send([JavaMessage(topic, body, tags="a") for body in numbered(40)], queue=queue)
+        assert len(consumer.queues(topic)) == 4
+        assert (consumer.min_offset(queue), consumer.max_offset(queue)) == (0, 40)
+        found = consumer.pull(queue, 0, 10)
+        assert (found.status, found.next_offset) == ("FOUND", 10)
+        assert (found.min_offset, found.max_offset) == (0, 40)
+        assert [one.body for one in found.messages] == numbered(10)
+        assert len(consumer.pull(queue, 0, 100).messages) == 32  # as many as a reply has
+        cases = [(40, "*", "NO_NEW_MSG", 40), (5, "b", "NO_MATCHED_MSG", 40)]
+        cases += [(50, "*", "OFFSET_ILLEGAL", 40)]
+        for queue_offset, expression, status, next_offset in cases:
+            found = consumer.pull(queue, queue_offset, 32, expression)
+            assert (found.status, found.next_offset) == (status, next_offset)
+            assert found.messages == []
+
+        (one,) = consumer.pull(queue, 20, 1).messages
+        first = consumer.search_offset(queue, one.store_timestamp)
+        assert consumer.pull(queue, first, 1).messages[0].store_timestamp == one.store_timestamp
+        assert first == 0 or (
+            consumer.pull(queue, first - 1, 1).messages[0].store_timestamp < one.store_timestamp
+        )
+        assert consumer.search_offset(queue, 0) == 0
+
+        assert consumer.committed(queue) == 0  # a young queue: it begins at the beginning
+        consumer.commit(queue, 17)
+        assert consumer.committed(queue) == 17
+
+        waiting = java_client.start(
+            "pullBlocking",
+            on=consumer.handle,
+            queue={"topic": topic, "brokerName": "broker-a", "queueId": 1},
+            offset=40,
+            max=32,
+            expression="*",
+        )
+        producer.send([JavaMessage(topic, b"woken")], queue=queue)
+        got = waiting.result(GUARD_S)
+        assert got["status"] == "FOUND"
+        assert len(got["messages"]) == 1
+
+
+def test_messages_by_id_and_key(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
+    with (
+        java_client.producer(cluster.namesrv) as producer,
+        java_client.pull_consumer(cluster.namesrv, topic) as consumer,
+    ):
+        wanted = [
+            JavaMessage(topic, b"%d" % number, keys=f"k{number % 2} only{number}")
+            for number in range(10)
+        ]
+        sent = producer.send(wanted)
+        (alone,) = consumer.query(topic, "only7")
+        assert (alone.body, alone.msg_id) == (b"7", sent[7].msg_id)
+        assert bodies(consumer.query(topic, "k1")) == [b"1", b"3", b"5", b"7", b"9"]
+        assert len(consumer.query(topic, "k1", 2)) == 2
+        assert consumer.view(topic, sent[3].msg_id).body == b"3"
+        assert consumer.view(topic, sent[4].offset_msg_id).body == b"4"
+        with pytest.raises(ClientError, match="no message|NO_MESSAGE|message"):
+            consumer.query(topic, "nobody's")
+        with pytest.raises(ClientError):
+            consumer.query(topic, "k1", 32, 1_000_000_000_000, 1_000_000_001_000)
+    by_id = ("-i", sent[3].offset_msg_id)
+    assert sent[3].msg_id in java_client.mqadmin("queryMsgById", *by_id, namesrv=cluster.namesrv)
+    by_key = ("-t", topic, "-k", "only7")
+    printed = java_client.mqadmin("queryMsgByKey", *by_key, namesrv=cluster.namesrv)
+    assert sent[7].msg_id in printed
+    by_unique_key = ("-t", topic, "-i", sent[3].msg_id)
+    printed = java_client.mqadmin("queryMsgByUniqueKey", *by_unique_key, namesrv=cluster.namesrv)
+    assert sent[3].msg_id in printed or sent[3].offset_msg_id in printed
+
+
+def test_a_lite_pull_consumer_subscribes(
+    cluster: Cluster, java_client: JavaClient, topic: str
+) -> None:
+    """5.5.0 asks with request code 361."""
+    needs_lite_pull(java_client)
+    with java_client.producer(cluster.namesrv) as producer:
+        wanted = [JavaMessage(topic, b"%d" % number, tags="ab"[number % 2]) for number in range(40)]
+        producer.send(wanted)
+        with java_client.lite_pull_consumer(cluster.namesrv, topic, topic, "a") as consumer:
+            found = consumer.take(20)
+            assert bodies(found) == sorted(one.body for one in wanted if one.tags == "a")
+            consumer.commit()
+        # The group goes on behind what it had.
+        producer.send([JavaMessage(topic, b"later", tags="a")])
+        with java_client.lite_pull_consumer(cluster.namesrv, topic, topic, "a") as consumer:
+            assert [one.body for one in consumer.take(1)] == [b"later"]
+
+
+def test_a_lite_pull_consumer_goes_where_it_is_told(
+    cluster: Cluster, java_client: JavaClient, topic: str
+) -> None:
+    needs_lite_pull(java_client)
+    queue = Queue(topic, "broker-a", 2)
+    with java_client.producer(cluster.namesrv) as producer:
+        producer.send(messages(topic, numbered(10)), queue=queue)
+    with java_client.lite_pull_consumer(cluster.namesrv, topic) as consumer:
+        consumer.assign([queue])
+        consumer.seek(queue, 6)
+        assert [one.body for one in consumer.take(4)] == numbered(10)[6:]
+        consumer.seek_to_begin(queue)
+        assert [one.body for one in consumer.take(10)] == numbered(10)
+        consumer.commit()
+        assert consumer.committed(queue) == 10
+
+
+def needs_lite_pull(java: JavaClient) -> None:
+    if not java.has_lite_pull:
+        pytest.skip(f"RocketMQ {java.version} has no lite pull consumer")
+
+
+# --- a broker that goes and comes ---------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_clients_survive_a_restart(
+    own: Cluster, java_client: JavaClient, topic: str, end: str
+) -> None:
+    java = java_client
+    sent = numbered(50)
+    with (
+        java.producer(own.namesrv) as producer,
+        java.push_consumer(own.namesrv, topic, topic) as consumer,
+    ):
+        producer.send(messages(topic, sent))
+        assert bodies(consumer.take(len(sent))) == sorted(sent)
+        consumer.persist()
+        before = committed(java, own, topic)
+        assert sum(before.values()) == len(sent)
+
+        own.stop_broker() if end == "stop" else own.kill_broker()
+        own.start()
+        if end == "stop":  # what was told to be saved every 5 s may not be there after a crash
+            assert committed(java, own, topic) == before
+        more = numbered(50, "more")
+        results: dict[bytes, JavaSent] = {}
+
+        def send_what_is_not_sent() -> bool:
+            left = [body for body in more if body not in results]
+            for body, result in zip(left, producer.results(messages(topic, left)), strict=True):
+                if isinstance(result, JavaSent):
+                    results[body] = result
+            return len(results) == len(more)
+
+        until(send_what_is_not_sent)
+        consumer.wait_until(lambda found: {*more} <= {one.body for one in found})
+    assert Counter(one.body for one in consumer.received) >= Counter(sent + more)
+    if end == "stop":  # each once: the consumer had told its offsets
+        assert Counter(one.body for one in consumer.received) == Counter(sent + more)
+    queues = read_all(java, own, topic)
+    assert bodies(one for queue in queues.values() for one in queue) == sorted(sent + more)
+    # A new member begins where the group was.
+    with (
+        java.producer(own.namesrv) as producer,
+        java.push_consumer(own.namesrv, topic, topic) as consumer,
+    ):
+        producer.send([JavaMessage(topic, b"last")])
+        consumer.take(1)
+        assert [one.body for one in consumer.received] == [b"last"]
+
+
+def committed(java: JavaClient, cluster: Cluster, topic: str) -> dict[Queue, int]:
+    with java.pull_consumer(cluster.namesrv, topic) as consumer:
+        return {queue: consumer.committed(queue) for queue in consumer.queues(topic)}
+
+
+# --- what the broker knows of its clients ---------------------------------------------
+
+
+def test_mqadmin_sees_the_clients(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
+    java, group = java_client, f"{topic}-group"
+    with (
+        java.producer(cluster.namesrv, f"{topic}-producers") as producer,
+        java.push_consumer(cluster.namesrv, group, topic, "a || b") as consumer,
+    ):
+        producer.send([JavaMessage(topic, body, tags="a") for body in numbered(10)])
+        consumer.take(10)
+        consumer.persist()
+        printed = java.mqadmin("consumerConnection", "-g", group, namesrv=cluster.namesrv)
+        assert "127.0.0.1" in printed
+        assert "a || b" in printed
+        assert "CONSUME_FROM_FIRST_OFFSET" in printed
+        printed = java.mqadmin("consumerProgress", "-g", group, namesrv=cluster.namesrv)
+        assert "Diff Total: 0" in printed.replace("Consume Diff Total", "Diff Total")
+        printed = java.mqadmin(
+            "producerConnection", "-g", f"{topic}-producers", "-t", topic, namesrv=cluster.namesrv
+        )
+        assert "127.0.0.1" in printed
+        printed = java.mqadmin("topicStatus", "-t", topic, namesrv=cluster.namesrv)
+        assert printed.count("broker-a") == 4
+
+
+# --- Go -----------------------------------------------------------------------------
+
+
+def test_go(cluster: Cluster, go_client: GoClient) -> None:
+    sent = numbered(8)
+    for how, count in (("sync", 8), ("async", 8), ("batch", 1), ("oneway", 0)):
+        results = go_client.produce(
+            cluster.namesrv, "go", sent, how, tags="a", keys=["k"], properties={"p": "v"}
+        )
+        assert len(results) == count
+    for orderly in (False, True):
+        found = go_client.consume(cluster.namesrv, "go", f"go-{orderly}", 32, "a", orderly=orderly)
+        assert sorted(one["body"] for one in found) == sorted(sent * 4)
+        assert {(one["tags"], one["keys"]) for one in found} == {("a", "k")}
+        assert {one["properties"]["p"] for one in found} == {"v"}

@@ -1,0 +1,252 @@
+"""Messages that come again, and dead letters: Java's consumers on our broker, and on their own."""
+
+import asyncio
+import contextlib
+import itertools
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import broker_subject
+from interop.conftest import StartOfficial
+from interop.java_cluster import JavaClient, JavaCluster, JavaMessage, JavaReceived
+from reput.broker.server import Broker
+from reput.format import headers, message as record, names, properties as props
+from reput.format.codes import RequestCode, ResponseCode
+from reput.format.command import Command
+from reput.format.headers import SendBackHeader, SendMessageHeader
+from reput.format.message import StoredMessage
+from reput.namesrv.config import NamesrvConfig
+from reput.namesrv.server import NameServer
+from reput.remoting.client import RemotingClient
+
+pytestmark = pytest.mark.interop
+
+GUARD_S = 60
+"""Ends a test that hangs; nothing is expected to take so long."""
+DELAYS = "1s 1s 1s 1s 1s 1s 1s 1s"
+_numbers = itertools.count()
+
+
+class Ours:
+    """Our name server with our broker."""
+
+    def __init__(self, namesrv: NameServer, broker: Broker) -> None:
+        self.broker = broker
+        self.namesrv = f"127.0.0.1:{namesrv.port}"
+        self.address = f"127.0.0.1:{broker.port}"
+
+    def stored(self, topic: str, queue_id: int = 0) -> list[StoredMessage]:
+        records = self.broker.store.get(topic, queue_id, 0).records
+        return [record.decode(bytes(one)) for one in records]
+
+
+@pytest.fixture
+async def ours(tmp_path: Path) -> AsyncIterator[Ours]:
+    namesrv = NameServer(
+        NamesrvConfig(
+            bind_address="127.0.0.1",
+            listen_port=0,
+            kv_config_path=str(tmp_path / "kvConfig.json"),
+            config_store_path=str(tmp_path / "namesrv.properties"),
+        )
+    )
+    async with namesrv:
+        broker = Broker(
+            broker_subject.broker_config(namesrv_addr=f"127.0.0.1:{namesrv.port}"),
+            broker_subject.store_config(tmp_path / "store", message_delay_level=DELAYS),
+        )
+        async with broker:
+            yield Ours(namesrv, broker)
+
+
+@pytest.fixture
+def group(request: pytest.FixtureRequest) -> str:
+    """A group, and a topic, of the test's own."""
+    return f"{request.node.originalname}-{os.getpid()}-{next(_numbers)}"
+
+
+def consumed(
+    java: JavaClient,
+    namesrv: str,
+    group: str,
+    count: int,
+    laters: int,
+    *,
+    until: Callable[[], Any] | None = None,
+    **settings: Any,
+) -> list[JavaReceived]:
+    """Send a message and consume it until it came so often. Blocks.
+
+    A consumer that ends before it knows what became of its last answer gives it once more:
+    ``until`` says what to wait for.
+    """
+    message = JavaMessage(group, b"body", tags="a", keys="k", properties={"p": "v"})
+    with contextlib.closing(java.producer(namesrv)) as producer:
+        producer.send([message])
+        with contextlib.closing(
+            java.push_consumer(namesrv, group, group, laters=laters, **settings)
+        ) as consumer:
+            found = consumer.take(count)
+            deadline = time.monotonic() + GUARD_S
+            while until is not None and not until() and time.monotonic() < deadline:
+                time.sleep(0.02)
+            return found
+
+
+def seen(messages: list[JavaReceived]) -> list[tuple[Any, ...]]:
+    """Return what must be the same wherever it was consumed."""
+    marks = ("MIN_OFFSET", "MAX_OFFSET", "CONSUME_START_TIME", "UNIQ_KEY", "ORIGIN_MESSAGE_ID")
+    found = []
+    for one in messages:
+        properties = {name: value for name, value in one.properties.items() if name not in marks}
+        has_marks = tuple(name in one.properties for name in marks)
+        found.append(
+            (one.topic, one.body, one.tags, one.keys, one.reconsume_times, properties, has_marks)
+        )
+    return found
+
+
+async def test_it_comes_again_with_growing_reconsume_times(
+    ours: Ours, java_client: JavaClient, group: str
+) -> None:
+    found = await asyncio.to_thread(consumed, java_client, ours.namesrv, group, 4, 3)
+    assert [one.reconsume_times for one in found] == [0, 1, 2, 3]
+    assert {one.body for one in found} == {b"body"}
+    assert {one.topic for one in found} == {group}  # clients show the topic of the first time
+    assert len({one.msg_id for one in found}) == 1
+    first, *again = found
+    assert {one.properties["ORIGIN_MESSAGE_ID"] for one in again} == {first.offset_msg_id}
+    times = [one.store_timestamp for one in found]
+    assert all(later - earlier >= 1000 for earlier, later in itertools.pairwise(times))
+    assert ours.stored(names.dlq_topic(group)) == []
+
+
+async def test_after_the_last_attempt_it_is_a_dead_letter(
+    ours: Ours, java_client: JavaClient, group: str
+) -> None:
+    dead_topic = names.dlq_topic(group)
+    found = await asyncio.to_thread(
+        consumed, java_client, ours.namesrv, group, 3, 99, maxReconsumeTimes=2,
+        until=lambda: ours.broker.store.max_offset(dead_topic, 0),
+    )  # fmt: skip
+    assert [one.reconsume_times for one in found] == [0, 1, 2]
+    with contextlib.closing(java_client.pull_consumer(ours.namesrv, group)) as consumer:
+        (queue,) = await asyncio.to_thread(consumer.queues, dead_topic)
+        (dead,) = (await asyncio.to_thread(consumer.pull, queue, 0)).messages
+    assert (dead.body, dead.reconsume_times) == (b"body", 3)
+    assert dead.properties["ORIGIN_MESSAGE_ID"] == found[0].offset_msg_id
+    assert dead.properties["RETRY_TOPIC"] == group
+
+
+async def test_consumers_see_the_same_on_the_official_broker(
+    ours: Ours, java_client: JavaClient, group: str, start_official: StartOfficial
+) -> None:
+    official = await asyncio.to_thread(start_official, "4.9.7", {"messageDelayLevel": DELAYS})
+    there = await asyncio.to_thread(consumed, java_client, official.namesrv, group, 3, 2)
+    here = await asyncio.to_thread(consumed, java_client, ours.namesrv, group, 3, 2)
+    assert seen(here) == seen(there)
+
+
+async def test_a_delayed_message_comes_when_it_is_due(
+    ours: Ours, java_client: JavaClient, group: str
+) -> None:
+    def run() -> list[JavaReceived]:
+        messages = [JavaMessage(group, b"%d" % n, delay_level=1 + n % 8) for n in range(40)]
+        with (
+            contextlib.closing(java_client.producer(ours.namesrv)) as producer,
+            contextlib.closing(java_client.push_consumer(ours.namesrv, group, group)) as consumer,
+        ):
+            producer.send(messages)
+            return consumer.take(40)
+
+    found = await asyncio.to_thread(run)
+    assert sorted(int(one.body) for one in found) == list(range(40))
+    assert all(one.reconsume_times == 0 for one in found)
+    for one in found:
+        waited_ms = one.store_timestamp - one.born_timestamp
+        assert waited_ms >= 1000
+
+
+# --- the same requests to both ----------------------------------------------------------------
+
+
+async def test_official_and_our_broker_answer_alike(
+    ours: Ours, group: str, start_official: StartOfficial
+) -> None:
+    """Codes and remarks of 36 and of copies to retry topics, and where the messages are then."""
+    official = await asyncio.to_thread(start_official, "4.9.7", {"messageDelayLevel": DELAYS})
+    async with RemotingClient() as client:
+        there = [await _replies(client, official.address, group)]
+        here = [await _replies(client, ours.address, group)]
+    assert here == there
+
+
+async def _replies(client: RemotingClient, address: str, group: str) -> list[Any]:
+    found: list[Any] = []
+
+    async def ask(code: int, fields: dict[str, str], body: bytes = b"", **more: Any) -> Command:
+        request = Command(code, ext_fields=fields, body=body, **more)
+        return await client.invoke(address, request, 10_000)
+
+    async def send(topic: str, **more: Any) -> Command:
+        version = more.pop("version", 407)
+        properties = props.encode(more.pop("properties", {})).decode()
+        header = SendMessageHeader(
+            producer_group="P", topic=topic, default_topic="TBW102", default_topic_queue_nums=4,
+            queue_id=0, sys_flag=0, born_timestamp=1_700_000_000_000, flag=0,
+            properties=properties, **more,
+        )  # fmt: skip
+        fields = headers.encode_v2(header)
+        return await ask(RequestCode.SEND_MESSAGE_V2, fields, b"body", version=version)
+
+    async def send_back(offset: int, **more: Any) -> Command:
+        version = more.pop("version", 407)
+        header = SendBackHeader(**{"offset": offset, "group": group, "delay_level": 0, **more})
+        return await ask(
+            RequestCode.CONSUMER_SEND_MSG_BACK, headers.encode(header), version=version
+        )
+
+    async def ends() -> dict[str, int]:
+        topics = {
+            "retry": (f"%RETRY%{group}", 0),
+            "dead": (f"%DLQ%{group}", 0),
+            "delayed": (names.SCHEDULE_TOPIC, 2),
+        }
+        ends = {}
+        for name, (topic, queue_id) in topics.items():
+            fields = {"topic": topic, "queueId": str(queue_id)}
+            reply = await ask(RequestCode.GET_MAX_OFFSET, fields)
+            ends[name] = int((reply.ext_fields or {}).get("offset", -1))
+        return ends
+
+    def note(reply: Command) -> None:
+        fields = reply.ext_fields or {}
+        remark = (reply.remark or "").split("\n")[0].rstrip()
+        found.append((reply.code, remark, fields.get("queueId")))
+
+    reply = await send(group, properties={"TAGS": "a"})
+    assert reply.code == ResponseCode.SUCCESS
+    offset = int((reply.ext_fields or {})["msgId"][-16:], 16)
+    note(await send_back(999_999_999))
+    note(await send_back(offset, delay_level=-1))
+    note(await send_back(offset, max_reconsume_times=0))
+    note(await send_back(offset, max_reconsume_times=0, version=120))  # waits
+    note(await send_back(offset, delay_level=3))
+    note(await send(f"%RETRY%{group}", reconsume_times=2))  # in the retry topic at once
+    note(await send(f"%RETRY%{group}", reconsume_times=16))
+    note(await send(f"%RETRY%{group}", reconsume_times=2, max_reconsume_times=2))
+    note(await send(f"%RETRY%{group}", reconsume_times=2, max_reconsume_times=2, version=120))
+    note(await send(f"%RETRY%{group}-new", reconsume_times=1))
+    expected = {"retry": 4, "dead": 4, "delayed": 2}
+    async with asyncio.timeout(GUARD_S):
+        while await ends() != expected:
+            await asyncio.sleep(0.05)
+    return found
+
+
+_ = JavaCluster

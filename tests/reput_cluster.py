@@ -1,0 +1,192 @@
+"""Our name server and our broker, as processes that tests drive.
+
+    with ReputCluster(tmp_path, {"flushDiskType": "SYNC_FLUSH"}) as cluster:
+        ...  # any client, at cluster.namesrv
+        cluster.kill_broker()
+        cluster.start()
+
+It has the same folders and methods as ``interop.java_cluster.JavaCluster``, so that a store can go
+from one to the other.
+"""
+
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from interop.java_cluster import SMALL_FILES, free_port, free_triple
+
+START_S = 60.0
+STOP_S = 60.0
+
+Settings = Mapping[str, str | int | bool]
+"""Under the names of ``broker.conf``."""
+
+
+class DidNotStart(Exception):
+    """A process ended while it started, or takes too long; the text has the end of its log."""
+
+
+class ReputCluster:
+    """A name server and a broker ``broker-a`` of cluster ``DefaultCluster``, both running.
+
+    Args:
+        folder: For the store (``folder/store``), logs and files of settings; made if missing, and
+            taken as it is if it is there, so that a store can be continued.
+        settings: More for ``broker.conf``.
+        namesrv: Address of a name server to use instead of one of its own.
+
+    Raises:
+        DidNotStart: A process ended while it started.
+    """
+
+    def __init__(
+        self, folder: Path, settings: Settings | None = None, *, namesrv: str | None = None
+    ) -> None:
+        self.folder = folder
+        self.store = folder / "store"
+        self.store.mkdir(parents=True, exist_ok=True)
+        more = dict(settings or {})
+        # The ports stay the same over restarts, so they are none that the system gives to others.
+        self.port = int(more.pop("listenPort", 0)) or free_triple()
+        self.address = f"127.0.0.1:{self.port}"
+        self._own_namesrv = namesrv is None
+        port = free_port({self.port - 2, self.port, self.port + 1}) if namesrv is None else 0
+        self.namesrv = namesrv or f"127.0.0.1:{port}"
+        self._settings: Settings = {
+            "brokerClusterName": "DefaultCluster",
+            "brokerName": "broker-a",
+            "brokerId": 0,
+            "brokerIP1": "127.0.0.1",
+            "listenPort": self.port,
+            "namesrvAddr": self.namesrv,
+            "storePathRootDir": str(self.store),
+            "storePathCommitLog": str(self.store / "commitlog"),
+            "autoCreateTopicEnable": True,
+            **SMALL_FILES,
+            **more,
+        }
+        self._namesrv_process: subprocess.Popen[bytes] | None = None
+        self._broker_process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    @property
+    def broker_pid(self) -> int:
+        assert self._broker_process is not None
+        return self._broker_process.pid
+
+    @property
+    def is_broker_running(self) -> bool:
+        return self._broker_process is not None and self._broker_process.poll() is None
+
+    def start(self) -> None:
+        """Start what does not run, on the same ports; the broker is registered on return."""
+        if self._own_namesrv and self._namesrv_process is None:
+            port = self.namesrv.rpartition(":")[2]
+            files = {
+                "kvConfigPath": self.folder / "namesrv/kvConfig.json",
+                "configStorePath": self.folder / "namesrv/namesrv.properties",
+            }
+            settings = {"listenPort": port, "bindAddress": "127.0.0.1"}
+            self._namesrv_process = self._launch("namesrv", {**settings, **_texts(files)})
+        if self._broker_process is None:
+            self._broker_process = self._launch("broker", _texts(self._settings))
+
+    def stop(self) -> None:
+        """Stop both as an operator would."""
+        self.stop_broker()
+        self._namesrv_process = _ended(self._namesrv_process, is_kill=False)
+
+    def kill(self) -> None:
+        """Kill both."""
+        self.kill_broker()
+        self._namesrv_process = _ended(self._namesrv_process, is_kill=True)
+
+    def stop_broker(self) -> None:
+        """Stop the broker alone; ``start`` starts it again."""
+        self._broker_process = _ended(self._broker_process, is_kill=False)
+
+    def kill_broker(self) -> None:
+        """Kill the broker alone; ``start`` starts it again."""
+        self._broker_process = _ended(self._broker_process, is_kill=True)
+
+    def log(self) -> str:
+        """Return the end of what the processes logged."""
+        return "\n".join(
+            f"--- {one.name}\n{one.read_text(errors='replace')[-3000:]}"
+            for one in (self.folder / "namesrv.log", self.folder / "broker.log")
+            if one.exists()
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
+
+    def _launch(self, name: str, settings: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        path = self.folder / f"{name}.conf"
+        path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        command = [sys.executable, "-m", "reput", name, "-c", str(path)]
+        with (self.folder / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd=self.folder,
+            )
+        said = _first_words(process)
+        if b"boot success" not in said:
+            _ended(process, is_kill=True)
+            self.kill()
+            raise DidNotStart(f"{name} said {said!r}\n{self.log()}")
+        return process
+
+
+def _texts(settings: Mapping[str, object]) -> dict[str, str]:
+    return {
+        key: str(one).lower() if isinstance(one, bool) else str(one)
+        for key, one in settings.items()
+    }
+
+
+def _first_words(process: subprocess.Popen[bytes]) -> bytes:
+    """Return what a process prints once it serves; less if it does not come to that."""
+    assert process.stdout is not None
+    said = b""
+    deadline = time.monotonic() + START_S
+    while b"\n" not in said:
+        left = deadline - time.monotonic()
+        if left <= 0 or not select.select([process.stdout], [], [], left)[0]:
+            break
+        data = os.read(process.stdout.fileno(), 1 << 12)
+        if not data:
+            break
+        said += data
+    return said
+
+
+def _ended(process: subprocess.Popen[bytes] | None, *, is_kill: bool) -> None:
+    if process is None:
+        return
+    process.kill() if is_kill else process.terminate()
+    try:
+        process.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        raise
+    finally:
+        assert process.stdout is not None
+        process.stdout.close()

@@ -1,0 +1,106 @@
+"""The broker's settings: what is refused, what is told, what two parts share."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from reput.broker import config as broker_config
+from reput.broker.config import BrokerConfig, load, pairs
+from reput.errors import InvalidOption
+from reput.store.config import FlushDiskType, StoreConfig
+
+SOURCES = Path(broker_config.__file__).parents[1]
+
+
+def test_one_file_is_for_broker_and_store(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("brokerName = b\nbrokerIP1=10.0.0.7\nflushDiskType=SYNC_FLUSH\n")
+    loaded = load(conf, environment={"REPUT_BROKER_IP1": "10.0.0.8"}, explicit={"broker_id": 2})
+    assert (loaded.broker.broker_name, loaded.broker.broker_ip1) == ("b", "10.0.0.8")
+    assert loaded.broker.broker_id == 2
+    assert loaded.store.flush_disk_type is FlushDiskType.SYNC_FLUSH
+    assert loaded.warnings == ()
+
+
+def test_unknown_keys_and_those_without_effect_are_told_by_name() -> None:
+    source = {"brokerNmae": "b", "sendMessageThreadPoolNums": "4", "haListenPort": "10912"}
+    told = load(source).warnings
+    assert told == (
+        "settings: unknown key 'brokerNmae'; did you mean 'brokerName'?",
+        "sendMessageThreadPoolNums has no effect: one thread serves all connections",
+        "haListenPort has no effect: replication between brokers is not here",
+    )
+
+
+def test_what_means_something_to_the_broker_is_not_called_without_effect() -> None:
+    """The store has no use for them, and says so."""
+    loaded = load({"flushConsumerOffsetInterval": "1000", "defaultQueryMaxNum": "5"})
+    assert loaded.warnings == ()
+    assert loaded.broker.flush_consumer_offset_interval == 1000
+    assert loaded.broker.default_query_max_num == 5
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "text"),
+    [
+        ("aclEnable", "true", "no authentication"),
+        ("authenticationEnabled", "true", "no authentication"),
+        ("useTLS", "true", "not encrypted"),
+        ("enableControllerMode", "true", "no controller"),
+        ("enableDLegerCommitLog", "true", "DLedger"),
+        ("messageStorePlugIn", "org.Plug", "Java classes"),
+        ("defaultMessageRequestMode", "POP", "PULL"),
+        ("listenPort", "70000", "0 to 65535"),
+        ("listenPort", "2", "3 to 65535"),
+        ("brokerId", "-1", "0 to"),
+        ("brokerPermission", "8", "0 to 7"),
+        ("brokerName", " ", "a name"),
+        ("defaultTopicQueueNums", "0", "1 to"),
+        ("autoCreateTopicEnable", "yes", "true or false"),
+        ("namesrvAddr", "10.0.0.1", "host:port"),
+        ("namesrvAddr", "10.0.0.1:9876;:9876", "host:port"),
+        ("namesrvAddr", "10.0.0.1:99999", "host:port"),
+    ],
+)
+def test_wrong_values_are_refused_with_what_is_allowed(key: str, value: str, text: str) -> None:
+    with pytest.raises(InvalidOption, match=re.escape(text)) as raised:
+        load({key: value})
+    assert key in str(raised.value)
+
+
+@pytest.mark.parametrize("value", ["false", "FALSE"])
+def test_what_must_stay_may_be_written_down(value: str) -> None:
+    assert load({"aclEnable": value, "messageStorePlugIn": ""}).warnings == ()
+
+
+def test_name_servers_are_separated_as_in_java() -> None:
+    assert BrokerConfig(namesrv_addr="a:1; b:2 ;").name_servers == ("a:1", "b:2")
+    assert BrokerConfig(namesrv_addr="[::1]:9876").name_servers == ("[::1]:9876",)
+    assert BrokerConfig().name_servers == ()
+
+
+def test_what_is_printed_can_be_read() -> None:
+    first = load({"brokerName": "b", "fileReservedTime": "48", "enablePropertyFilter": "true"})
+    printed = pairs(first.broker, first.store)
+    given = {key: text for key, text in printed.items() if text}
+    second = load(given)
+    assert (second.broker, second.store) == (first.broker, first.store)
+    fields = [*dataclasses.fields(BrokerConfig), *dataclasses.fields(StoreConfig)]
+    assert len(printed) == len(fields)
+
+
+def test_every_option_is_read_somewhere() -> None:
+    """An option that nothing reads would be a promise that nobody keeps."""
+    text = "\n".join(
+        one.read_text()
+        for one in SOURCES.rglob("*.py")
+        if one.parts[-2:] not in {("broker", "config.py"), ("broker", "live_config.py")}
+    )
+    names = {one.name for one in dataclasses.fields(BrokerConfig)} - {
+        "namesrv_addr",  # as name_servers
+        "config_black_list",  # as fixed_keys
+    }
+    unread = {name for name in names if not re.search(rf"\b{name}\b", text)}
+    assert unread == set()

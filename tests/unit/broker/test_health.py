@@ -1,0 +1,90 @@
+"""What turns /health red, and what does not (anchors D28)."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+import broker_subject
+from broker_subject import Subject
+from reput.broker import health
+from reput.broker.health import SILENT_MS_MAX, judge_loops
+from reput.errors import WriteFailed
+
+TURNED = dict.fromkeys(SILENT_MS_MAX, 1_000_000)
+
+
+def test_loops_that_turn_are_well() -> None:
+    assert judge_loops(TURNED, {}, 0, 1_000_000) == []
+    latest = {name: 1_000_000 - limit_ms for name, limit_ms in SILENT_MS_MAX.items()}
+    assert judge_loops(latest, {}, 0, 1_000_000) == []
+
+
+@pytest.mark.parametrize("name", sorted(SILENT_MS_MAX))
+def test_a_loop_that_is_silent_for_too_long_is_named(name: str) -> None:
+    now_ms = 1_000_000 + SILENT_MS_MAX[name] + 1
+    turned = dict.fromkeys(SILENT_MS_MAX, now_ms) | {name: 1_000_000}
+    text = f"loop {name} has not turned for {SILENT_MS_MAX[name] + 1} ms"
+    assert judge_loops(turned, {}, 0, now_ms) == [text]
+    del turned[name]  # it never did
+    assert judge_loops(turned, {}, 1_000_000, now_ms) == [text]
+    assert judge_loops(turned, {}, 1_000_001, now_ms) == []
+
+
+def test_a_loop_that_failed_is_named_once_with_its_error() -> None:
+    problems = judge_loops(TURNED, {"store": "ValueError: no"}, 0, 10_000_000 - 1)
+    assert problems[0] == "loop store failed: ValueError: no"
+    assert sum("store" in one for one in problems) == 1
+
+
+async def test_a_new_broker_is_well(subject: Subject) -> None:
+    found = health.look(subject.broker, subject.broker.clock.monotonic_ms())
+    assert found.is_well
+    assert found.warnings == ("no name server is told of this broker: namesrvAddr is empty",)
+    assert found.describe()["status"] == "ok"
+    assert found.describe()["address"] == subject.address
+
+
+async def test_a_loop_that_fails_turns_it_red_until_it_turns_again(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = subject.broker
+    has_failed = asyncio.Event()
+
+    def expire() -> None:
+        has_failed.set()
+        raise LookupError("no such thing")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(broker, "expire_held_pulls", expire)
+        await has_failed.wait()
+        while not broker.loops.failures:
+            await asyncio.sleep(0)
+        found = health.look(broker, broker.clock.monotonic_ms())
+        assert found.problems == ("loop holds failed: LookupError: no such thing",)
+        assert found.describe()["status"] == "failing"
+    assert "loop holds failed" in caplog.text
+    while broker.loops.failures:  # it is started again
+        await asyncio.sleep(0.01)
+    assert health.look(broker, broker.clock.monotonic_ms()).is_well
+
+
+async def test_a_disk_that_failed_turns_it_red(subject: Subject) -> None:
+    broker = subject.broker
+    broker.store.flusher.failure = WriteFailed("/x", "Input/output error")
+    try:
+        found = health.look(broker, broker.clock.monotonic_ms())
+        (problem,) = found.problems
+        assert problem.startswith("the disk failed: ")
+        assert "Input/output error" in problem
+    finally:
+        broker.store.flusher.failure = None
+
+
+async def test_a_name_server_that_does_not_answer_is_a_warning(tmp_path: Path) -> None:
+    async with broker_subject.running(tmp_path, namesrv_addr="127.0.0.1:1") as subject:
+        await subject.broker.registration.register()
+        found = health.look(subject.broker, subject.broker.clock.monotonic_ms())
+    assert found.is_well
+    (warning,) = found.warnings
+    assert warning.startswith("name server 127.0.0.1:1 does not know this broker: ")

@@ -1,0 +1,156 @@
+"""What Prometheus sees, and how long it may take."""
+
+import asyncio
+import json
+import re
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+import broker_subject
+from broker_subject import Subject
+from reput.broker.metrics import Meter, MetricsServer, Names
+
+SAMPLE = re.compile(r"^([a-z_]+)(\{[^}]*\})? (\S+)$", re.MULTILINE)
+
+
+@pytest_asyncio.fixture
+async def server(subject: Subject) -> AsyncIterator[MetricsServer]:
+    one = MetricsServer(subject.broker, host="127.0.0.1")
+    one.start()
+    yield one
+    await one.stop()
+
+
+def get(server: MetricsServer, path: str) -> tuple[int, str]:
+    url = f"http://127.0.0.1:{server.port}{path}"
+    try:
+        with urllib.request.urlopen(url, timeout=60) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+async def samples(server: MetricsServer) -> dict[str, float]:
+    """Return the samples: name and labels to value."""
+    status, text = await asyncio.to_thread(get, server, "/metrics")
+    assert status == 200, text
+    return {name + labels: float(value) for name, labels, value in SAMPLE.findall(text)}
+
+
+async def test_what_was_put_is_counted(subject: Subject, server: MetricsServer) -> None:
+    for _ in range(4):
+        await subject.send("T", b"x" * 100)
+    found = await samples(server)
+    assert found['reput_topic_put_messages_total{topic="T"}'] == 5  # one is the fixture's
+    assert found["reput_put_messages_total"] == 5
+    written = found['reput_store_offset_bytes{kind="written"}']
+    assert found["reput_put_bytes_total"] == written == subject.broker.store.log.written_offset
+    frames = [found[f'reput_send_frames_total{{path="{one}"}}'] for one in ("kernel", "slow")]
+    assert sum(frames) == 5
+    assert found['reput_connections{port="main"}'] == 1
+    assert found["reput_healthy"] == 1
+    assert 0 < found[f'reput_disk_used_ratio{{folder="{subject.broker.store.root}"}}'] < 1
+    assert found["process_resident_memory_bytes"] > 1_000_000
+
+
+async def test_lag_is_told_in_messages_and_in_time(subject: Subject, server: MetricsServer) -> None:
+    for _ in range(10):
+        await subject.send("T", b"x", queue_id=1)
+    broker = subject.broker
+    broker.consumer_offsets.put("T", "G", 1, 7)
+    broker.consumer_offsets.put("T", "G", 3, 0)
+    broker.consumer_offsets.put("T", "Done", 1, 10)
+    found = await samples(server)
+    assert found['reput_group_lag_messages{group="G",topic="T"}'] == 3 + 1
+    oldest_ms = broker.store.store_time("T", 3, 0)
+    assert oldest_ms is not None
+    age = found['reput_group_lag_seconds{group="G",topic="T"}']
+    assert 0 <= age <= (broker.clock.now_ms() - oldest_ms) / 1000
+    assert found['reput_group_lag_messages{group="Done",topic="T"}'] == 0
+    assert found['reput_group_lag_seconds{group="Done",topic="T"}'] == 0
+
+
+async def test_what_groups_got_is_counted(subject: Subject, server: MetricsServer) -> None:
+    await subject.pull("T", 3, consumer_group="G")
+    await subject.pull("T", 3, 1, consumer_group="G")
+    found = await samples(server)
+    assert found['reput_group_got_messages_total{group="G",topic="T"}'] == 1
+    assert found["reput_got_messages_total"] == 1
+    assert found['reput_pulls_total{result="found"}'] == 1
+    assert found['reput_pulls_total{result="empty"}'] == 1
+
+
+def test_names_are_bounded_and_keep_their_series() -> None:
+    names = Names(2)
+    names.keep([("b",), ("c",)])
+    names.keep([("a",), ("b",), ("c",)])
+    assert [names.label((one,)) for one in "abc"] == [("_other",), ("b",), ("c",)]
+    names.keep([("a",), ("c",), ("d",)])  # b was deleted: one has room
+    assert [names.label((one,)) for one in "acd"] == [("a",), ("c",), ("_other",)]
+
+
+async def test_series_beyond_the_bound_share_one(subject: Subject) -> None:
+    topics = [f"Topic{i:02}" for i in range(20)]
+    for topic in topics:
+        await subject.send(topic)
+        subject.broker.consumer_offsets.put(topic, "G", 0, 0)
+    families = {one.name: one for one in await Meter(subject.broker, 5).measure()}
+    puts = families["reput_topic_put_messages_total"].values
+    assert len(puts) <= 5 + 1
+    assert sum(puts.values()) == 21
+    lags = families["reput_group_lag_messages"].values
+    assert len(lags) == 5 + 1
+    assert lags["_other", "_other"] == 15
+
+
+async def test_health_is_json(server: MetricsServer, subject: Subject) -> None:
+    status, text = await asyncio.to_thread(get, server, "/health")
+    assert status == 200
+    assert json.loads(text)["address"] == subject.address
+    subject.broker.loops.failures["store"] = "ValueError: no"
+    # It turns every 200 ms and takes the failure away; so it is read before that may happen.
+    found = await Meter(subject.broker).look()
+    assert found.problems == ("loop store failed: ValueError: no",)
+    assert (await asyncio.to_thread(get, server, "/"))[0] == 404
+
+
+def test_a_loop_that_hangs_is_red(tmp_path: Path) -> None:
+    """The HTTP thread says so, when the loop cannot."""
+    goes_on = threading.Event()
+    answers: list[tuple[int, str]] = []
+
+    async def hang() -> None:
+        async with broker_subject.running(tmp_path) as subject:
+            server = MetricsServer(subject.broker, host="127.0.0.1", answer_timeout_ms=100)
+            server.start()
+
+            def ask() -> None:
+                answers.extend(get(server, path) for path in ("/health", "/metrics"))
+                goes_on.set()
+
+            thread = threading.Thread(target=ask)
+            thread.start()
+            goes_on.wait(60)  # on the loop: nothing turns meanwhile
+            thread.join()
+            await server.stop()
+
+    asyncio.run(hang())
+    for status, text in answers:
+        assert status == 503
+        problems = json.loads(text)["problems"]
+        assert problems == ["the broker's loop has not answered for 100 ms"]
+    assert len(answers) == 2
+
+
+async def test_a_port_in_use_is_told(subject: Subject, server: MetricsServer) -> None:
+    other = MetricsServer(subject.broker, host="127.0.0.1", port=server.port)
+    with pytest.raises(OSError, match="in use"):
+        other.start()
+    await other.stop()

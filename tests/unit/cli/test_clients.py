@@ -1,0 +1,143 @@
+"""``reput producer`` and ``reput consumer`` against a broker."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from reput.client import ConsumerConfig, Message, blocking
+from reput.client.config import ConsumeFromWhere
+from reput.testing.local_broker import LocalBroker
+from wire_command import Command
+
+Stdin = Callable[[bytes], None]
+
+
+def test_a_message_with_everything(command: Command, rocketmq: LocalBroker) -> None:
+    rocketmq.create_topic("Orders", queues=1)
+    arguments = ["--tags", "new", "-k", "k1", "-k", "k2", "-p", "a=b=c"]
+    (sent,) = command.json_lines("producer", "send", "Orders", "zwölf", *arguments)
+    (stored,) = rocketmq.messages("Orders")
+    assert (stored.body, stored.tags, stored.keys) == ("zwölf".encode(), "new", ["k1", "k2"])
+    assert stored.properties["a"] == "b=c"
+    assert sent == {
+        "status": "SEND_OK",
+        "message_id": stored.message_id,
+        "offset_message_id": stored.offset_message_id,
+        "broker_name": "broker-a",
+        "queue_id": 0,
+        "queue_offset": 0,
+    }
+
+
+def test_lines_of_stdin_keep_their_order_in_one_queue(
+    command: Command, rocketmq: LocalBroker, stdin: Stdin
+) -> None:
+    rocketmq.create_topic("Orders", queues=4)
+    lines = [f"line {n}".encode() for n in range(300)]
+    stdin(b"\n".join(lines))
+    receipts = command("producer", "send", "Orders", "--queue", "broker-a:2").splitlines()
+    assert [one.split("\t")[2] for one in receipts] == [f"broker-a:2:{n}" for n in range(300)]
+    assert [one.body for one in rocketmq.messages("Orders")] == lines
+
+
+def test_empty_lines_are_left_out_and_counted(
+    command: Command, rocketmq: LocalBroker, stdin: Stdin
+) -> None:
+    rocketmq.create_topic("Orders", queues=4)
+    stdin(b"one\n\ntwo\r\n\n")
+    assert len(command("topic", "send", "Orders").splitlines()) == 2
+    assert "2 empty lines" in command.notes
+    assert sorted(one.body for one in rocketmq.messages("Orders")) == [b"one", b"two"]
+
+
+def test_a_file_is_one_message(command: Command, rocketmq: LocalBroker, tmp_path: Path) -> None:
+    rocketmq.create_topic("Orders", queues=1)
+    (tmp_path / "body").write_bytes(b"a\nb\n\x00")
+    command("producer", "send", "Orders", "--file", tmp_path / "body", "--repeat", 2)
+    assert [one.body for one in rocketmq.messages("Orders")] == [b"a\nb\n\x00"] * 2
+
+
+def test_after_a_failure_no_more_is_taken(
+    command: Command, rocketmq: LocalBroker, stdin: Stdin
+) -> None:
+    rocketmq.create_topic("Orders", queues=1)
+    stdin(b"good\n" + b"x" * 60_000 + b"\n" + b"never")
+    # Properties longer than a record allows: the first line fails already.
+    said = command.complaint("producer", "send", "Orders", "-p", "a=" + "x" * 40_000)
+    assert "properties" in said
+    assert rocketmq.messages("Orders") == []
+
+
+def test_who_produces(command: Command, rocketmq: LocalBroker) -> None:
+    rocketmq.create_topic("Orders", queues=1)
+    with blocking.Producer("Shop", namesrv=rocketmq.namesrv_addr) as producer:
+        producer.send(Message("Orders", b"x"))
+        producer.send(Message("Orders", b"y"))
+        asked = ["producer", "list", "--group", "Shop", "--topic", "Orders"]
+        while not (found := command.json(*asked)["producers"]):
+            pass  # The first heartbeat is on its way.
+        (one,) = found
+        assert (one["group"], one["language"], one["version"]) == ("Shop", "PYTHON", "4.9.7")
+        everyone = command.json("producer", "list")["producers"]
+        assert one["client_id"] in {other["client_id"] for other in everyone}
+
+
+def test_who_consumes_and_how_it_goes(command: Command, rocketmq: LocalBroker) -> None:
+    rocketmq.create_topic("Orders", queues=1)
+    command("topic", "send", "Orders", "one")
+    config = ConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+    with blocking.PullConsumer("Billing", namesrv=rocketmq.namesrv_addr, config=config) as member:
+        member.subscribe("Orders")
+        assert len(member.poll(32, 20_000)) == 1
+        (listed,) = command.json("consumer", "list")["groups"]
+        assert (listed["group"], listed["member_count"], listed["topics"]) == (
+            "Billing",
+            1,
+            ["Orders"],
+        )
+        (shown,) = command.json("consumer", "show", "Billing")["members"]
+        assert shown["problem"] is None
+        (queue,) = shown["queues"]
+        assert (queue["topic"], queue["queue_id"]) == ("Orders", 0)
+        assert "Orders" in command("consumer", "show", "Billing", "--client", shown["client_id"])
+        assert "allowed: " in command.complaint("consumer", "show", "Billing", "--client", "x")
+
+
+def test_consuming_goes_on_where_the_group_was(command: Command, rocketmq: LocalBroker) -> None:
+    rocketmq.create_topic("Orders", queues=1)
+    for n in range(5):
+        command("topic", "send", "Orders", f"n{n}")
+    consume = ("consumer", "consume", "Orders", "--group", "Billing", "--from", "earliest")
+    first = command.json_lines(*consume, "--count", 3)
+    assert [one["body"] for one in first] == ["n0", "n1", "n2"]
+    rest = command.json_lines(*consume, "--count", 2)
+    assert [one["body"] for one in rest] == ["n3", "n4"]
+    assert command.json("group", "show", "Billing")["lag"] == 0
+
+
+def test_consuming_what_a_condition_selects(command: Command, rocketmq: LocalBroker) -> None:
+    rocketmq.create_topic("Orders", queues=1)
+    command("topic", "send", "Orders", "small", "-p", "n=1")
+    command("topic", "send", "Orders", "large", "-p", "n=7")
+    arguments = ["--group", "Billing", "--from", "earliest", "--sql", "n > 5", "--count", 1]
+    (found,) = command.json_lines("consumer", "consume", "Orders", *arguments)
+    assert found["body"] == "large"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["producer", "list", "--group", "G"], "both of --group and --topic"),
+        (["producer", "send", "T", "x", "--file", "y"], "BODY or --file, not both"),
+        (["producer", "send", "T", "x", "-p", "a"], "NAME=VALUE"),
+        (["producer", "send", "T", "--file", "/nowhere"], "/nowhere: No such file"),
+        (["producer", "send", "T", "--repeat", "2"], "--repeat needs"),
+        (["producer", "send", "T", "x", "--queue", "a:9"], "--queue"),
+        (["consumer", "consume", "Nothing", "--group", "G"], "no topic 'Nothing'"),
+        (["consumer", "consume", "T", "--group", "G", "--from", "x"], "a time like"),
+        (["consumer", "consume", "T"], "--group"),
+    ],
+)
+def test_refusals_are_one_line(command: Command, arguments: list[str], said: str) -> None:
+    assert said in command.complaint(*arguments)

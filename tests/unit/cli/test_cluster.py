@@ -1,0 +1,117 @@
+"""``reput cluster`` against a broker, and what all commands say when nobody answers."""
+
+import socket
+
+import pytest
+
+from reput import cli
+from reput.cli.connecting import version_text
+from reput.testing.local_broker import LocalBroker
+from wire_command import Command
+
+
+def test_show_names_brokers_with_their_addresses(command: Command, rocketmq: LocalBroker) -> None:
+    found = command.json("cluster", "show")
+    assert found["name_servers"] == [rocketmq.namesrv_addr]
+    assert found["clusters"] == [
+        {
+            "cluster": "DefaultCluster",
+            "brokers": [{"broker_name": "broker-a", "addresses": {"0": rocketmq.broker_addr}}],
+        }
+    ]
+    assert rocketmq.broker_addr in command("cluster", "show")
+
+
+def test_brokers_say_how_they_are(command: Command) -> None:
+    (found,) = command.json("cluster", "brokers")["brokers"]
+    assert (found["broker_name"], found["version"], found["problem"]) == ("broker-a", "4.9.7", None)
+    assert 0 <= found["disk_ratio"] <= 1
+    assert "broker-a" in command("cluster", "brokers")
+    status = command.json("cluster", "brokers", "broker-a")["status"]
+    assert status["brokerVersionDesc"] == "V4_9_7"
+
+
+@pytest.mark.rocketmq(fileReservedTime=72)
+def test_settings_are_shown_and_changed(command: Command) -> None:
+    get = ("cluster", "config", "get")
+    assert command.json(*get, "fileReservedTime") == {
+        "of": "broker-a",
+        "settings": {"fileReservedTime": "72"},
+    }
+    changed = command.json("cluster", "config", "set", "fileReservedTime=48")
+    assert changed["settings"] == [{"key": "fileReservedTime", "before": "72", "after": "48"}]
+    assert "48" in command(*get, "fileReservedTime", "--broker", "broker-a")
+    assert "listenPort" in command(*get, "--name-servers")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["config", "get", "nonsense"], "'nonsense'"),
+        (["config", "set", "nonsense"], "NAME=VALUE"),
+        (["config", "get", "--broker", "x"], "allowed: broker-a"),
+        (["brokers", "x"], "allowed: broker-a"),
+    ],
+)
+def test_refusals_are_one_line(command: Command, arguments: list[str], said: str) -> None:
+    assert said in command.complaint("cluster", *arguments)
+
+
+# --- nobody there -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["topic", "list"],
+        ["topic", "send", "T", "x"],
+        ["group", "show", "G"],
+        ["cluster", "show"],
+        ["message", "tail", "T"],
+        ["offset", "show", "G", "T"],
+        ["consumer", "consume", "T", "--group", "G"],
+        ["bench", "produce", "T"],
+    ],
+)
+def test_who_does_not_answer_is_named_with_what_to_do(
+    capsys: pytest.CaptureFixture[str], free_port: int, arguments: list[str]
+) -> None:
+    address = f"127.0.0.1:{free_port}"
+    assert cli.run([*arguments, "-n", address]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"reput: cannot reach name server {address}: ")
+    assert "`reput up` starts one" in err
+    assert err.count("\n") == 1, err
+
+
+def test_the_name_server_comes_from_the_environment(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, free_port: int
+) -> None:
+    monkeypatch.setenv("NAMESRV_ADDR", f"127.0.0.1:{free_port}")
+    assert cli.run(["topic", "list"]) == 2
+    assert f"127.0.0.1:{free_port}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),  # ordinals of rocketmq 5.5.0 MQVersion
+    [
+        (212, "4.0.0-SNAPSHOT"),
+        (213, "4.0.0"),
+        (407, "4.9.7"),
+        (413, "5.0.0"),
+        (513, "5.5.0"),
+        (211, "211"),
+        (612, "612"),
+    ],
+)
+def test_versions(number: int, text: str) -> None:
+    assert version_text(number) == text

@@ -1,0 +1,114 @@
+"""``reput message`` against a broker."""
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from reput.client import Message, SendResult, blocking
+from reput.testing.local_broker import LocalBroker
+from wire_command import Command
+
+
+@pytest.fixture
+def sent(rocketmq: LocalBroker) -> list[SendResult]:
+    """Nine messages on three queues, one after the other."""
+    rocketmq.create_topic("Orders", queues=3)
+    with blocking.Producer("g", namesrv=rocketmq.namesrv_addr) as producer:
+        return [
+            producer.send(
+                Message("Orders", f"n{n}".encode(), tags="even" if n % 2 == 0 else "odd", keys="k")
+            )
+            for n in range(9)
+        ]
+
+
+def bodies(found: list[Any]) -> list[str]:
+    return [one["body"] for one in found]
+
+
+def test_a_message_by_its_ids(command: Command, sent: list[SendResult]) -> None:
+    one = sent[4]
+    by_place = command.json("message", "get", one.offset_message_id)["messages"]
+    assert bodies(by_place) == ["n4"]
+    assert (by_place[0]["message_id"], by_place[0]["broker_name"]) == (one.message_id, "broker-a")
+    by_topic = command.json("message", "get", one.message_id, "--topic", "Orders")["messages"]
+    by_key = command.json("message", "by-unique-key", "Orders", one.message_id)["messages"]
+    assert by_place == by_topic == by_key
+    text = command("message", "by-unique-key", "Orders", one.message_id)
+    assert text.endswith("body\nn4\n")
+
+
+def test_messages_by_key(command: Command, sent: list[SendResult], rocketmq: LocalBroker) -> None:
+    assert len(sent) == 9
+    found = command.json("message", "by-key", "Orders", "k")["messages"]
+    assert sorted(bodies(found)) == [f"n{n}" for n in range(9)]
+    later = max(one.store_timestamp_ms for one in rocketmq.messages("Orders")) + 1
+    assert "has key k" in command.complaint("message", "by-key", "Orders", "k", "--from", later)
+
+
+def test_dump_prints_all_in_the_order_of_time(
+    command: Command, sent: list[SendResult], rocketmq: LocalBroker
+) -> None:
+    found = command.json_lines("message", "dump", "Orders")
+    assert sorted(bodies(found)) == [f"n{n}" for n in range(9)]
+    times = [one["store_timestamp"] for one in found]
+    assert times == sorted(times)
+    assert {(one["queue_id"], one["queue_offset"]) for one in found} == {
+        (one.queue.queue_id, one.queue_offset) for one in sent
+    }
+    assert len(command("message", "dump", "Orders", "--limit", 4).splitlines()) == 4
+    odd = command.json_lines("message", "dump", "Orders", "--tags", "odd")
+    assert sorted(bodies(odd)) == ["n1", "n3", "n5", "n7"]
+    one_queue = command.json_lines("message", "dump", "Orders", "--queue", "broker-a:1")
+    assert [one["queue_offset"] for one in one_queue] == [0, 1, 2]
+    last_ms = max(one.store_timestamp_ms for one in rocketmq.messages("Orders"))
+    assert command.json_lines("message", "dump", "Orders", "--from", last_ms + 1) == []
+    moment = datetime.fromtimestamp((last_ms + 1) / 1000, UTC).isoformat(timespec="milliseconds")
+    assert len(command("message", "dump", "Orders", "--to", moment).splitlines()) == 9
+
+
+def test_dump_of_an_empty_topic_is_empty(command: Command, rocketmq: LocalBroker) -> None:
+    rocketmq.create_topic("Empty", queues=2)
+    assert command("message", "dump", "Empty") == ""
+
+
+def test_tail_follows_and_commits_nothing(command: Command, sent: list[SendResult]) -> None:
+    lines = command(
+        "message", "tail", "Orders", "--from", "earliest", "--count", len(sent), "--utc"
+    ).splitlines()
+    words = [line.split("\t") for line in lines]
+    assert sorted(line[-1] for line in words) == [f"n{n}" for n in range(9)]
+    assert {line[1] for line in words} == {
+        f"broker-a:{one.queue.queue_id}:{one.queue_offset}" for one in sent
+    }
+    assert command("message", "tail", "Orders", "--idle", 0.2) == ""
+    assert command.json("topic", "show", "Orders")["groups"] == []
+
+
+def test_a_body_is_never_sent_to_a_terminal_as_it_is(
+    command: Command, rocketmq: LocalBroker
+) -> None:
+    rocketmq.create_topic("Orders", queues=1)
+    command("topic", "send", "Orders", "\x1b[31mred")
+    assert "\x1b" not in command("message", "dump", "Orders", "--body", "text")
+    assert json.loads(command("message", "dump", "Orders", "--json"))["body_encoding"] == "hex"
+
+
+@pytest.mark.usefixtures("sent")
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["get", "x"], "give --topic"),
+        (["get", "0A000001000012340000000000000000"], "no broker known"),
+        (["get", "x" * 32, "--topic", "Nothing"], "no topic 'Nothing'"),
+        (["by-unique-key", "Orders", "x"], "no message of topic Orders has unique key x"),
+        (["tail", "Orders", "--from", "teatime"], "earliest, latest, a time"),
+        (["tail", "Orders", "--queue", "x:1"], "broker-a:0, broker-a:1, broker-a:2"),
+        (["tail", "Nothing"], "no topic 'Nothing'"),
+        (["dump", "Orders", "--to", "teatime"], "a time like"),
+    ],
+)
+def test_refusals_are_one_line(command: Command, arguments: list[str], said: str) -> None:
+    assert said in command.complaint("message", *arguments)

@@ -1,0 +1,132 @@
+"""``reput offset`` against a broker: previews change nothing, receipts are what brokers say."""
+
+import pytest
+
+from reput.client import Message, MessageQueue, blocking
+from reput.testing.local_broker import LocalBroker
+from wire_command import Command
+
+RESET = ("offset", "reset", "Billing", "Orders")
+
+
+@pytest.fixture
+def queues(rocketmq: LocalBroker) -> list[MessageQueue]:
+    """Two queues with four messages each, of which a group has consumed three."""
+    rocketmq.create_topic("Orders", queues=2)
+    with blocking.Producer("g", namesrv=rocketmq.namesrv_addr) as producer:
+        for _ in range(8):
+            producer.send(Message("Orders", b"x"))
+    with blocking.Admin(namesrv=rocketmq.namesrv_addr) as admin:
+        found = list(admin.topic_route("Orders").subscribe_queues)
+        for one in found:
+            admin.update_consumer_offset("Billing", one, 3)
+    return found
+
+
+def offsets(rocketmq: LocalBroker, queues: list[MessageQueue], group: str) -> list[int | None]:
+    with blocking.Admin(namesrv=rocketmq.namesrv_addr) as admin:
+        return [admin.consumer_offset(group, one) for one in queues]
+
+
+def test_show(command: Command, queues: list[MessageQueue]) -> None:
+    found = command.json("offset", "show", "Billing", "Orders")["queues"]
+    assert len(found) == len(queues)
+    assert found[1] == {
+        "broker_name": "broker-a",
+        "queue_id": 1,
+        "min_offset": 0,
+        "max_offset": 4,
+        "consumer_offset": 3,
+        "lag": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("where", "wanted"),
+    [
+        (("--to", "earliest"), 0),
+        (("--to", "latest"), 4),
+        (("--to", "1"), 1),
+        (("--to", "99"), 4),
+        (("--time", "0"), 0),
+        (("--time", "2100-01-01"), 4),
+    ],
+)
+def test_a_reset_is_shown_and_then_done(
+    command: Command,
+    rocketmq: LocalBroker,
+    queues: list[MessageQueue],
+    where: tuple[str, str],
+    wanted: int,
+) -> None:
+    preview = command.json(*RESET, *where)
+    assert not preview["is_done"]
+    assert [(one["before"], one["wanted"]) for one in preview["queues"]] == [(3, wanted)] * 2
+    assert "--yes does it" in command.notes
+    assert offsets(rocketmq, queues, "Billing") == [3, 3]
+    receipt = command.json(*RESET, *where, "--yes")
+    assert [one["after"] for one in receipt["queues"]] == [wanted] * 2
+    assert offsets(rocketmq, queues, "Billing") == [wanted] * 2
+
+
+def test_a_time_means_the_first_message_stored_then(
+    command: Command, rocketmq: LocalBroker, queues: list[MessageQueue]
+) -> None:
+    stored = rocketmq.messages("Orders")
+    moment = stored[4].store_timestamp_ms
+    expected = [
+        sum(m.store_timestamp_ms < moment for m in stored if m.queue_id == one.queue_id)
+        for one in queues
+    ]
+    command(*RESET, "--time", moment, "--yes")
+    assert offsets(rocketmq, queues, "Billing") == expected
+
+
+def test_one_queue_only(
+    command: Command, rocketmq: LocalBroker, queues: list[MessageQueue]
+) -> None:
+    command(*RESET, "--to", "1", "--queue", "broker-a:1", "--yes")
+    assert offsets(rocketmq, queues, "Billing") == [3, 1]
+
+
+def test_a_group_with_members_is_told_through_them(
+    command: Command, rocketmq: LocalBroker, queues: list[MessageQueue]
+) -> None:
+    assert queues
+    with blocking.PullConsumer("Billing", namesrv=rocketmq.namesrv_addr) as member:
+        member.subscribe("Orders")
+        seen = [one.queue_offset for _ in range(2) for one in member.poll(32, 20_000)]
+        assert seen == [3, 3]
+        refusal = command.complaint(*RESET, "--to", "1", "--yes")
+        assert "1 members" in refusal
+        receipt = command.json(*RESET, "--to", "earliest", "--yes")
+        assert [one["after"] for one in receipt["queues"]] == [0, 0]
+        seen = []
+        while len(seen) < 8:
+            messages = member.poll(32, 20_000)
+            assert messages
+            seen += [one.queue_offset for one in messages]
+        assert sorted(seen) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_clone(command: Command, rocketmq: LocalBroker, queues: list[MessageQueue]) -> None:
+    clone = ("offset", "clone", "Billing", "Copy", "Orders")
+    assert not command.json(*clone)["is_done"]
+    receipt = command.json(*clone, "--yes")
+    assert [one["after"] for one in receipt["queues"]] == [3, 3]
+    assert offsets(rocketmq, queues, "Copy") == [3, 3]
+
+
+@pytest.mark.usefixtures("queues")
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["reset", "Billing", "Orders"], "give one of --to and --time"),
+        (["reset", "Billing", "Orders", "--to", "x"], "earliest, latest, or a queue offset"),
+        (["reset", "Billing", "Orders", "--time", "x"], "a time like"),
+        (["reset", "Billing", "Nothing", "--to", "latest"], "no topic 'Nothing'"),
+        (["show", "Billing", "Nothing"], "no topic 'Nothing'"),
+    ],
+)
+def test_refusals_are_one_line(command: Command, arguments: list[str], said: str) -> None:
+    assert said in command.complaint("offset", *arguments)

@@ -1,0 +1,237 @@
+"""A connection, seen from inside: addresses, joined writes, its end."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from remoting_subject import both_loops
+from reput.errors import ConnectionLost, RequestTimedOut
+from reput.format import command as commands
+from reput.format.command import Command
+from reput.format.message import Host
+from reput.remoting.channel import Channel, _address
+from reput.remoting.connection import READ_BYTES, find_frame
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "address"),
+    [
+        (("10.1.2.3", 10911), "10.1.2.3:10911", b"\x0a\1\2\3"),
+        (("::1", 5, 0, 0), "[::1]:5", bytes(15) + b"\1"),
+        (("fe80::1%eth0", 5, 0, 2), "[fe80::1%eth0]:5", b"\xfe\x80" + bytes(13) + b"\1"),
+        # IPv4 on a socket for both: clients and records know it as IPv4.
+        (("::ffff:10.1.2.3", 5, 0, 0), "10.1.2.3:5", b"\x0a\1\2\3"),
+    ],
+)
+def test_addresses(name: Any, text: str, address: bytes) -> None:
+    assert _address(name) == (text, Host(address, name[1]))
+
+
+@pytest.mark.parametrize("name", [None, ()])
+def test_a_connection_that_is_gone_has_no_address(name: Any) -> None:
+    assert _address(name) == ("", Host(bytes(4), 0))
+
+
+class Transport(asyncio.Transport):
+    """Takes what is written, as far as it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("10.0.0.1", 7), "sockname": ("10.0.0.2", 8)})
+        self.written: list[bytes] = []
+        self.is_closing_ = False
+        self.is_aborted = False
+        self.is_reading = True
+
+    def write(self, data: Any) -> None:
+        self.written.append(bytes(data))
+
+    def close(self) -> None:
+        self.is_closing_ = True
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+    def is_closing(self) -> bool:
+        return self.is_closing_
+
+    def pause_reading(self) -> None:
+        self.is_reading = False
+
+    def resume_reading(self) -> None:
+        self.is_reading = True
+
+
+class Owner:
+    """Answers each request; keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.requests: list[Command] = []
+        self.ends: list[Exception | None] = []
+        self.reply_bytes = 0
+
+    def on_open(self, channel: Channel) -> None:
+        self.channel = channel
+
+    def on_bytes(self, channel: Channel, view: memoryview, end: int) -> int:
+        return channel.take_frames(view, 0, end)
+
+    def on_request(self, channel: Channel, request: Command) -> None:
+        self.requests.append(request)
+        channel.send(commands.reply(request, body=bytes(self.reply_bytes)))
+
+    def on_closed(self, channel: Channel, error: Exception | None) -> None:
+        self.ends.append(error)
+
+
+def opened(*, stops_reading: bool = True) -> tuple[Channel, Transport, Owner]:
+    owner, transport = Owner(), Transport()
+    channel = Channel(owner, bytearray(READ_BYTES), stops_reading=stops_reading)
+    channel.connection_made(transport)
+    return channel, transport, owner
+
+
+def feed(channel: Channel, data: bytes) -> None:
+    room = channel.get_buffer(-1)
+    room[: len(data)] = data
+    channel.buffer_updated(len(data))
+
+
+def frames_in(data: bytes) -> list[Command]:
+    found, at = [], 0
+    while (place := find_frame(data, at, len(data))) is not None:
+        found.append(commands.decode(data[place[0] : place[1]]))
+        at = place[1]
+    return found
+
+
+async def test_replies_to_one_read_leave_in_one_write() -> None:
+    channel, transport, owner = opened()
+    feed(channel, b"".join(commands.encode(Command(1, n)) for n in range(10)))
+    assert owner.channel is channel
+    (written,) = transport.written
+    assert [one.opaque for one in frames_in(written)] == list(range(10))
+    assert (channel.peer, str(channel.local_host)) == ("10.0.0.1:7", "10.0.0.2:8")
+
+
+async def test_what_is_written_in_one_turn_leaves_in_one_write() -> None:
+    channel, transport, _ = opened()
+    for number in range(10):
+        channel.send(Command(1, number))
+    assert transport.written == []
+    await asyncio.sleep(0)
+    (written,) = transport.written
+    assert [one.opaque for one in frames_in(written)] == list(range(10))
+
+
+async def test_what_was_written_leaves_before_the_end() -> None:
+    channel, transport, _ = opened()
+    channel.send(Command(1, 5))
+    channel.close()
+    assert [one.opaque for one in frames_in(b"".join(transport.written))] == [5]
+    assert transport.is_closing_
+    assert channel.is_closed
+    channel.send(Command(1, 6))
+    channel.close()
+    await asyncio.sleep(0)
+    assert len(transport.written) == 1
+
+
+async def test_frames_behind_one_that_is_none_are_not_handled() -> None:
+    channel, transport, owner = opened()
+    good = commands.encode(Command(1, 1))
+    feed(channel, good + b"\xff\xff\xff\xff" + good)
+    assert len(owner.requests) == 1
+    assert len(transport.written) == 1  # its reply
+    assert channel.is_closed
+    channel.connection_lost(None)
+    assert "frame of -1 bytes" in str(owner.ends[0])
+
+
+async def test_frames_wait_while_replies_are_not_taken() -> None:
+    """Also those that were read already; nothing is lost, and nothing overtakes."""
+    channel, transport, owner = opened()
+    owner.reply_bytes = 300_000
+    write = transport.write
+
+    def write_and_pause(data: Any) -> None:
+        write(data)
+        channel.pause_writing()
+
+    transport.write = write_and_pause  # type: ignore[method-assign]
+    feed(channel, b"".join(commands.encode(Command(1, n)) for n in range(20)) + b"\0\0")
+    handled = len(owner.requests)
+    assert handled == 4  # until there was more than 1 MiB of replies
+    assert not transport.is_reading
+    assert not channel.is_writable
+    for _ in range(4):
+        channel.resume_writing()
+        await asyncio.sleep(0)
+        assert not transport.is_reading
+    transport.write = write  # type: ignore[method-assign]
+    channel.resume_writing()
+    await asyncio.sleep(0)
+    assert transport.is_reading
+    assert [one.opaque for one in owner.requests] == list(range(20))
+    assert [one.opaque for one in frames_in(b"".join(transport.written))] == list(range(20))
+    feed(channel, commands.encode(Command(1, 99))[2:])  # what was cut is still known
+    assert owner.requests[-1].opaque == 99
+
+
+async def test_a_client_goes_on_reading() -> None:
+    channel, transport, owner = opened(stops_reading=False)
+    channel.pause_writing()
+    assert transport.is_reading
+    owner.reply_bytes = 300_000
+    feed(channel, b"".join(commands.encode(Command(1, n)) for n in range(20)))
+    assert len(owner.requests) == 20
+
+
+async def test_the_end_while_frames_wait() -> None:
+    channel, transport, owner = opened()
+    owner.reply_bytes = 2_000_000
+    transport.write = lambda _: channel.pause_writing()  # type: ignore[method-assign]
+    feed(channel, commands.encode(Command(1)) * 5)
+    assert len(owner.requests) == 1
+    channel.resume_writing()
+    channel.connection_lost(ConnectionResetError("gone"))
+    await asyncio.sleep(0)
+    assert len(owner.requests) == 1
+    assert isinstance(owner.ends[0], ConnectionResetError)
+
+
+async def test_who_waits_to_write_is_told_of_the_end() -> None:
+    channel, _, _ = opened()
+    channel.pause_writing()
+    waiting = asyncio.ensure_future(channel.writable())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    channel.connection_lost(None)
+    await waiting
+
+
+async def test_asking() -> None:
+    channel, transport, _ = opened()
+    first, second = channel.ask(Command(1), 30_000), channel.ask(Command(2), 30_000)
+    await asyncio.sleep(0)
+    asked = frames_in(b"".join(transport.written))
+    assert asked[0].opaque != asked[1].opaque
+    feed(channel, commands.encode(commands.reply(asked[1], body=b"two")))
+    assert (await second).body == b"two"
+    channel.connection_lost(None)
+    with pytest.raises(ConnectionLost, match=r"10\.0\.0\.1:7"):
+        await first
+    with pytest.raises(ConnectionLost):
+        channel.ask(Command(1), 1)
+
+
+@both_loops
+async def test_one_timer_serves_all_who_wait() -> None:
+    channel, _, _ = opened()
+    long, short = channel.ask(Command(1), 60_000), channel.ask(Command(2), 10)
+    with pytest.raises(RequestTimedOut, match="did not answer request 2 within 10 ms"):
+        await short
+    assert not long.done()
+    channel.connection_lost(None)
+    with pytest.raises(ConnectionLost):
+        await long

@@ -1,0 +1,445 @@
+"""The client against servers that answer, do not, answer out of order, go away and come back."""
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+
+import remoting_subject as subject_of
+from remoting_subject import RawServer, Subject, both_loops, read_frame, until
+from reput.errors import (
+    ConnectionLost,
+    InvalidOption,
+    RequestRefused,
+    RequestTimedOut,
+    Unreachable,
+)
+from reput.format import command as commands
+from reput.format.codes import ResponseCode
+from reput.format.command import Command, Serialization
+from reput.remoting import client as client_module
+from reput.remoting.channel import Channel
+from reput.remoting.client import RemotingClient, split_address
+
+LONG_MS = 30_000
+
+
+def request(code: int, **more: Any) -> Command:
+    return Command(code, **more)
+
+
+# --- asking ---------------------------------------------------------------------------------
+
+
+@both_loops
+async def test_many_in_flight_and_each_gets_its_own_reply() -> None:
+    async with Subject() as subject, RemotingClient() as client:
+        replies = await asyncio.gather(
+            *[
+                client.invoke(subject.address, request(subject_of.ECHO, body=b"%d" % n), LONG_MS)
+                for n in range(10_000)
+            ]
+        )
+        assert [one.body for one in replies] == [b"%d" % n for n in range(10_000)]
+        assert len(subject.opened) == 1
+
+
+@both_loops
+async def test_replies_out_of_order() -> None:
+    async with Subject() as subject, RemotingClient() as client:
+        asked = [
+            asyncio.ensure_future(
+                client.invoke(subject.address, request(subject_of.LATER, body=b"%d" % n), LONG_MS)
+            )
+            for n in range(500)
+        ]
+        await until(lambda: len(subject.later) == 500)
+        random.Random(5).shuffle(subject.later)
+        for channel, one in subject.later:
+            channel.send(commands.reply(one, body=one.body))
+        assert [(await one).body for one in asked] == [b"%d" % n for n in range(500)]
+
+
+@both_loops
+async def test_a_reply_with_an_error_code_is_a_reply() -> None:
+    async with Subject() as subject, RemotingClient() as client:
+        reply = await client.invoke(subject.address, request(subject_of.REFUSED), LONG_MS)
+        assert (reply.code, reply.remark) == (ResponseCode.TOPIC_NOT_EXIST, "no such topic")
+
+
+@both_loops
+async def test_large_requests_and_replies_both_ways_at_once() -> None:
+    """More than fits any buffer: a client that stopped reading to write would stop both."""
+    async with Subject() as subject, RemotingClient() as client:
+        body = bytes(1 << 20)
+        replies = await asyncio.gather(
+            *[
+                client.invoke(subject.address, request(subject_of.ECHO, body=body), LONG_MS)
+                for _ in range(50)
+            ]
+        )
+        assert all(one.body == body for one in replies)
+
+
+@both_loops
+async def test_one_way() -> None:
+    async with Subject() as subject, RemotingClient() as client:
+        for _ in range(10):
+            await client.send_oneway(subject.address, request(subject_of.ECHO))
+        await client.invoke(subject.address, request(subject_of.ECHO), LONG_MS)
+        assert subject.seen[subject_of.ECHO] == 11
+
+
+@both_loops
+async def test_a_request_that_cannot_be_encoded_leaves_nothing_behind() -> None:
+    async with Subject() as subject, RemotingClient() as client:
+        bad = request(1 << 20, serialization=Serialization.ROCKETMQ)
+        with pytest.raises(ValueError, match="does not fit a binary header"):
+            await client.invoke(subject.address, bad, LONG_MS)
+        channel = client.channel(subject.address)
+        assert channel is not None
+        assert len(channel._questions) == 0
+        assert (await client.invoke(subject.address, request(subject_of.ECHO), LONG_MS)).code == 0
+
+
+# --- no reply -------------------------------------------------------------------------------
+
+
+@both_loops
+async def test_no_reply_in_time() -> None:
+    async with Subject() as subject, RemotingClient() as client:
+        patient = asyncio.ensure_future(
+            client.invoke(subject.address, request(subject_of.LATER), LONG_MS)
+        )
+        with pytest.raises(RequestTimedOut) as raised:
+            await client.invoke(subject.address, request(subject_of.SILENT), 20)
+        assert (raised.value.code, raised.value.timeout_ms) == (subject_of.SILENT, 20)
+        assert raised.value.retriable
+        await until(lambda: bool(subject.later))
+        channel, one = subject.later[0]
+        channel.send(commands.reply(one, body=b"late"))
+        assert (await patient).body == b"late"
+        assert len(subject.opened) == 1
+
+
+@both_loops
+async def test_many_that_time_out_each_do() -> None:
+    async with Subject() as subject, RemotingClient() as client:
+        results = await asyncio.gather(
+            *[
+                client.invoke(subject.address, request(subject_of.SILENT), 5 + n % 40)
+                for n in range(2_000)
+            ],
+            return_exceptions=True,
+        )
+        assert all(isinstance(one, RequestTimedOut) for one in results)
+        assert {one.timeout_ms for one in results} == set(range(5, 45))  # type: ignore[union-attr]
+
+
+@both_loops
+async def test_a_reply_that_comes_too_late_is_nobodys() -> None:
+    async with Subject() as subject, RemotingClient() as client:
+        with pytest.raises(RequestTimedOut):
+            await client.invoke(subject.address, request(subject_of.LATER), 1)
+        await until(lambda: bool(subject.later))
+        channel, one = subject.later[0]
+        channel.send(commands.reply(one, body=b"late"))
+        channel.send(Command(0, 12345, flag=1))  # to a question that nobody asked
+        reply = await client.invoke(subject.address, request(subject_of.ECHO, body=b"x"), LONG_MS)
+        assert reply.body == b"x"
+
+
+@both_loops
+async def test_one_who_gives_up_disturbs_nobody() -> None:
+    async with Subject() as subject, RemotingClient() as client:
+        given_up, patient = [
+            asyncio.ensure_future(
+                client.invoke(subject.address, request(subject_of.LATER), LONG_MS)
+            )
+            for _ in range(2)
+        ]
+        await until(lambda: len(subject.later) == 2)
+        given_up.cancel()
+        for channel, one in subject.later:
+            channel.send(commands.reply(one, body=b"reply"))
+        assert (await patient).body == b"reply"
+        with pytest.raises(asyncio.CancelledError):
+            await given_up
+
+
+@both_loops
+async def test_a_server_that_does_not_read() -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        reader._transport.pause_reading()  # type: ignore[attr-defined]
+        await done.wait()
+        writer.transport.abort()
+
+    done = asyncio.Event()
+    async with RawServer(talk) as server, RemotingClient() as client:
+        body = bytes(16_000_000)
+        for _ in range(3):
+            with pytest.raises(RequestTimedOut):
+                await client.invoke(server.address, request(subject_of.ECHO, body=body), 20)
+        with pytest.raises(RequestTimedOut):
+            await client.send_oneway(server.address, request(subject_of.ECHO), 20)
+        done.set()
+
+
+# --- connections ----------------------------------------------------------------------------
+
+
+@both_loops
+async def test_a_lost_connection_is_told_to_all_who_wait_and_then_made_again() -> None:
+    async with Subject() as subject, RemotingClient() as client:
+        for round_ in range(1, 4):
+            asked = [
+                asyncio.ensure_future(
+                    client.invoke(subject.address, request(subject_of.SILENT), LONG_MS)
+                )
+                for _ in range(100)
+            ]
+            await until(lambda n=round_: subject.seen[subject_of.SILENT] == 100 * n)  # type: ignore[misc]
+            subject.opened[-1].abort()
+            for one in asked:
+                with pytest.raises(ConnectionLost) as raised:
+                    await one
+                assert raised.value.address == subject.address
+            assert client.channel(subject.address) is None
+            reply = await client.invoke(subject.address, request(subject_of.ECHO), LONG_MS)
+            assert reply.code == 0
+            assert len(subject.opened) == round_ + 1
+
+
+@both_loops
+async def test_those_who_come_together_share_a_connection() -> None:
+    async with Subject() as subject, RemotingClient() as client:
+        await asyncio.gather(
+            *[client.invoke(subject.address, request(subject_of.ECHO), LONG_MS) for _ in range(50)]
+        )
+        assert len(subject.opened) == 1
+
+
+@both_loops
+async def test_nobody_listens() -> None:
+    async with Subject() as subject:
+        address = subject.address
+    async with RemotingClient() as client:
+        results = await asyncio.gather(
+            *[client.invoke(address, request(subject_of.ECHO)) for _ in range(5)],
+            return_exceptions=True,
+        )
+        for one in results:
+            assert isinstance(one, Unreachable)
+            assert one.address == address
+            assert "refused" in one.reason.lower()
+            assert one.retriable
+
+
+@both_loops
+async def test_a_connection_that_takes_too_long() -> None:
+    async def never(*_: Any, **__: Any) -> Any:
+        await asyncio.Event().wait()
+
+    async with RemotingClient(connect_timeout_ms=20) as client:
+        client._loop = _LoopThatNeverConnects(never)  # type: ignore[assignment]
+        with pytest.raises(Unreachable, match="no answer in 20 ms"):
+            await client.connect("127.0.0.1:1")
+
+
+class _LoopThatNeverConnects:
+    def __init__(self, never: Any) -> None:
+        self.create_connection = never
+        self._loop = asyncio.get_running_loop()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
+
+
+@pytest.mark.parametrize(
+    "address", ["", "host", "host:", ":1", "host:x", "host:65536", "a:-1", "1.2.3.4:१"]
+)
+def test_what_is_no_address(address: str) -> None:
+    if address == "1.2.3.4:१":
+        assert split_address(address) == ("1.2.3.4", 1)  # int() knows all digits
+        return
+    with pytest.raises(InvalidOption, match="host:port"):
+        split_address(address)
+
+
+@pytest.mark.parametrize(
+    ("address", "host", "port"),
+    [
+        ("127.0.0.1:9876", "127.0.0.1", 9876),
+        (" name:1 ", "name", 1),
+        ("[::1]:10911", "::1", 10911),
+        ("::1:10911", "::1", 10911),
+    ],
+)
+def test_addresses(address: str, host: str, port: int) -> None:
+    assert split_address(address) == (host, port)
+
+
+@both_loops
+async def test_an_idle_connection_is_closed_and_made_again() -> None:
+    async with Subject() as subject, RemotingClient(idle_ms=40) as client:
+        await client.invoke(subject.address, request(subject_of.ECHO), LONG_MS)
+        await until(lambda: not subject.server.channels)
+        await client.invoke(subject.address, request(subject_of.ECHO), LONG_MS)
+        assert len(subject.opened) == 2
+
+
+@both_loops
+async def test_garbage_from_the_server() -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_frame(reader)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        await reader.read()
+
+    async with RawServer(talk) as server, RemotingClient() as client:
+        with pytest.raises(ConnectionLost, match="is the other side a RocketMQ client or broker"):
+            await client.invoke(server.address, request(subject_of.ECHO), LONG_MS)
+
+
+@both_loops
+async def test_a_server_that_closes_in_the_middle_of_a_reply() -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        one = await read_frame(reader)
+        writer.write(commands.encode(commands.reply(one, body=b"body"))[:-1])
+        await writer.drain()
+
+    async with RawServer(talk) as server, RemotingClient() as client:
+        with pytest.raises(ConnectionLost):
+            await client.invoke(server.address, request(subject_of.ECHO), LONG_MS)
+
+
+# --- closing --------------------------------------------------------------------------------
+
+
+@both_loops
+async def test_closing_tells_all_who_wait() -> None:
+    async with Subject() as subject:
+        client = RemotingClient()
+        asked = [
+            asyncio.ensure_future(
+                client.invoke(subject.address, request(subject_of.SILENT), LONG_MS)
+            )
+            for _ in range(10)
+        ]
+        await until(lambda: subject.seen[subject_of.SILENT] == 10)
+        await client.close()
+        for one in asked:
+            with pytest.raises(ConnectionLost):
+                await one
+        with pytest.raises(Unreachable, match="this client is closed"):
+            await client.invoke(subject.address, request(subject_of.ECHO))
+        await client.close()
+        await until(lambda: not subject.server.channels)
+
+
+@both_loops
+async def test_closing_while_a_connection_is_made() -> None:
+    async with Subject() as subject:
+        client = RemotingClient()
+        asked = asyncio.ensure_future(client.invoke(subject.address, request(subject_of.ECHO)))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        await client.close()
+        with pytest.raises((Unreachable, ConnectionLost)):
+            await asked
+
+
+@both_loops
+async def test_closing_does_not_wait_for_a_server_that_does_not_read() -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        reader._transport.pause_reading()  # type: ignore[attr-defined]
+        await done.wait()
+        writer.transport.abort()
+
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.setattr(client_module, "LAST_WORDS_S", 0.02)
+    done = asyncio.Event()
+    async with RawServer(talk) as server:
+        client = RemotingClient()
+        with pytest.raises(RequestTimedOut):
+            await client.invoke(
+                server.address, request(subject_of.ECHO, body=bytes(16_000_000)), 20
+            )
+        await client.close()
+        done.set()
+    monkeypatch.undo()
+
+
+# --- requests of the server -----------------------------------------------------------------
+
+
+@both_loops
+async def test_the_server_asks_and_the_client_answers() -> None:
+    def sync(address: str, one: Command) -> Command | None:
+        assert address == subject.address
+        if one.code == subject_of.BROKEN:
+            raise RuntimeError("a bug")
+        if one.code == subject_of.REFUSED:
+            raise RequestRefused(17, "not here")
+        return None if one.code == subject_of.SILENT else commands.reply(one, body=b"sync")
+
+    async def later(address: str, one: Command) -> Command | None:
+        await asyncio.sleep(0)
+        return sync(address, one)
+
+    for handler in (sync, later):
+        async with Subject() as subject, RemotingClient(handler=handler) as client:
+            await client.invoke(subject.address, request(subject_of.ECHO), LONG_MS)
+            (channel,) = subject.opened
+
+            async def ask(code: int, timeout_ms: int = LONG_MS, c: Channel = channel) -> Command:
+                return await c.invoke(request(code), timeout_ms)
+
+            replies = await asyncio.gather(*[ask(subject_of.ECHO) for _ in range(100)])
+            assert {one.body for one in replies} == {b"sync"}
+            broken = await ask(subject_of.BROKEN)
+            assert (broken.code, broken.remark) == (1, "RuntimeError: a bug")
+            refused = await ask(subject_of.REFUSED)
+            assert (refused.code, refused.remark) == (17, "not here")
+            with pytest.raises(RequestTimedOut):
+                await ask(subject_of.SILENT, 20)
+
+
+@both_loops
+async def test_a_client_without_handler_says_so() -> None:
+    async with Subject() as subject, RemotingClient() as client:
+        await client.invoke(subject.address, request(subject_of.ECHO), LONG_MS)
+        reply = await subject.opened[0].invoke(request(40), LONG_MS)
+        assert reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+
+
+@both_loops
+async def test_both_sides_ask_at_once() -> None:
+    """Their opaques are the same numbers; a reply is not taken for a request."""
+    async with (
+        Subject() as subject,
+        RemotingClient(handler=lambda _, one: commands.reply(one, body=b"client")) as client,
+    ):
+        await client.invoke(subject.address, request(subject_of.ECHO), LONG_MS)
+        (channel,) = subject.opened
+        mine = [
+            client.invoke(subject.address, request(subject_of.ECHO, body=b"server"), LONG_MS)
+            for _ in range(200)
+        ]
+        theirs = [channel.invoke(request(subject_of.ECHO), LONG_MS) for _ in range(200)]
+        replies = await asyncio.gather(*mine, *theirs)
+        assert [one.body for one in replies] == [b"server"] * 200 + [b"client"] * 200
+
+
+@both_loops
+async def test_a_lost_client_is_told_to_the_server_that_asks() -> None:
+    async with Subject() as subject:
+        async with RemotingClient(handler=lambda _, __: None) as client:
+            await client.invoke(subject.address, request(subject_of.ECHO), LONG_MS)
+            (channel,) = subject.opened
+            asked = asyncio.ensure_future(channel.invoke(request(40), LONG_MS))
+            await asyncio.sleep(0)
+        with pytest.raises(ConnectionLost):
+            await asked
+        with pytest.raises(ConnectionLost):
+            await channel.invoke(request(40), LONG_MS)
