@@ -38,7 +38,7 @@ jdk: ## Check for a Java that Spark can use; install one where that is possible
 jdk-dev:
 	@scripts/ensure-jdk --dev
 
-run: jdk venv ## Install, then read the bundled RocketMQ store with Spark and write report.html
+run: jdk venv ## Install, then run a broker, send and consume, and report on its store with Spark
 	$(BIN)/reput demo
 
 test: jdk-dev venv lint types layers ## Install, then lint, types, layers and all tests
