@@ -35,7 +35,7 @@ Cluster = ReputCluster | JavaCluster
 
 KINDS = ("reput", "official") if java_oracle.wants_all_versions() else ("reput",)
 OFFICIAL_VERSION = "4.9.7"
-GUARD_S = 60
+GUARD_S = int(os.environ.get("G", 60))
 COMPRESSED = 1
 BODY_BYTES_MAX = 4 << 20
 MESSAGE_ILLEGAL = 13

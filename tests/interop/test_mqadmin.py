@@ -181,7 +181,9 @@ def both(
     folder = tmp_path_factory.mktemp("mqadmin")
     with contextlib.ExitStack() as stack:
         java = stack.enter_context(_or_skip(lambda: JavaClient(request.param, folder / "java")))
-        cluster = stack.enter_context(_or_skip(lambda: JavaCluster("4.9.7", folder / "official")))
+        cluster = stack.enter_context(
+            _or_skip(lambda: JavaCluster(request.param, folder / "official"))
+        )
         namesrv, broker, conf = stack.enter_context(our_cluster(folder / "ours"))
         found = Both(
             java, Side(namesrv, broker, []), Side(cluster.namesrv, cluster.address, []), conf

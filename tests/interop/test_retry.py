@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import os
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 import broker_subject
 from interop.conftest import StartOfficial
-from interop.java_cluster import JavaClient, JavaCluster, JavaMessage, JavaReceived
+from interop.java_cluster import JavaClient, JavaMessage, JavaReceived
 from reput.broker.server import Broker
 from reput.format import headers, message as record, names, properties as props
 from reput.format.codes import RequestCode, ResponseCode
@@ -93,8 +94,9 @@ def consumed(
         ) as consumer:
             found = consumer.take(count)
             deadline = time.monotonic() + GUARD_S
+            pause = threading.Event()
             while until is not None and not until() and time.monotonic() < deadline:
-                time.sleep(0.02)
+                pause.wait(0.02)  # there is nothing that would tell
             return found
 
 
@@ -247,6 +249,3 @@ async def _replies(client: RemotingClient, address: str, group: str) -> list[Any
         while await ends() != expected:
             await asyncio.sleep(0.05)
     return found
-
-
-_ = JavaCluster

@@ -13,6 +13,7 @@ long as it exists.
 import asyncio
 import concurrent.futures
 import contextlib
+import heapq
 import json
 import logging
 import threading
@@ -41,7 +42,8 @@ OTHER = "_other"
 ANSWER_TIMEOUT_MS = 5_000
 """The loop has to answer within this."""
 
-_SLICE = 500
+_SLICE = 50
+"""Readers that are looked at in one turn of the loop."""
 _STORE_TIMES_MAX = 2_000  # each looks a record up, which may be on disk
 _SOCKET_TIMEOUT_S = 10
 _JSON = ("Content-Type", "application/json")
@@ -74,12 +76,11 @@ class Names:
 
     def keep(self, existing: Iterable[tuple[str, ...]]) -> None:
         """Forget the names that do not exist any more; give room to new ones, in their order."""
-        names = sorted(existing)
-        self._named &= set(names)
-        for name in names:
-            if len(self._named) >= self._count_max:
-                break
-            self._named.add(name)
+        names = set(existing)
+        self._named &= names
+        room = self._count_max - len(self._named)
+        if room:
+            self._named.update(heapq.nsmallest(room, names - self._named))
 
     def label(self, name: tuple[str, ...]) -> tuple[str, ...]:
         """Return a name, or ``_other`` in its place."""
@@ -111,9 +112,11 @@ class Meter:
         config = broker.config
         info = Family("reput_info", "What runs.", ("version", "cluster", "broker"))
         info.values[__version__, config.broker_cluster_name, config.broker_name] = 1
-        families = [info, *self._plain()]
-        families += self._loops()
-        families += self._traffic()
+        families = [info]
+        for part in (self._plain, self._loops, self._traffic):
+            for one in part():
+                families.append(one)
+                await asyncio.sleep(0)
         families += [one async for one in self._lags()]
         return families
 
@@ -217,10 +220,10 @@ class Meter:
         """Yield what groups have got, and how far they are behind."""
         broker, store = self._broker, self._broker.store
         got = broker.stats.values(stats.GROUP_GET_NUMS)
-        offsets = list(broker.consumer_offsets.all())
-        pairs = {(one.topic, one.group) for one in offsets}
-        pairs |= {(topic, group) for topic, _, group in (key.rpartition("@") for key in got)}
-        self._pairs.keep(pairs)
+        readers = list(broker.consumer_offsets.readers())
+        pairs = {(topic, group) for topic, _, group in (key.rpartition("@") for key in got)}
+        self._pairs.keep(pairs.union(readers))
+        await asyncio.sleep(0)
         labels = ("topic", "group")
         family = Family("reput_group_got_messages_total", "Consumed.", labels, is_counter=True)
         for key, value in got.items():
@@ -235,20 +238,22 @@ class Meter:
             labels,
         )
         now_ms, left = broker.clock.now_ms(), _STORE_TIMES_MAX
-        for i, one in enumerate(offsets):
+        for i, (topic, group) in enumerate(readers):
             if i % _SLICE == _SLICE - 1:
                 await asyncio.sleep(0)
-            end = store.max_offset(one.topic, one.queue_id)
-            at = max(one.consumer_offset, store.min_offset(one.topic, one.queue_id))
-            lag = max(end - at, 0)
-            label = self._pairs.label((one.topic, one.group))
-            _add(behind, label, lag)
-            stored_ms = None
-            if lag and left:
-                left -= 1
-                stored_ms = store.store_time(one.topic, one.queue_id, at)
-            seconds = max(now_ms - stored_ms, 0) / 1000 if stored_ms is not None else 0.0
-            age.values[label] = max(age.values.get(label, 0.0), seconds)
+            label = self._pairs.label((topic, group))
+            lag_sum, oldest_ms = 0, now_ms
+            for queue_id, consumer_offset in broker.consumer_offsets.of(topic, group).items():
+                at = max(consumer_offset, store.min_offset(topic, queue_id))
+                lag = store.max_offset(topic, queue_id) - at
+                if lag > 0:
+                    lag_sum += lag
+                    if left:
+                        left -= 1
+                        stored_ms = store.store_time(topic, queue_id, at)
+                        oldest_ms = min(oldest_ms, now_ms if stored_ms is None else stored_ms)
+            _add(behind, label, lag_sum)
+            age.values[label] = max(age.values.get(label, 0.0), (now_ms - oldest_ms) / 1000)
         yield behind
         yield age
 

@@ -188,7 +188,7 @@ def masters(known: "ClusterInfo", cluster: str | None, broker: str | None) -> li
     if broker is not None:
         if cluster is not None:
             raise InvalidOption("--broker", broker, "nothing, where --cluster is given as well")
-        return [broker]
+        return [_name_of(known, broker)]
     table = known.cluster_addr_table
     allowed = ", ".join(sorted(table)) or "none: no broker is registered"
     if cluster is None and len(table) == 1:
@@ -197,6 +197,14 @@ def masters(known: "ClusterInfo", cluster: str | None, broker: str | None) -> li
         raise InvalidOption("--cluster", cluster, allowed)
     brokers = known.broker_addr_table
     return sorted(name for name in table[cluster] if 0 in brokers[name].broker_addrs)
+
+
+def _name_of(known: "ClusterInfo", broker: str) -> str:
+    """Return the name of the broker that has an address, where name servers know it."""
+    for name, data in known.broker_addr_table.items():
+        if data.broker_addrs.get(0) == broker:
+            return name
+    return broker
 
 
 def parse_pairs(option: str, pairs: Sequence[str] | None) -> dict[str, str]:

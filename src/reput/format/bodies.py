@@ -322,6 +322,8 @@ class OffsetWrapper(Body, kw_only=True):
     broker_offset: int
     consumer_offset: int
     last_timestamp: int
+    pull_offset: int = 0
+    """Of 5.x: how far it has pulled; what lies between is in flight."""
 
 
 class OffsetWrappers(QueueMap[OffsetWrapper]):

@@ -41,9 +41,10 @@ def test_a_message_by_its_ids(command: Command, sent: list[SendResult]) -> None:
 
 
 def test_messages_by_key(command: Command, sent: list[SendResult], rocketmq: LocalBroker) -> None:
-    assert len(sent) == 9
     found = command.json("message", "by-key", "Orders", "k")["messages"]
-    assert sorted(bodies(found)) == [f"n{n}" for n in range(9)]
+    # Those of an earlier topic of this name are in the log still, as with Java.
+    assert {one.offset_message_id for one in sent} <= {one["offset_id"] for one in found}
+    assert set(bodies(found)) == {f"n{n}" for n in range(9)}
     later = max(one.store_timestamp_ms for one in rocketmq.messages("Orders")) + 1
     assert "has key k" in command.complaint("message", "by-key", "Orders", "k", "--from", later)
 

@@ -218,5 +218,6 @@ def _progress(broker: "Broker", group: str, topic: TopicConfig, queue_count: int
             broker_offset=broker.store.max_offset(topic.name, queue_id),
             consumer_offset=consumer_offset,
             last_timestamp=last_ms or 0,
+            pull_offset=consumer_offset,  # what it has pulled since is not kept
         )
     return found
