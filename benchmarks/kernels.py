@@ -1,16 +1,20 @@
-"""How fast one core walks and decodes a log, and what a second core adds."""
+"""How fast one core walks and decodes a log, and takes sends; what a second core adds."""
 
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks import stores, timing
-from reput.format import kernels
+from reput.format import command, index_entry, kernels
+from reput.format.command import Command, Serialization
+from reput.format.kernels import hot, send_rules, state
+from reput.store.hot_state import HotState
 from reput.store.reader import StoreReader
 
 NAME = "kernels"
-QUESTION = "walk: records/s/core; columns: bytes/s/core; two threads against one"
+QUESTION = "walk: records/s/core; columns: bytes/s/core; two threads against one; sends: ns each"
 _BATCH = 4096
 
 
@@ -23,6 +27,11 @@ def run(folder: Path, quick: bool) -> dict[str, object]:
             folder / f"kernels-{body_bytes}", count // (body_bytes // 128), body_bytes
         )
         result[f"{body_bytes}_byte_bodies"] = _measure(root)
+        result[f"sends_of_{body_bytes}_bytes_ns"] = {
+            f"{serialization.name}_{count}_frames": _sends(serialization, body_bytes, count)
+            for serialization in Serialization
+            for count in (1, 8, 64)
+        }
     return result
 
 
@@ -67,3 +76,100 @@ def _measure(root: Path) -> dict[str, float]:
         "columns_gb_per_s": round(size / decoded / 1e9, 2),
         "columns_two_threads_speedup": round(decoded / in_two, 2),
     }
+
+
+_LOG_BYTES = 64 << 20
+_INDEX_SLOTS = 5_000_000
+_CALLS = 1000
+
+
+class _SendGround:
+    """A log, a topic of four queues and an index in memory, with all that ``receive`` needs."""
+
+    def __init__(self, frames: int) -> None:
+        self.hot = HotState()
+        entries = 2 * frames * _CALLS
+        self._arrays = {
+            state.LOG_ADDRESS: _touched(_LOG_BYTES),
+            state.INDEX_ADDRESS: _touched(index_entry.entry_position(entries, _INDEX_SLOTS)),
+            state.SCRATCH_ADDRESS: _touched(1 << 18),
+            state.REPLIES_ADDRESS: _touched(frames * send_rules.REPLY_BYTES_MAX),
+            state.NOTES_ADDRESS: _touched(frames * send_rules.NOTE_BYTES),
+        }
+        block = self.hot.block
+        for word, array in self._arrays.items():
+            block[word] = hot.address_of(array)
+        for word, value in {
+            state.LOG_SIZE: _LOG_BYTES,
+            state.LOG_LIMIT: _LOG_BYTES,
+            state.IS_LIVE: 1,
+            state.INDEX_IS_ON: 1,
+            state.INDEX_SLOTS: _INDEX_SLOTS,
+            state.INDEX_ENTRIES_MAX: entries,
+            state.INDEX_LIMIT: entries,
+            state.INDEX_NEXT: 1,
+            state.INDEX_END_OFFSET: -1,
+            state.INPUT_TIME: 1_700_000_000_000,
+            state.RECEIVE_IS_ON: 1,
+            state.SCRATCH_ROOM: 1 << 18,
+            state.REPLIES_ROOM: frames * send_rules.REPLY_BYTES_MAX,
+            state.NOTES_ROOM: frames,
+            state.BODY_BYTES_MAX: 1 << 22,
+            state.RECORD_BYTES_MAX: 1 << 22,
+        }.items():
+            block[word] = value
+        self._tails = [_touched(20 * frames * _CALLS) for _ in range(4)]
+        for queue_id, tail in enumerate(self._tails):
+            _, row = self.hot.add_queue(b"Orders", queue_id)
+            row[state.QUEUE_TAIL], row[state.QUEUE_TAIL_LIMIT] = (
+                hot.address_of(tail),
+                len(tail) // 20,
+            )
+        self.hot.topic(b"Orders").words[state.TOPIC_WRITE_QUEUES] = 4
+
+    def receive(self, data: bytes) -> int:
+        """Return the nanoseconds of one call over all frames of some bytes."""
+        received = np.frombuffer(data, np.uint8)
+        block = self.hot.block
+        if block[state.LOG_POSITION] > _LOG_BYTES // 2:
+            block[state.LOG_START] += block[state.LOG_POSITION]
+            block[state.LOG_POSITION] = 0
+        block[state.RECEIVE_ADDRESS] = hot.address_of(received)
+        block[state.RECEIVE_END] = len(data)
+        block[state.RECEIVE_POSITION] = block[state.REPLIES_BYTES] = 0
+        start = time.perf_counter_ns()
+        hot.receive(self.hot.argument)
+        taken = time.perf_counter_ns() - start
+        assert block[state.RECEIVE_POSITION] == len(data), block[state.STOP]
+        return taken
+
+
+def _touched(size: int) -> np.ndarray:
+    array = np.ones(size, np.uint8)
+    array[:] = 0
+    return array
+
+
+def _sends(serialization: Serialization, body_bytes: int, frames: int) -> dict[str, int]:
+    """Return best and median nanoseconds of a message: parsed, stored, indexed, answered."""
+    ground = _SendGround(frames)
+    taken = sorted(
+        ground.receive(
+            b"".join(
+                _send(serialization, b"x" * body_bytes, frames * call + i) for i in range(frames)
+            )
+        )
+        for call in range(_CALLS)
+    )
+    return {"best": taken[0] // frames, "median": taken[_CALLS // 2] // frames}
+
+
+def _send(serialization: Serialization, body: bytes, number: int) -> bytes:
+    fields = {
+        **{"a": "producers", "b": "Orders", "c": "TBW102", "d": "4", "e": str(number % 4)},
+        **{"f": "0", "g": "1700000000000", "h": "0"},
+        "i": f"UNIQ_KEY\1{number * 0x9E3779B97F4A7C15 % 2**128:032X}\2WAIT\1true",
+        **{"j": "0", "k": "false", "m": "false"},
+    }
+    sent = Command(310, number, ext_fields=fields, body=body, serialization=serialization)
+    return command.encode(sent)

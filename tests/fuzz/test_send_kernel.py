@@ -32,7 +32,7 @@ SENDING = {
     state.NOTES_ADDRESS,
     state.SUFFIX_ADDRESS,
 }
-PRIVATE = set(range(state.FRAME, state.BLOCK_WORDS))
+PRIVATE = set(range(state.FRAME_CODE, state.BLOCK_WORDS))
 OWN_STOPS = {state.STOP_DONE, state.STOP_FRAME, state.STOP_REPLIES, state.STOP_LENGTH}
 """Any other is one of ``append``, and the scratch has the record that it is about."""
 UNTOUCHED = b"\xee"
@@ -71,7 +71,7 @@ class SendWorld(World):
         self.scratch = Fence(scratch)
         self.suffix = random.choice([b"", b"CLUSTER\1DefaultCluster\2"])
         self.suffix_array = np.frombuffer(self.suffix + b"?", np.uint8)
-        self.notes = Fence(state.NOTE_BYTES * room)
+        self.notes = Fence(send_rules.NOTE_BYTES * room)
         words = {
             state.RECEIVE_IS_ON: is_kind or random.random() < 0.9,
             state.HAS_RECORD_CRC: not is_kind and random.random() < 0.1,

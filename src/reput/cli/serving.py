@@ -26,6 +26,9 @@ DEFAULT_FOLDER = "reput-data"
 LOG_FILE_BYTES = 256 * 1024 * 1024
 """Of a new store of ``reput up``: RocketMQ's gibibyte is much for a laptop."""
 
+FIRST_REGISTRATION_S = 3
+"""How long a broker says nothing while it has not reached its name servers."""
+
 IMPORTANT = (
     "namesrvAddr",
     "brokerIP1",
@@ -63,7 +66,7 @@ def namesrv(path: str | None, *, port: int | None, is_print: bool) -> int:
     from reput.namesrv.server import NameServer
 
     explicit = {} if port is None else {"listen_port": port}
-    current, unknown = config.load(path, environment=os.environ, explicit=explicit)
+    current, unknown = config.load(path, environment=_environment(), explicit=explicit)
     for one in unknown:
         _log.warning("%s", one)
     if is_print:
@@ -128,7 +131,7 @@ def broker(
             await server.start()
         until.listen()
         try:
-            await server.registration.register()
+            await _registered(server, until)
             name_servers = loaded.broker.namesrv_addr
             told = f" and name server is {name_servers}" if name_servers else ""
             async with _watched(server, "--metrics-port, or metricsPort in broker.conf"):
@@ -200,7 +203,7 @@ def up(
                 await server.start()
             until.listen()
             try:
-                await server.registration.register()
+                await _registered(server, until)
                 told = _join(loaded.broker.broker_ip1, name_server.port)
                 async with _watched(server, "--metrics-port"):
                     _say(_banner(server, told))
@@ -260,6 +263,16 @@ class Until:
 
 Body = Callable[[Until], Coroutine[Any, Any, None]]
 """Starts what is served, waits until it is told, and stops it."""
+
+
+async def _registered(server: "Broker", until: Until) -> None:
+    """Wait until the name servers know the broker, or for a while, or until it is to stop."""
+    first = asyncio.create_task(server.registration.register(), name="first registration")
+    told = asyncio.create_task(until.told())
+    await asyncio.wait({first, told}, timeout=FIRST_REGISTRATION_S, return_when="FIRST_COMPLETED")
+    for task in (first, told):  # the broker's own loop goes on with it
+        task.cancel()
+    await asyncio.gather(first, told, return_exceptions=True)
 
 
 @contextlib.asynccontextmanager

@@ -280,9 +280,10 @@ def create(
 
     One that is there already is refused. Waits until name servers tell of it.
     """
+    write_count = queues if write_queues is None else write_queues
     wanted = {
         "read_queue_count": queues,
-        "write_queue_count": queues if write_queues is None else write_queues,
+        "write_queue_count": write_count,
         "perm": _parse_perm(perm or "rw"),
         "order": order,
         "attributes": parse_pairs("--attribute", attribute),
@@ -295,7 +296,7 @@ def create(
                 known = f"topic {topic} is on {name} already"
                 raise CommandFailed(f"{known}; `reput topic update` changes it")
         if order:
-            await _mark_ordered(admin, topic, dict.fromkeys(names, wanted["write_queue_count"]))
+            await _mark_ordered(admin, topic, dict.fromkeys(names, write_count))
         done = [await _put(admin, topic, name, wanted) for name in names]
         await _wait_until_known(admin, topic, timeout)
         return done

@@ -155,7 +155,14 @@ class _JsonHeader(msgspec.Struct):
     extFields: dict[str, Any] | None = None
 
 
-_json_decoder = msgspec.json.Decoder(_JsonHeader, strict=False)
+class _TextHeader(_JsonHeader):
+    """The same, with fields that are all text, as they should be."""
+
+    extFields: dict[str, str] | None = None
+
+
+_decode_text = msgspec.json.Decoder(_TextHeader).decode
+_decode_any = msgspec.json.Decoder(_JsonHeader, strict=False).decode
 _json_encode = msgspec.json.Encoder().encode
 _LANGUAGES = {one.name: int(one) for one in codes.LanguageCode}
 _LANGUAGE_NAMES = {int(one): one.name.encode() for one in codes.LanguageCode}
@@ -182,12 +189,12 @@ def _encode_json(command: Command) -> bytes:
 
 def _decode_json(header: Buffer) -> Command:
     try:
-        found = _json_decoder.decode(header)
+        found: _JsonHeader = _decode_text(header)
+        ext_fields = found.extFields
+    except msgspec.ValidationError:
+        found, ext_fields = _decode_leniently(header)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise NotAFrame(f"header is not the JSON of a command: {error}") from error
-    ext_fields = found.extFields
-    if ext_fields is not None and any(type(value) is not str for value in ext_fields.values()):
-        ext_fields = _as_text(ext_fields)
     language = found.language
     if isinstance(language, str):
         language = _LANGUAGES.get(language, codes.LanguageCode.OTHER)
@@ -204,15 +211,19 @@ def _decode_json(header: Buffer) -> Command:
     )
 
 
-def _as_text(ext_fields: dict[str, Any]) -> dict[str, str]:
-    """Return fields as a lenient reader of Java has them: numbers as text, nulls left out."""
-    found = {}
-    for name, value in ext_fields.items():
-        if isinstance(value, str):
-            found[name] = value
-        elif value is not None:
-            found[name] = msgspec.json.encode(value).decode()
-    return found
+def _decode_leniently(header: Buffer) -> tuple[_JsonHeader, dict[str, str] | None]:
+    """Return header and fields as Java reads them: numbers as text, nulls left out."""
+    try:
+        found = _decode_any(header)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise NotAFrame(f"header is not the JSON of a command: {error}") from error
+    if found.extFields is None:
+        return found, None
+    return found, {
+        name: value if isinstance(value, str) else _json_encode(value).decode()
+        for name, value in found.extFields.items()
+        if value is not None
+    }
 
 
 # --- binary ---------------------------------------------------------------------

@@ -179,7 +179,9 @@ class Getter:
             return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, high, low, high)
         if queue_offset > high:
             return self._empty(GetStatus.OFFSET_OVERFLOW_BADLY, queue, queue_offset, high)
-        count = max(self._config.max_filter_message_size // cq_unit.SIZE, max_count)
+        count = max(max_count, 1)  # the first one always passes
+        if tags_codes or message_filter is not None:
+            count = max(self._config.max_filter_message_size // cq_unit.SIZE, max_count)
         address, found = queue.units_at(queue_offset, count)
         if not found:
             following = min(queue.following_file(queue_offset), high)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from reput.errors import WriteFailed
-from reput.format.kernels import hot, state
+from reput.format.kernels import hot, send_rules, state
 from reput.format.message import Host
 from reput.store.config import StoreConfig
 from reput.store.hot_state import HotState
@@ -63,7 +63,7 @@ class Receiver:
         block, config = self._block, self._config
         self._replies = np.empty(_REPLIES_BYTES, np.uint8)
         self._scratch = np.empty(_SCRATCH_BYTES, np.uint8)
-        self._notes = np.zeros(_NOTES * state.NOTE_BYTES // 8, np.int64)
+        self._notes = np.zeros(_NOTES * send_rules.NOTE_BYTES // 8, np.int64)
         self._suffix = np.frombuffer(suffix + b"\0", np.uint8)
         block[state.REPLIES_ADDRESS] = hot.address_of(self._replies)
         block[state.REPLIES_ROOM] = len(self._replies)

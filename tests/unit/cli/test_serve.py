@@ -200,7 +200,7 @@ def test_up_goes_on_with_a_store_of_other_file_sizes(start: Start, tmp_path: Pat
     assert stored(tmp_path / "s") == [b"one", b"two"]
 
 
-def test_up_serves_health_and_metrics(start: Start) -> None:
+def test_up_serves_health_and_metrics(start: Start, tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -209,7 +209,12 @@ def test_up_serves_health_and_metrics(start: Start) -> None:
             assert json.load(answer)["status"] == "ok"
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=WAIT_S) as answer:
             assert b"\nreput_healthy 1.0\n" in answer.read()
+        more = ("--store", "other", "--metrics-port", str(port))
+        text = refused(tmp_path, "up", *ANY_PORT, *more)
+        assert text.startswith(f"reput: port {port} is in use by pid {server.pid} (")
+        assert text.endswith("choose another: --metrics-port")
         assert server.stop() == 0
+    assert not (tmp_path / "other" / "abort").exists()  # it was closed again
 
 
 # --- namesrv and broker -------------------------------------------------------------------------
@@ -320,7 +325,6 @@ def banner(server, address):
     return "ready"
 
 serving._banner = banner
-serving.readable_errors  # it is there
 import os, signal
 real = serving._say
 def say(text):
@@ -358,3 +362,16 @@ def test_the_first_send_is_acknowledged_as_soon_as_it_says_so(start: Start) -> N
                 reply = commands.decode(stream.read(size))
         assert (reply.opaque, reply.code) == (7, 0)
         assert server.stop() == 0
+
+
+def test_a_broker_starts_and_stops_without_its_name_server(start: Start, tmp_path: Path) -> None:
+    """It is bound and says nothing: connected to, it never answers."""
+    with socket.socket() as mute:
+        mute.bind(("127.0.0.1", 0))
+        mute.listen()
+        address = f"127.0.0.1:{mute.getsockname()[1]}"
+        conf = tmp_path / "broker.conf"
+        conf.write_text(f"brokerIP1=127.0.0.1\nlistenPort=0\nstorePathRootDir={tmp_path}/s\n")
+        with start("broker", "-c", str(conf), "-n", address) as server:
+            assert server.stop() == 0
+    assert not (tmp_path / "s" / "abort").exists()

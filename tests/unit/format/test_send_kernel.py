@@ -49,7 +49,7 @@ class Store:
         self.topic.words[state.TOPIC_WRITE_QUEUES] = 4
         self.replies = np.zeros(64_000, np.uint8)
         self.scratch = np.zeros(70_000, np.uint8)
-        self.notes = np.zeros(state.NOTE_BYTES * 100, np.uint8)
+        self.notes = np.zeros(send_rules.NOTE_BYTES * 100, np.uint8)
         self.suffix = np.frombuffer(CLUSTER.encode(), np.uint8)
         for word, value in {
             state.LOG_ADDRESS: hot.address_of(self.log),
@@ -196,7 +196,7 @@ def test_replies_are_those_of_java() -> None:
 def test_replies_fit_the_room_that_is_left_for_them() -> None:
     for serialization in Serialization:
         longest = send_reply.send_reply(2**31 - 1, serialization, "F" * 32, 2**31 - 1, 2**63 - 1)
-        assert len(longest) <= state.REPLY_BYTES_MAX
+        assert len(longest) <= send_rules.REPLY_BYTES_MAX
 
 
 def test_long_names_are_those_of_the_header() -> None:
@@ -447,7 +447,7 @@ def test_a_queue_without_a_row(store: Store) -> None:
 
 def test_full_replies(store: Store) -> None:
     whole = send()
-    store.block[state.REPLIES_ROOM] = 2 * state.REPLY_BYTES_MAX
+    store.block[state.REPLIES_ROOM] = 2 * send_rules.REPLY_BYTES_MAX
     assert store.receive(whole * 5) == 2
     assert (store.stop, store.block[state.RECEIVE_POSITION]) == (state.STOP_REPLIES, 2 * len(whole))
 

@@ -20,7 +20,7 @@ AT_FLAG = struct.calcsize(">hbhi")
 
 @njit(**COMPILE_OPTIONS)
 def read_binary(block, at, limit):
-    """Read a header of ``[at, limit)`` into the words from FRAME on; False: it is not common."""
+    """Read a header of ``[at, limit)`` into words of the block; False: it is not common."""
     if limit - at < HEAD_BYTES + 8:
         return False
     set_word(block, state.FRAME_CODE, load_i16(at))

@@ -195,7 +195,7 @@ def is_white(at, limit):
 
 @njit(**COMPILE_OPTIONS)
 def read_json(block, at, limit):
-    """Read a header of ``[at, limit)`` into the words from FRAME on; False: it is not common."""
+    """Read a header of ``[at, limit)`` into words of the block; False: it is not common."""
     seen = 0
     if at >= limit or get_u8(at) != OPEN:
         return False

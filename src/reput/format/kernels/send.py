@@ -29,7 +29,7 @@ from numba import njit
 
 from reput.format import command, message as record, properties as props, sys_flag as flags
 from reput.format.command import Serialization
-from reput.format.kernels import state
+from reput.format.kernels import send_rules, state
 from reput.format.kernels.append import append, find_topic, set_word, word
 from reput.format.kernels.columns import AT_BORN_TIMESTAMP, AT_FLAG, AT_QUEUE_ID
 from reput.format.kernels.header_binary import read_binary
@@ -70,7 +70,7 @@ from reput.format.kernels.send_fields import (
     number,
 )
 from reput.format.kernels.send_properties import unescape, write_pairs
-from reput.format.kernels.send_rules import GAP, SLACK
+from reput.format.kernels.send_rules import GAP, REPLY_BYTES_MAX, SLACK
 from reput.format.kernels.walk import AT_BORN_HOST, AT_MAGIC, AT_SYS_FLAG, MAGIC_V1, TAIL_BYTES
 
 JSON = int(Serialization.JSON)
@@ -105,7 +105,7 @@ FALSE_LAST = ord("e")
 FALSE_SIZE = len("false")
 
 PLACE_BYTES = state.PLACE_BYTES
-NOTE_BYTES = state.NOTE_BYTES - state.PLACE_BYTES
+NOTE_BYTES = send_rules.NOTE_BYTES - state.PLACE_BYTES
 ROUND_IS_FULL = -1
 
 
@@ -124,7 +124,7 @@ def field_place(block, field):
     """Return address and size of a field's value; size 0 if the frame lacks it."""
     if not has_field(block, field):
         return 0, 0
-    place = state.FRAME_FIELDS + 2 * field
+    place = state.FRAME_A + 2 * field
     return word(block, place), word(block, place + 1)
 
 
@@ -139,14 +139,14 @@ def field_number(block, field):
 def is_number(block, field, limit):
     """Whether a field is a common number up to ``limit``; if so, its value is in its first word."""
     value = field_number(block, field)
-    set_word(block, state.FRAME_FIELDS + 2 * field, value)
+    set_word(block, state.FRAME_A + 2 * field, value)
     return 0 <= value <= limit
 
 
 @njit(**COMPILE_OPTIONS)
 def value_of(block, field):
     """Return the value of a field that ``is_number`` has seen."""
-    return word(block, state.FRAME_FIELDS + 2 * field)
+    return word(block, state.FRAME_A + 2 * field)
 
 
 @njit(**COMPILE_OPTIONS)
@@ -331,7 +331,7 @@ def remember(block, i, serialization, end):
 def has_room_for_reply(block, count):
     """Whether one more frame can be answered after ``count`` others."""
     left = word(block, state.REPLIES_ROOM) - word(block, state.REPLIES_BYTES)
-    return left >= (count + 1) * state.REPLY_BYTES_MAX
+    return left >= (count + 1) * REPLY_BYTES_MAX
 
 
 @njit(**COMPILE_OPTIONS)
@@ -358,13 +358,13 @@ def collect(block):
             return count, used, state.STOP_DONE
         if not is_on:
             return count, used, state.STOP_FRAME
+        if not has_room_for_reply(block, count):
+            return count, used, ROUND_IS_FULL if count else state.STOP_REPLIES
         at = buffer + position + LENGTH_BYTES
         serialization = load_i32(at) >> 24 & 0xFF
         body = read_send(block, at, buffer + end, serialization)
         if body == 0:
             return count, used, state.STOP_FRAME
-        if not has_room_for_reply(block, count):
-            return count, used, ROUND_IS_FULL if count else state.STOP_REPLIES
         body_size = buffer + end - body
         has_room = room_for_record(block, body_size) <= word(block, state.SCRATCH_ROOM) - used
         if not has_room or count >= word(block, state.NOTES_ROOM):

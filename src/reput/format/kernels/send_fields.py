@@ -1,7 +1,7 @@
 """Kernels: the fields of a send, whatever its header is written in: names, plain text, numbers.
 
-A reader of headers (``header_json``, ``header_binary``) leaves in the words from ``state.FRAME`` on
-where each field's value stands; ``send`` says what it must be.
+A reader of headers (``header_json``, ``header_binary``) leaves in words of the block where each
+field's value stands; ``send`` says what it must be.
 """
 
 from numba import njit
@@ -139,7 +139,7 @@ def field_bit(at, size):
 @njit(**COMPILE_OPTIONS)
 def set_field(block, bit, value, size):
     """Remember where a field's value stands."""
-    place = state.FRAME_FIELDS + 2 * (bit & (LONG - 1))
+    place = state.FRAME_A + 2 * (bit & (LONG - 1))
     set_word(block, place, value)
     set_word(block, place + 1, size)
 

@@ -1,5 +1,7 @@
 """What ``send`` and its twin both know: names of fields and properties, what room is needed."""
 
+from reput.format.kernels import state
+
 FIELD_NAMES = (
     "producerGroup",
     "topic",
@@ -41,3 +43,8 @@ GAP = 16
 """Bytes between where the kernel writes properties and where it reads them from."""
 SLACK = 16
 """What it may write or read behind their end."""
+
+NOTE_BYTES = 32 + state.PLACE_BYTES
+"""What is remembered of a frame: opaque, serialization, queue id, end; and its place."""
+REPLY_BYTES_MAX = 320
+"""Room that must be left for a reply."""

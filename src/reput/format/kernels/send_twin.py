@@ -259,12 +259,14 @@ def _collect(block: Row) -> tuple[list[_Note], bytes, int | None]:
         end = position + command.LENGTH.size + size
         if end > len(received):
             return notes, records, state.STOP_DONE
-        send = _read_send(block, received[end - size : end]) if is_on else None
-        if send is None:
+        if not is_on:
             return notes, records, state.STOP_FRAME
         reply_room = block[state.REPLIES_ROOM] - block[state.REPLIES_BYTES]
-        if reply_room < (len(notes) + 1) * state.REPLY_BYTES_MAX:
+        if reply_room < (len(notes) + 1) * send_rules.REPLY_BYTES_MAX:
             return notes, records, None if notes else state.STOP_REPLIES
+        send = _read_send(block, received[end - size : end])
+        if send is None:
+            return notes, records, state.STOP_FRAME
         has_room = send.room <= block[state.SCRATCH_ROOM] - len(records)
         if not has_room or len(notes) >= block[state.NOTES_ROOM]:
             return notes, records, None if notes else state.STOP_FRAME

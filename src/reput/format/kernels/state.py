@@ -146,7 +146,7 @@ SCRATCH_ROOM = next(_words)
 NOTES_ADDRESS = next(_words)
 """What is remembered of each frame until it is answered."""
 NOTES_ROOM = next(_words)
-"""For how many frames there is room: ``NOTE_BYTES`` each, PLACES among them."""
+"""For how many frames there is room: ``send_rules.NOTE_BYTES`` each, PLACES among them."""
 BODY_BYTES_MAX = next(_words)
 RECORD_BYTES_MAX = next(_words)
 BORN_ADDRESS = next(_words)
@@ -159,16 +159,28 @@ SUFFIX_ADDRESS = next(_words)
 """What is added to the properties of each message: whole pairs, each with its last separator."""
 SUFFIX_SIZE = next(_words)
 
-FRAME = next(_words)
-"""The first of the words where the kernel keeps what it has read of a frame; nobody else's."""
-FRAME_CODE = FRAME
+FRAME_CODE = next(_words)
+"""From here on: what the kernel has read of a frame; nobody else's."""
 FRAME_FLAG = next(_words)
 FRAME_OPAQUE = next(_words)
 FRAME_SEEN = next(_words)
 """Bits of the fields that it has: 0 to 13 for ``a`` to ``n``, 16 on for long names."""
 FRAME_TOPIC_ROW = next(_words)
 """Of the frame before, in this call; 0: none."""
-FRAME_FIELDS, *_ = (next(_words) for _ in range(2 * 14))
+FRAME_A, FRAME_A_SIZE = next(_words), next(_words)
+FRAME_B, FRAME_B_SIZE = next(_words), next(_words)
+FRAME_C, FRAME_C_SIZE = next(_words), next(_words)
+FRAME_D, FRAME_D_SIZE = next(_words), next(_words)
+FRAME_E, FRAME_E_SIZE = next(_words), next(_words)
+FRAME_F, FRAME_F_SIZE = next(_words), next(_words)
+FRAME_G, FRAME_G_SIZE = next(_words), next(_words)
+FRAME_H, FRAME_H_SIZE = next(_words), next(_words)
+FRAME_I, FRAME_I_SIZE = next(_words), next(_words)
+FRAME_J, FRAME_J_SIZE = next(_words), next(_words)
+FRAME_K, FRAME_K_SIZE = next(_words), next(_words)
+FRAME_L, FRAME_L_SIZE = next(_words), next(_words)
+FRAME_M, FRAME_M_SIZE = next(_words), next(_words)
+FRAME_N, FRAME_N_SIZE = next(_words), next(_words)
 """Address and size of each field's value, ``a`` to ``n``."""
 
 BLOCK_WORDS = next(_words)
@@ -261,9 +273,5 @@ STOP_LENGTH = 16
 
 PLACE_BYTES = 16
 """What ``append`` tells of a record: physical offset and queue offset, a word each."""
-NOTE_BYTES = 32 + PLACE_BYTES
-"""What ``receive`` remembers of a frame: opaque, serialization, queue id, end; its place."""
-REPLY_BYTES_MAX = 320
-"""Room that must be left for a reply."""
 FILE_IS_GONE = -1
 """Instead of the address of a log file: it is not there."""

@@ -1,0 +1,97 @@
+"""The reference page of the commands has every command with its options, and no others."""
+
+import enum
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from reput.cli.app import build_app
+
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
+COMMON = ("--namesrv", "--timeout", "--json", "--utc", "--yes")
+"""Explained once, at the top of the page."""
+
+
+def commands(command: Any = None, *path: str) -> Iterator[tuple[str, Any]]:
+    """Each command that does something, with its words."""
+    command = command or typer.main.get_command(build_app())
+    children = getattr(command, "commands", {})
+    for name, child in children.items():
+        yield from commands(child, *path, name)
+    if not children:
+        yield " ".join(("reput", *path)), command
+
+
+def sections() -> dict[str, str]:
+    """Heading of a command -> what is below it."""
+    parts = re.split(r"^### `(reput [^`]+)`\n", PAGE, flags=re.MULTILINE)[1:]
+    texts = (re.split(r"^## ", text, flags=re.MULTILINE)[0] for text in parts[1::2])
+    return dict(zip(parts[::2], texts, strict=True))
+
+
+def options_of(command: Any) -> list[Any]:
+    return [one for one in command.params if one.param_type_name == "option"]
+
+
+def is_common(option: Any) -> bool:
+    return bool({*option.opts} & {*COMMON})
+
+
+def names_of(option: Any) -> str:
+    names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
+    return f"{names} `{option.metavar}`" if option.metavar else names
+
+
+def metavar_of(argument: Any) -> str:
+    return str(argument.metavar or argument.name.upper())
+
+
+def default_of(option: Any) -> str:
+    if option.required:
+        return "required"
+    default = option.default
+    if default is None or default is False or default == [] or default == ():
+        return ""
+    return f"`{getattr(default, 'value', default)}`"
+
+
+def row(option: Any) -> str:
+    text = option.help.replace("|", r"\|")
+    if isinstance(option.default, enum.StrEnum):
+        text += f" One of {', '.join(f'`{one}`' for one in type(option.default))}."
+    return f"| {names_of(option)} | {default_of(option)} | {text} |"
+
+
+ALL = dict(commands())
+
+
+def test_every_command_is_documented_and_no_other() -> None:
+    assert list(sections()) == list(ALL)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_options_are_those_of_the_command(name: str) -> None:
+    text = sections()[name]
+    documented = [line for line in text.splitlines() if line.startswith("| `-")]
+    expected = [one for one in options_of(ALL[name]) if not is_common(one)]
+    assert documented == [row(one) for one in expected]
+    line = re.search(r"^Common options: (.*)$", text, re.MULTILINE)
+    common = re.findall(r"`(--\w+)`", line[1]) if line else []
+    assert common == [one.opts[0] for one in options_of(ALL[name]) if is_common(one)]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_usage_line_has_the_arguments(name: str) -> None:
+    arguments = [one for one in ALL[name].params if one.param_type_name == "argument"]
+    usage = " ".join([name, *(metavar_of(one) for one in arguments)])
+    assert f"```\n{usage}\n```" in sections()[name]
+
+
+@pytest.mark.parametrize("option", COMMON)
+def test_common_options_are_explained(option: str) -> None:
+    top = PAGE.partition("### `reput ")[0]
+    assert f"`{option}" in top
