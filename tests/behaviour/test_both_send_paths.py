@@ -26,6 +26,7 @@ from reput.format.kernels import state
 from reput.format.message import Host
 from reput.remoting.channel import Channel
 from reput.store.config_tables import TopicConfig
+from reput.store.message_store import MessageStore
 
 NOW_MS = 1_700_000_000_000
 STORE_HOST = Host(b"\xc0\0\x02\x01", 10911)
@@ -68,7 +69,7 @@ class Wire:
         )
         self._seen_offset = 0
         self.transport = Transport()
-        self.channel = Channel(broker._server, broker._buffer, stops_reading=True)
+        self.channel = Channel(broker._servers[0], broker._buffer, stops_reading=True)
         self.channel.connection_made(self.transport)
 
     def feed(self, data: bytes) -> bytes:
@@ -149,7 +150,9 @@ def open_both(root: Path) -> Iterator[Both]:
             broker_subject.store_config(root / name, **store),
             clock=ManualClock(NOW_MS),
         )
-        broker._open()
+        broker.store = MessageStore.open(config=broker.store_config, clock=broker.clock)
+        broker._servers = []
+        broker._assemble()
         await broker._listen()
         return broker
 
@@ -165,9 +168,8 @@ def open_both(root: Path) -> Iterator[Both]:
         async def stop() -> None:
             for wire in (pair.with_kernel, pair.without):
                 wire.channel.connection_lost(None)
-                for server in (wire.broker._server, wire.broker._fast_server):
-                    if server is not None:
-                        await server.stop()
+                for server in wire.broker._servers:
+                    await server.stop()
                 wire.broker.store.close()
 
         try:

@@ -39,9 +39,8 @@ GUARD_S = int(os.environ.get("G", 60))
 COMPRESSED = 1
 BODY_BYTES_MAX = 4 << 20
 MESSAGE_ILLEGAL = 13
-TOPIC_NOT_EXIST = 17
+NO_MESSAGE = 208
 CLIENT_NO_ROUTE = 10005
-SUBSCRIPTION_REFUSED = 1
 
 # How soon clients look again for brokers, and greet them.
 QUICK = {"pollNameServerInterval": 200, "heartbeatBrokerInterval": 1000}
@@ -577,10 +576,10 @@ def test_messages_by_id_and_key(cluster: Cluster, java_client: JavaClient, topic
         assert len(consumer.query(topic, "k1", 2)) == 2
         assert consumer.view(topic, sent[3].msg_id).body == b"3"
         assert consumer.view(topic, sent[4].offset_msg_id).body == b"4"
-        with pytest.raises(ClientError, match="no message|NO_MESSAGE|message"):
-            consumer.query(topic, "nobody's")
-        with pytest.raises(ClientError):
-            consumer.query(topic, "k1", 32, 1_000_000_000_000, 1_000_000_001_000)
+        for nothing in (("nobody's",), ("k1", 32, 1_000_000_000_000, 1_000_000_001_000)):
+            with pytest.raises(ClientError) as refused:
+                consumer.query(topic, *nothing)
+            assert refused.value.code == NO_MESSAGE
     by_id = ("-i", sent[3].offset_msg_id)
     assert sent[3].msg_id in java_client.mqadmin("queryMsgById", *by_id, namesrv=cluster.namesrv)
     by_key = ("-t", topic, "-k", "only7")
@@ -634,7 +633,17 @@ def needs_lite_pull(java: JavaClient) -> None:
 # --- a broker that goes and comes ---------------------------------------------------
 
 
-@pytest.mark.parametrize("end", ["stop", "kill"])
+# A client of 4.x notices only after 30 s that nobody will answer a pull that waited at a broker
+# which was killed.
+KILL = pytest.param(
+    "kill",
+    marks=pytest.mark.skipif(
+        not java_oracle.wants_all_versions(), reason="REPUT_INTEROP is not all: it takes 30 s"
+    ),
+)
+
+
+@pytest.mark.parametrize("end", ["stop", KILL])
 def test_clients_survive_a_restart(
     own: Cluster, java_client: JavaClient, topic: str, end: str
 ) -> None:
@@ -658,9 +667,8 @@ def test_clients_survive_a_restart(
 
         def send_what_is_not_sent() -> bool:
             left = [body for body in more if body not in results]
-            for body, result in zip(left, producer.results(messages(topic, left)), strict=True):
-                if isinstance(result, JavaSent):
-                    results[body] = result
+            found = zip(left, producer.results(messages(topic, left)), strict=True)
+            results.update((body, one) for body, one in found if isinstance(one, JavaSent))
             return len(results) == len(more)
 
         until(send_what_is_not_sent)

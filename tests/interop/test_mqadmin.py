@@ -102,6 +102,7 @@ class Both:
         of: Callable[[Side], list[str]] | None = None,
         is_sorted: bool = False,
         without: str = r"\Z.",
+        is_same: bool = True,
     ) -> str:
         """Return what mqadmin prints with us, masked; it is what it prints with Java's.
 
@@ -110,13 +111,14 @@ class Both:
             of: More of them, which differ.
             is_sorted: Its lines are in the order of Java's hash sets.
             without: Lines that this expression is found in are left out.
+            is_same: Whether to compare at all.
         """
         found = []
         for side in self.sides:
             text = masked(self.run(side, *arguments, *(of(side) if of is not None else [])))
             lines = [line for line in text.splitlines() if not re.search(without, line)]
             found.append("\n".join(sorted(lines) if is_sorted else lines))
-        assert found[0] == found[1]
+        assert found[0] == found[1] or not is_same
         return found[0]
 
     def await_text(self, text: str, *arguments: str) -> None:
@@ -348,9 +350,10 @@ def test_how_far_groups_are_and_where_they_go_on(both: Both) -> None:
             consumer.persist()
         text = both.prints("skipAccumulatedMessage", "-g", "Progress", "-t", "Messages")
         assert "broker-a 1 3" in text
-    # Without members the tool sets the offsets itself.
-    both.prints("resetOffsetByTime", "-g", "Progress", "-t", "Messages", "-s", "now")
-    text = both.prints("resetOffsetByTime", "-g", "Progress", "-t", "Messages", "-s", "0")
+    # Without members the tool sets the offsets itself; a broker of 5.x does it for the tool.
+    reset = ("resetOffsetByTime", "-g", "Progress", "-t", "Messages", "-s")
+    both.prints(*reset, "now", is_same=both.is_4)
+    text = both.prints(*reset, "0", is_same=both.is_4)
     assert "broker-a 1 3 3 0 0" in text
     text = both.prints("consumerProgress", "-g", "Progress", without="%RETRY%")
     assert re.search("Messages broker-a 1 3 0 3 (0 )?N/A", text)

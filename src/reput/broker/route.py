@@ -38,12 +38,6 @@ class Registration:
         self.problems: dict[str, str] = {}
         """Name server -> why it could not be told; empty if all know."""
 
-    @property
-    def name_servers(self) -> list[str]:
-        """``host:port`` of each."""
-        text = self._broker.config.namesrv_addr.replace(",", ";")
-        return [one.strip() for one in text.split(";") if one.strip()]
-
     def start(self) -> None:
         """Make ready; within the loop."""
         self._client = RemotingClient()
@@ -54,7 +48,9 @@ class Registration:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._client is not None:
-            await asyncio.gather(*(self._unregister(one) for one in self.name_servers))
+            await asyncio.gather(
+                *(self._unregister(one) for one in self._broker.config.name_servers)
+            )
             await self._client.close()
             self._client = None
 
@@ -76,7 +72,7 @@ class Registration:
 
     async def register(self) -> None:
         """Register with all name servers; what goes wrong is in ``problems``."""
-        servers = self.name_servers
+        servers = self._broker.config.name_servers
         if not servers:
             return
         body = bodies.encode(

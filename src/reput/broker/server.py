@@ -98,19 +98,22 @@ class Broker:
             InvalidOption: An address is wrong.
             OSError: The port is in use.
         """
-        self._open()
+        self.store = MessageStore.open(config=self.store_config, clock=self.clock)
+        self._servers: list[RemotingServer] = []
         try:
+            self._assemble()
             await self._listen()
         except BaseException:
+            for server in self._servers:
+                await server.stop()
             self.store.close()
             raise
         self.registration.start()
         self.loops.start()
         _log.info("broker %s serves %s", self.config.broker_name, self.address)
 
-    def _open(self) -> None:
+    def _assemble(self) -> None:
         config, now_ms = self.config, self.clock.now_ms()
-        self.store = MessageStore.open(config=self.store_config, clock=self.clock)
         disk = Disk()
         self.topics = Topics(TopicTable.load(self._root, disk), config, self._topic_changed)
         self.subscription_groups = SubscriptionGroups(
@@ -142,71 +145,70 @@ class Broker:
 
     async def _listen(self) -> None:
         config = self.config
-        idle_ms = config.server_channel_max_idle_time_seconds * 1000
-        self._server = RemotingServer(
-            _Port(self, is_fast=False),
-            host=config.bind_address,
-            port=config.listen_port,
-            idle_ms=idle_ms,
-            buffer=self._buffer,
-        )
-        await self._server.start()
-        port = self._server.port
+        port = await self._listen_on(config.listen_port, is_fast=False)
         self.address = f"{config.broker_ip1}:{port}"
         self.ha_address = f"{config.broker_ip1}:{port + HA_PORT_DISTANCE}"
         self.store_host = Host(_packed(config.broker_ip1), port)
         self.intake.open()
-        self._fast_server: RemotingServer | None = None
         if config.fast_port_enable and port > FAST_PORT_DISTANCE:
-            fast = RemotingServer(
-                _Port(self, is_fast=True),
-                host=config.bind_address,
-                port=port - FAST_PORT_DISTANCE,
-                idle_ms=idle_ms,
-                buffer=self._buffer,
-            )
             try:
-                await fast.start()
+                await self._listen_on(port - FAST_PORT_DISTANCE, is_fast=True)
             except OSError:
                 if config.listen_port:
-                    await self._server.stop()
                     raise
-            else:
-                self._fast_server = fast
+                # The port was any: the one below it need not be free.
+
+    async def _listen_on(self, port: int, *, is_fast: bool) -> int:
+        server = RemotingServer(
+            _Port(self, is_fast=is_fast),
+            host=self.config.bind_address,
+            port=port,
+            idle_ms=self.config.server_channel_max_idle_time_seconds * 1000,
+            buffer=self._buffer,
+        )
+        await server.start()
+        self._servers.append(server)
+        return server.port
 
     @property
     def port(self) -> int:
         """What it listens on."""
-        return self._server.port
+        return self._servers[0].port
 
     @property
     def fast_port(self) -> int:
         """The port for all but pulls; 0 if there is none."""
-        return self._fast_server.port if self._fast_server is not None else 0
+        return self._servers[1].port if len(self._servers) > 1 else 0
 
     def connection_counts(self) -> dict[str, int]:
         """Return how many connections each port has."""
-        fast = self._fast_server
-        return {
-            "main": len(self._server.channels),
-            "fast": len(fast.channels) if fast is not None else 0,
-        }
+        counts = [len(server.channels) for server in self._servers]
+        return dict(zip(("main", "fast"), [*counts, 0], strict=False))
 
     async def stop(self) -> None:
         """Stop: tell the name servers, answer who waits, save and close everything."""
         await self.registration.stop()
         for held in self.held_pulls.take_all():
             pull.look_again(self, held, is_last=True)
-        if self._fast_server is not None:
-            await self._fast_server.stop()
-        await self._server.stop()
         await self.loops.stop()
+        self._answer_waiting()
+        for server in self._servers:
+            await server.stop()
         try:
             self.delayed.close()
             self.save_tables(is_last=True)
         finally:
             self.store.close()
         _log.info("broker %s stopped", self.config.broker_name)
+
+    def _answer_waiting(self) -> None:
+        """Make durable what was put, so that producers who wait for it hear of it."""
+        try:
+            self.store.sync()
+            self.store.step_memory()
+        except WriteFailed as error:
+            _log.error("%s", error)
+        self.intake.settle()
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -1,13 +1,13 @@
 """Numbers of the remoting protocol: request and response codes, languages, the version.
 
 Names are Java's. Source: rocketmq 4.9.8 ``RequestCode``, ``ResponseCode``,
-``RemotingSysResponseCode``, ``LanguageCode``, ``MQVersion``; those of 5.x that its clients send are marked.
+``RemotingSysResponseCode``, ``LanguageCode``, ``MQVersion``; those of 5.x are marked.
 """
 
 import enum
 
 VERSION = 407
-"""What we say we are: V4_9_7. Clients use SQL filters from V4_1_0 on, standard JSON from V4_9_4 on."""
+"""What we say we are. Clients use SQL filters from V4_1_0 on, standard JSON from V4_9_4 on."""
 VERSION_NAME = "V4_9_7"
 
 

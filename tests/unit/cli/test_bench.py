@@ -29,7 +29,7 @@ def test_what_is_counted_is_stored(
     found = command.json("bench", "produce", "Bench", "--count", 300, "--size", 50, *options)
     assert (found["message_count"], found["failed_count"], found["failures"]) == (300, 0, {})
     assert found["bytes"] == 300 * 50
-    pulled = command.json("bench", "consume", "Bench", "--count", 301)
+    pulled = command.json("bench", "consume", "Bench", "--count", 301, "--duration", 30)
     assert pulled["message_count"] == 301  # and the one that comes before the clock starts
     stored = rocketmq.messages("Bench")
     assert len(stored) == 301

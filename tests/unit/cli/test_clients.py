@@ -75,9 +75,8 @@ def test_who_produces(command: Command, rocketmq: LocalBroker) -> None:
         producer.send(Message("Orders", b"x"))
         producer.send(Message("Orders", b"y"))
         asked = ["producer", "list", "--group", "Shop", "--topic", "Orders"]
-        while not (found := command.json(*asked)["producers"]):
-            pass  # The first heartbeat is on its way.
-        (one,) = found
+        tries = (command.json(*asked)["producers"] for _ in range(1000))
+        (one,) = next(filter(None, tries))  # The first heartbeat is on its way.
         assert (one["group"], one["language"], one["version"]) == ("Shop", "PYTHON", "4.9.7")
         everyone = command.json("producer", "list")["producers"]
         assert one["client_id"] in {other["client_id"] for other in everyone}
@@ -108,7 +107,17 @@ def test_consuming_goes_on_where_the_group_was(command: Command, rocketmq: Local
     rocketmq.create_topic("Orders", queues=1)
     for n in range(5):
         command("topic", "send", "Orders", f"n{n}")
-    consume = ("consumer", "consume", "Orders", "--group", "Billing", "--from", "earliest")
+    consume = (
+        "consumer",
+        "consume",
+        "Orders",
+        "--group",
+        "Billing",
+        "--from",
+        "earliest",
+        "--idle",
+        30,
+    )
     first = command.json_lines(*consume, "--count", 3)
     assert [one["body"] for one in first] == ["n0", "n1", "n2"]
     rest = command.json_lines(*consume, "--count", 2)
@@ -120,7 +129,18 @@ def test_consuming_what_a_condition_selects(command: Command, rocketmq: LocalBro
     rocketmq.create_topic("Orders", queues=1)
     command("topic", "send", "Orders", "small", "-p", "n=1")
     command("topic", "send", "Orders", "large", "-p", "n=7")
-    arguments = ["--group", "Billing", "--from", "earliest", "--sql", "n > 5", "--count", 1]
+    arguments = [
+        "--group",
+        "Billing",
+        "--from",
+        "earliest",
+        "--sql",
+        "n > 5",
+        "--count",
+        1,
+        "--idle",
+        30,
+    ]
     (found,) = command.json_lines("consumer", "consume", "Orders", *arguments)
     assert found["body"] == "large"
 

@@ -77,7 +77,16 @@ def test_dump_of_an_empty_topic_is_empty(command: Command, rocketmq: LocalBroker
 
 def test_tail_follows_and_commits_nothing(command: Command, sent: list[SendResult]) -> None:
     lines = command(
-        "message", "tail", "Orders", "--from", "earliest", "--count", len(sent), "--utc"
+        "message",
+        "tail",
+        "Orders",
+        "--from",
+        "earliest",
+        "--count",
+        len(sent),
+        "--idle",
+        30,
+        "--utc",
     ).splitlines()
     words = [line.split("\t") for line in lines]
     assert sorted(line[-1] for line in words) == [f"n{n}" for n in range(9)]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy.typing as npt
 
 from reput.format import message as record
-from reput.format.kernels import hot_twin, native, send_twin
+from reput.format.kernels import hot_twin, native
 
 Kernel = Callable[..., int]
 
@@ -24,6 +24,13 @@ def _choose(name: str, twin: Kernel, arguments: list[Any], *, is_short: bool) ->
         return twin
 
 
+def _receive_twin(block: Any) -> int:
+    # Not at the top: a broker with compiled kernels starts sooner without it.
+    from reput.format.kernels import send_twin
+
+    return send_twin.receive(block)
+
+
 _INTEGER = ctypes.c_int64
 Address = ctypes.c_int64
 """What the short kernels take the block's address as."""
@@ -32,7 +39,7 @@ append = _choose("append", hot_twin.append, [_INTEGER, ctypes.c_char_p], is_shor
 """``append(block: c_int64, records: bytes) -> count``; see ``append.append``."""
 pull = _choose("pull", hot_twin.pull, [_INTEGER], is_short=True)
 """``pull(block: c_int64) -> count``; see ``pull.pull``."""
-receive = _choose("receive", send_twin.receive, [_INTEGER], is_short=True)
+receive = _choose("receive", _receive_twin, [_INTEGER], is_short=True)
 """``receive(block: c_int64) -> count``; see ``send.receive``."""
 dispatch = _choose("dispatch", hot_twin.dispatch, [_INTEGER] * 6, is_short=False)
 """``dispatch(block, buffer, stop_position, end, file_end, base) -> count``."""
