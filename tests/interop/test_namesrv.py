@@ -100,7 +100,7 @@ async def both(
     )
     try:
         found = Both(ours, broker, official.namesrv)
-        while broker.address not in await asyncio.to_thread(  # noqa: ASYNC110 - another process
+        while broker.address not in await asyncio.to_thread(
             java_cluster.cluster_text, official.namesrv
         ):
             await asyncio.sleep(0.05)

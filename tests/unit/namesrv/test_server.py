@@ -45,7 +45,7 @@ async def server(tmp_path: Path, clock: ManualClock) -> AsyncIterator[NameServer
 
 async def until(is_so: Callable[[], bool]) -> None:
     async with asyncio.timeout(30):
-        while not is_so():  # noqa: ASYNC110 - it becomes so in other tasks of the loop
+        while not is_so():
             await asyncio.sleep(0)
 
 
