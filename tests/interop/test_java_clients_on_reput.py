@@ -5,8 +5,8 @@ it does.
 """
 
 import contextlib
-import os
 import random
+import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -35,7 +35,8 @@ Cluster = ReputCluster | JavaCluster
 
 KINDS = ("reput", "official") if java_oracle.wants_all_versions() else ("reput",)
 OFFICIAL_VERSION = "4.9.7"
-GUARD_S = int(os.environ.get("G", 60))
+GUARD_S = 60
+PAUSE = threading.Event()  # nobody sets it
 COMPRESSED = 1
 BODY_BYTES_MAX = 4 << 20
 MESSAGE_ILLEGAL = 13
@@ -110,7 +111,7 @@ def until(is_so: Callable[[], bool]) -> None:
     deadline = time.monotonic() + GUARD_S
     while not is_so():
         assert time.monotonic() < deadline, f"not so in {GUARD_S} s"
-        os.sched_yield()
+        PAUSE.wait(0.02)
 
 
 def make_topic(java: JavaClient, cluster: Cluster, topic: str, queue_count: int = 4) -> None:
@@ -241,9 +242,8 @@ def test_long_bodies_are_compressed(cluster: Cluster, java_client: JavaClient, t
     with java_client.push_consumer(cluster.namesrv, topic, topic) as consumer:
         found = {one.body: one for one in consumer.take(3)}
     assert found.keys() == {body, b"short", noise}
-    assert found[body].sys_flag & COMPRESSED
     assert found[body].store_size < 1000
-    assert not found[b"short"].sys_flag & COMPRESSED
+    assert found[noise].store_size > 100_000
 
 
 def test_bodies_may_have_4_mebibytes(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
@@ -580,14 +580,12 @@ def test_messages_by_id_and_key(cluster: Cluster, java_client: JavaClient, topic
             with pytest.raises(ClientError) as refused:
                 consumer.query(topic, *nothing)
             assert refused.value.code == NO_MESSAGE
-    by_id = ("-i", sent[3].offset_msg_id)
-    assert sent[3].msg_id in java_client.mqadmin("queryMsgById", *by_id, namesrv=cluster.namesrv)
-    by_key = ("-t", topic, "-k", "only7")
-    printed = java_client.mqadmin("queryMsgByKey", *by_key, namesrv=cluster.namesrv)
-    assert sent[7].msg_id in printed
-    by_unique_key = ("-t", topic, "-i", sent[3].msg_id)
-    printed = java_client.mqadmin("queryMsgByUniqueKey", *by_unique_key, namesrv=cluster.namesrv)
-    assert sent[3].msg_id in printed or sent[3].offset_msg_id in printed
+    with java_client.admin(cluster.namesrv) as admin:
+        for msg_id in (sent[3].msg_id, sent[3].offset_msg_id):
+            found = admin.call("viewMessage", topic, msg_id)
+            assert (found["topic"], found["queueOffset"]) == (topic, sent[3].queue_offset)
+        found = admin.call("queryMessage", topic, "only7", 8, 0, 1 << 62)
+        assert [one["msgId"] for one in found["messageList"]] == [sent[7].msg_id]
 
 
 def test_a_lite_pull_consumer_subscribes(

@@ -123,6 +123,8 @@ class Intake:
         self.other_count += 1
         put = self._broker.store.begin_put(message, is_batch=is_batch)
         if put.result is not None:
+            if not put.result.status.is_stored:
+                self._broker.stats.put_failed_count += 1
             return answer(put.result)
         if not request.is_oneway:
             self._waiting.append(

@@ -1,0 +1,219 @@
+"""Whatever arrives on the broker's port: an answer or a close, nothing left behind, others served.
+
+The frames of ``remoting`` are tested in ``test_remoting``; here they meet the kernel of sends.
+"""
+
+import asyncio
+import contextlib
+import struct
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+import broker_subject
+from broker_subject import Subject
+from reput.format import command as commands, headers
+from reput.format.codes import RequestCode, ResponseCode
+from reput.format.command import Command
+from reput.format.headers import PullMessageHeader, SendMessageHeader
+
+
+def send_frame(opaque: int = 1, body: bytes = b"body") -> bytes:
+    header = SendMessageHeader(
+        producer_group="p",
+        topic="T",
+        default_topic="TBW102",
+        default_topic_queue_nums=4,
+        queue_id=0,
+        sys_flag=0,
+        born_timestamp=1,
+        flag=0,
+        properties="KEYS\x01a\x02WAIT\x01true\x02",
+    )
+    fields = headers.encode_v2(header)
+    return commands.encode(
+        Command(RequestCode.SEND_MESSAGE_V2, opaque, ext_fields=fields, body=body)
+    )
+
+
+def pull_frame(opaque: int, suspend_ms: int) -> bytes:
+    header = PullMessageHeader(
+        consumer_group="c",
+        topic="T",
+        queue_id=3,
+        queue_offset=0,
+        max_msg_nums=32,
+        sys_flag=6,
+        commit_offset=0,
+        suspend_timeout_millis=suspend_ms,
+        subscription="*",
+        sub_version=0,
+    )
+    fields = headers.encode(header)
+    return commands.encode(Command(RequestCode.PULL_MESSAGE, opaque, ext_fields=fields))
+
+
+@contextlib.asynccontextmanager
+async def wire(
+    subject: Subject,
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", subject.broker.port)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+
+async def read_frames(reader: asyncio.StreamReader, count: int) -> list[Command]:
+    found = []
+    for _ in range(count):
+        (size,) = struct.unpack(">i", await reader.readexactly(4))
+        found.append(commands.decode(await reader.readexactly(size)))
+    return found
+
+
+async def is_well(subject: Subject) -> None:
+    """Others are served, and nothing is left of the connection that misbehaved."""
+    reply = await subject.send("T", b"still here")
+    assert reply.code == ResponseCode.SUCCESS
+    async with asyncio.timeout(20):
+        while subject.broker.connection_counts()["main"] > 1 or len(subject.broker.held_pulls):
+            await asyncio.sleep(0)
+
+
+GARBAGE = [
+    b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n",
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500),
+    b"\xff" * 64,
+    struct.pack(">I", 0xFFFFFFFE) + b"x" * 32,
+    struct.pack(">i", -1) + b"x" * 32,
+    struct.pack(">i", 3) + b"abc",
+    struct.pack(">i", 16_777_217) + b"x" * 100,
+    struct.pack(">ii", 20, 0x00FFFFFF) + bytes(16),
+    struct.pack(">ii", 20, 0x7F000004) + bytes(16),
+    struct.pack(">ii", 12, 8) + b"{not JSON"[:8],
+]
+
+
+@pytest.mark.parametrize("garbage", GARBAGE, ids=range(len(GARBAGE)))
+async def test_garbage_closes_its_connection_only(subject: Subject, garbage: bytes) -> None:
+    await subject.send("T")
+    async with wire(subject) as (reader, writer):
+        # What came before it is answered.
+        writer.write(send_frame(7) + garbage)
+        (reply,) = await read_frames(reader, 1)
+        assert (reply.opaque, reply.code) == (7, ResponseCode.SUCCESS)
+        assert await reader.read() == b""
+    await is_well(subject)
+
+
+async def test_half_frames_and_clients_that_vanish(subject: Subject) -> None:
+    await subject.send("T")
+    frame = send_frame()
+    for cut in range(0, len(frame), 7):
+        async with wire(subject) as (_, writer):
+            writer.write(frame[:cut])
+            await writer.drain()
+    await is_well(subject)
+
+
+async def test_a_frame_byte_by_byte(subject: Subject) -> None:
+    await subject.send("T")
+    async with wire(subject) as (reader, writer):
+        for byte in send_frame(5) + send_frame(6):
+            writer.write(bytes([byte]))
+            await writer.drain()
+            await asyncio.sleep(0)
+        assert [one.opaque for one in await read_frames(reader, 2)] == [5, 6]
+    await is_well(subject)
+
+
+async def test_100_000_tiny_frames(subject: Subject) -> None:
+    tiny = commands.encode(Command(9_999, 3))
+    async with wire(subject) as (reader, writer):
+        for _ in range(100):
+            writer.write(tiny * 1_000)
+            replies = await read_frames(reader, 1_000)
+            assert {one.code for one in replies} == {ResponseCode.REQUEST_CODE_NOT_SUPPORTED}
+    await is_well(subject)
+
+
+async def test_a_storm_of_connections(subject: Subject) -> None:
+    await subject.send("T", queue_id=1)
+    frame = send_frame(9) + pull_frame(10, 15_000)
+
+    async def come_and_go() -> None:
+        async with wire(subject) as (reader, writer):
+            writer.write(frame)
+            (reply,) = await read_frames(reader, 1)
+            assert reply.code == ResponseCode.SUCCESS
+
+    # "T"/3 has a message from the fixture; one that is not there makes pulls wait.
+    for _ in range(10):
+        await asyncio.gather(*(come_and_go() for _ in range(50)))
+    await is_well(subject)
+
+
+async def test_one_who_does_not_read_is_not_written_to_without_end(subject: Subject) -> None:
+    for _ in range(32):
+        await subject.send("T", b"x" * 8_000, queue_id=3)
+    pull = pull_frame(1, 0)
+    async with wire(subject) as (_, writer):
+        # 2,000 replies of 256 KB would be half a gigabyte.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(2):
+                for _ in range(200):
+                    writer.write(pull * 10)
+                    await writer.drain()
+        port = writer.get_extra_info("sockname")[1]
+        channels = subject.broker._servers[0].channels
+        (channel,) = (one for one in channels if one.peer == f"127.0.0.1:{port}")
+        transport = channel._transport
+        assert transport is not None
+        assert transport.get_write_buffer_size() < 8 << 20
+        # Others are served meanwhile.
+        assert (await subject.send("T")).code == ResponseCode.SUCCESS
+        writer.transport.abort()
+    await is_well(subject)
+
+
+def test_random_bytes_and_mutated_frames(tmp_path: Path) -> None:
+    frames = [send_frame(), send_frame(body=b""), pull_frame(2, 0)]
+    mutated = st.tuples(
+        st.sampled_from(frames),
+        st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), max_size=4),
+    ).map(lambda pair: mutate(*pair))
+    with asyncio.Runner() as runner:
+        context = broker_subject.running(tmp_path)
+        subject = runner.run(context.__aenter__())
+        runner.run(subject.send("T"))
+
+        @hypothesis.given(st.lists(st.one_of(mutated, st.binary(max_size=30)), max_size=4))
+        def feed(pieces: list[bytes]) -> None:
+            runner.run(feed_one(subject, b"".join(pieces)))
+
+        feed()
+        runner.run(is_well(subject))
+        runner.run(context.__aexit__(None, None, None))
+
+
+def mutate(frame: bytes, changes: list[tuple[int, int]]) -> bytes:
+    data = bytearray(frame)
+    for position, value in changes:
+        data[position % len(data)] = value
+    return bytes(data)
+
+
+async def feed_one(subject: Subject, data: bytes) -> None:
+    async with wire(subject) as (reader, writer):
+        writer.write(data + send_frame(77))
+        writer.write_eof()
+        with contextlib.suppress(OSError):
+            await reader.read()
+    reply = await subject.send("T")
+    assert reply.code == ResponseCode.SUCCESS
