@@ -8,7 +8,8 @@ import pytest
 
 import golden
 from interop.java_oracle import Oracle
-from reput.store import config_tables, paths
+from reput.format import fastjson
+from reput.store import paths
 from reput.store.config_tables import TopicConfig
 from reput.store.disk import Disk
 from reput.store.table_files import (
@@ -39,7 +40,7 @@ def read_by_java(oracle: Oracle, root: Path, kind: type[Any]) -> Any:
     package = "store.schedule" if oracle.is_4 else "broker.schedule"
     delay = f"org.apache.rocketmq.{package}.DelayOffsetSerializeWrapper"
     answer = oracle.ask_one("table", TABLES.get(kind, delay), text)
-    return config_tables.parse(answer["text"])
+    return fastjson.parse(answer["text"])
 
 
 def load(kind: type[Any], root: Path) -> Any:

@@ -6,19 +6,16 @@ either way is an error, not an empty table (anchors D37). Writing is in ``table_
 """
 
 import contextlib
-import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from reput.errors import CorruptRecord
+from reput.format import fastjson
 from reput.store import paths
 from reput.store.files import Folder
 
 GROUP_SEPARATOR = "@"
-
-_BARE_KEY = re.compile(r'("(?:[^"\\]|\\.)*")|([{,]\s*)(-?\d+)(?=\s*:)')
 
 Table = dict[str, Any]
 
@@ -48,16 +45,6 @@ class ConsumerOffset:
     consumer_offset: int
 
 
-def parse(text: str) -> Any:
-    """Return the value of a table's text; bare integer keys become strings.
-
-    Raises:
-        ValueError: Not JSON even so.
-    """
-    quoted = _BARE_KEY.sub(lambda m: m[1] or f'{m[2]}"{m[3]}"', text)
-    return json.loads(quoted)
-
-
 def load(folder: Folder, path: str) -> Table | None:
     """Return a table, or None if neither it nor its backup is there (or both are empty).
 
@@ -71,7 +58,7 @@ def load(folder: Folder, path: str) -> Table | None:
             continue
         try:
             text = bytes(folder.read(candidate)).decode()
-            table = parse(text) if text.strip() else None
+            table = fastjson.parse(text) if text.strip() else None
         except (ValueError, RecursionError) as error:
             problem = problem or error
             continue

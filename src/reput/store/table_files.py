@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from reput.errors import WriteFailed
+from reput.format import fastjson
 from reput.store import config_tables, paths
 from reput.store.config_tables import GROUP_SEPARATOR, ConsumerOffset, Table, TopicConfig
 from reput.store.disk import Disk
@@ -59,7 +60,7 @@ def _readable(path: str) -> bytes | None:
     """Return the text of a table that a broker could load, or None."""
     try:
         data = Path(path).read_bytes()
-        is_table = isinstance(config_tables.parse(data.decode()), dict)
+        is_table = isinstance(fastjson.parse(data.decode()), dict)
     except (OSError, ValueError, RecursionError):
         return None
     return data if is_table else None

@@ -9,6 +9,7 @@ import pytest
 
 import golden
 from reput.errors import CorruptRecord
+from reput.format import fastjson
 from reput.store import config_tables, paths
 from reput.store.config_tables import ConsumerOffset, TopicConfig
 from reput.store.files import Entry, Folder, open_folder
@@ -135,7 +136,7 @@ def test_every_table_and_backup_of_a_broker_parses(version: str, name: str) -> N
     ]
     assert len(texts) > 3
     for text in texts:
-        assert isinstance(config_tables.parse(text), dict)
+        assert isinstance(fastjson.parse(text), dict)
 
 
 # --- the dialect ----------------------------------------------------------
@@ -167,7 +168,7 @@ def test_bare_numeric_keys(store: Path, folder: Folder) -> None:
     ],
 )
 def test_only_keys_are_quoted_and_text_is_left(text: str, value: Any) -> None:
-    assert config_tables.parse(text) == value
+    assert fastjson.parse(text) == value
 
 
 def test_unknown_members_and_missing_ones(store: Path, folder: Folder) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from reput.errors import CorruptRecord
-from reput.format import names
+from reput.format import fastjson, names
 from reput.store import config_tables, paths
 from reput.store.reader import Condition, StoreReader
 from reput.store.verify.findings import Kind, Ledger, Severity
@@ -66,7 +66,7 @@ def _is_table(reader: StoreReader, path: str) -> bool:
     if reader.folder.entry(path) is None:
         return False
     try:
-        return isinstance(config_tables.parse(bytes(reader.folder.read(path)).decode()), dict)
+        return isinstance(fastjson.parse(bytes(reader.folder.read(path)).decode()), dict)
     except (ValueError, RecursionError):
         return False
 
