@@ -11,14 +11,14 @@ import random
 import signal
 import threading
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 
 import hypothesis
 import pytest
 
 from interop.conftest import _or_skip
-from interop.java_cluster import JavaClient, JavaMessage, JavaSent
+from interop.java_cluster import JavaClient, JavaMessage, JavaReceived, JavaSent
 from reput.client.config import ConsumeFromWhere, ConsumerConfig, ProducerConfig
 from reput.client.listener import ConsumeContext, ConsumeResult
 from reput.client.message import Message, ReceivedMessage, SendStatus
@@ -172,7 +172,7 @@ def test_what_java_was_told_survives(cluster: ReputCluster, tmp_path: Path) -> N
             known = found
             wanted = set(acknowledged.values())
             with java.push_consumer(cluster.namesrv, GROUP, TOPIC) as consumer:
-                got = consumer.wait_until(lambda got: wanted <= {one.body for one in got})
+                got = consumer.wait_until(has_all(wanted))
             assert_known(known, [(one.queue_id, one.queue_offset, one.body) for one in got])
 
 
@@ -203,6 +203,10 @@ def send_with_java_until_killed(
             acknowledged[place] = message.body
     assert acknowledged
     return acknowledged
+
+
+def has_all(wanted: set[bytes]) -> Callable[[list[JavaReceived]], bool]:
+    return lambda got: wanted <= {one.body for one in got}
 
 
 def assert_known(known: Mapping[Place, bytes], got: list[tuple[int, int, bytes]]) -> None:

@@ -716,7 +716,7 @@ def test_mqadmin_sees_the_clients(cluster: Cluster, java_client: JavaClient, top
     java, group = java_client, f"{topic}-group"
     make_topic(java, cluster, topic)
     with (
-        java.producer(cluster.namesrv, f"{topic}-producers") as producer,
+        java.producer(cluster.namesrv, f"{topic}-producers", **QUICK) as producer,
         java.push_consumer(cluster.namesrv, group, topic, "a || b") as consumer,
     ):
         producer.send([JavaMessage(topic, body, tags="a") for body in numbered(10)])
@@ -728,10 +728,13 @@ def test_mqadmin_sees_the_clients(cluster: Cluster, java_client: JavaClient, top
         assert "CONSUME_FROM_FIRST_OFFSET" in printed
         printed = java.mqadmin("consumerProgress", "-g", group, namesrv=cluster.namesrv)
         assert "Diff Total: 0" in printed.replace("Consume Diff Total", "Diff Total")
-        printed = java.mqadmin(
-            "producerConnection", "-g", f"{topic}-producers", "-t", topic, namesrv=cluster.namesrv
+        producers = ("-g", f"{topic}-producers", "-t", topic)
+        until(  # it greets the broker when it has sent something, and after a while
+            lambda: (
+                "127.0.0.1"
+                in java.mqadmin("producerConnection", *producers, namesrv=cluster.namesrv)
+            )
         )
-        assert "127.0.0.1" in printed
         printed = java.mqadmin("topicStatus", "-t", topic, namesrv=cluster.namesrv)
         assert printed.count("broker-a") == 4
 

@@ -30,7 +30,7 @@ class Member(Generic[_C]):
     language: int
     version: int
     seen_ms: int
-    """Its last heartbeat."""
+    """Its last heartbeat. Monotonic: a clock that is set must not take all members for gone."""
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ class ConsumerGroup(Generic[_C]):
 
 
 class Groups(Generic[_C]):
-    """Producer and consumer groups with members. Times are ms since the epoch."""
+    """Producer and consumer groups with members. Times are monotonic ms."""
 
     def __init__(self) -> None:
         self._consumers: dict[str, ConsumerGroup[_C]] = {}
@@ -88,7 +88,7 @@ class Groups(Generic[_C]):
 
     def register_consumer(
         self, channel: _C, client_id: str, data: ConsumerData, language: int, version: int,
-        now_ms: int,
+        monotonic_ms: int,
     ) -> bool:  # fmt: skip
         """Take over a member's heartbeat; return whether the others must be told."""
         group = self._consumers.get(data.group_name)
@@ -100,7 +100,7 @@ class Groups(Generic[_C]):
         group.message_model = data.message_model
         group.consume_from_where = data.consume_from_where
         is_new = channel not in group.members
-        group.members[channel] = Member(channel, client_id, language, version, now_ms)
+        group.members[channel] = Member(channel, client_id, language, version, monotonic_ms)
         return group.subscribe(data.subscription_data_set) or is_new
 
     def unregister_consumer(self, channel: _C, group_name: str) -> bool:
@@ -127,11 +127,11 @@ class Groups(Generic[_C]):
         return {name: list(members.values()) for name, members in self._producers.items()}
 
     def register_producer(
-        self, channel: _C, client_id: str, group: str, language: int, version: int, now_ms: int
+        self, channel: _C, client_id: str, group: str, language: int, version: int, monotonic_ms: int
     ) -> None:
         """Take over a member's heartbeat."""
         members = self._producers.setdefault(group, {})
-        members[channel] = Member(channel, client_id, language, version, now_ms)
+        members[channel] = Member(channel, client_id, language, version, monotonic_ms)
 
     def unregister_producer(self, channel: _C, group: str) -> None:
         """Take a member out of a group."""

@@ -96,14 +96,17 @@ class Loops:
     async def _run_store(self) -> None:
         broker = self._broker
         while True:
-            try:
-                is_busy = broker.store.step_memory()
-            except WriteFailed as error:
-                _log.error("%s", error)
-                is_busy = False
+            is_busy = self._step_memory()
             broker.intake.settle()
             self._turn("store")
             await self._wait(BUSY_MS if is_busy else IDLE_MS)
+
+    def _step_memory(self) -> bool:
+        try:
+            return self._broker.store.step_memory()
+        except WriteFailed as error:
+            _log.error("%s", error)
+            return False
 
     async def _run_disk(self) -> None:
         loop = asyncio.get_running_loop()
@@ -130,7 +133,7 @@ class Loops:
                 await loop.run_in_executor(self._disk, broker.store.sync)
             except WriteFailed as error:
                 _log.error("%s", error)
-            broker.store.step_memory()
+            self._step_memory()
             broker.intake.settle()
             self._turn("sync")
 

@@ -1,4 +1,7 @@
-"""Who consumes a queue in order: one client of a group at a time. In memory only."""
+"""Who consumes a queue in order: one client of a group at a time. In memory only.
+
+Times are monotonic ms: a clock that is set must neither free all locks nor keep those of the dead.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -24,16 +27,16 @@ class QueueLocks:
         self._locks: dict[str, dict[MessageQueue, _Lock]] = {}
 
     def lock(
-        self, group: str, client_id: str, queues: Iterable[MessageQueue], now_ms: int
+        self, group: str, client_id: str, queues: Iterable[MessageQueue], monotonic_ms: int
     ) -> list[MessageQueue]:
         """Lock queues, or renew their locks; return those that the client has now."""
         locks = self._locks.setdefault(group, {})
         got = []
         for queue in queues:
             held = locks.get(queue)
-            is_free = held is None or now_ms - held.renewed_ms > self._live_ms
+            is_free = held is None or monotonic_ms - held.renewed_ms > self._live_ms
             if is_free or (held is not None and held.client_id == client_id):
-                locks[queue] = _Lock(client_id, now_ms)
+                locks[queue] = _Lock(client_id, monotonic_ms)
                 got.append(queue)
         return got
 
@@ -45,11 +48,11 @@ class QueueLocks:
             if held is not None and held.client_id == client_id:
                 del locks[queue]
 
-    def expire(self, now_ms: int) -> None:
+    def expire(self, monotonic_ms: int) -> None:
         """Forget locks that are free."""
         for group, locks in list(self._locks.items()):
             for queue, held in list(locks.items()):
-                if now_ms - held.renewed_ms > self._live_ms:
+                if monotonic_ms - held.renewed_ms > self._live_ms:
                     del locks[queue]
             if not locks:
                 del self._locks[group]

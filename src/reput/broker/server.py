@@ -7,6 +7,7 @@
 One thread: the loop's. Only what waits for the disk runs in another one (``loops``).
 """
 
+import asyncio
 import dataclasses
 import logging
 import socket
@@ -187,14 +188,14 @@ class Broker:
 
     async def stop(self) -> None:
         """Stop: tell the name servers, answer who waits, save and close everything."""
-        await self.registration.stop()
-        for held in self.held_pulls.take_all():
-            pull.look_again(self, held, is_last=True)
-        await self.loops.stop()
-        self._answer_waiting()
-        for server in self._servers:
-            await server.stop()
         try:
+            await self.registration.stop()
+            for held in self.held_pulls.take_all():
+                pull.look_again(self, held, is_last=True)
+            await self.loops.stop()
+            self._answer_waiting()
+            # Together: what came in between would wait for a disk that nobody syncs any more.
+            await asyncio.gather(*(server.stop() for server in self._servers))
             self.delayed.close()
             self.save_tables(is_last=True)
         finally:
@@ -203,11 +204,11 @@ class Broker:
 
     def _answer_waiting(self) -> None:
         """Make durable what was put, so that producers who wait for it hear of it."""
-        try:
-            self.store.sync()
-            self.store.step_memory()
-        except WriteFailed as error:
-            _log.error("%s", error)
+        for step in (self.store.sync, self.store.step_memory):  # the second one if the disk failed
+            try:
+                step()
+            except WriteFailed as error:
+                _log.error("%s", error)
         self.intake.settle()
 
     async def __aenter__(self) -> Self:
@@ -300,12 +301,15 @@ class Broker:
         return table
 
     def take_ordered_topics(self, table: KvTable) -> None:
-        """Take over from a name server which topics are consumed in order."""
-        ordered = set(table.table)
+        """Take over from a name server which topics are consumed in order.
+
+        The others hear of it the next time: if two disagree, each would start the other's turn.
+        """
         for name, topic in self.topics.all().items():
-            if topic.order != (name in ordered):
-                changed = dataclasses.replace(topic, order=name in ordered)
-                self.topics.put(changed, self.clock.now_ms())
+            is_ordered = name in table.table
+            if topic.order != is_ordered:
+                changed = dataclasses.replace(topic, order=is_ordered)
+                self.topics.table.put(changed, self.clock.now_ms())
 
     def _topic_changed(self, name: str) -> None:
         self.store.set_write_queues(name, self.topics.write_queue_count(name))
@@ -351,8 +355,13 @@ class Broker:
     # Background -------------------------------------------------------------------------------
 
     def save_tables(self, *, is_last: bool = False) -> None:
-        """Save the tables that have changed and are due; all of them at the end."""
+        """Save the tables that have changed and are due; all of them at the end.
+
+        Raises:
+            WriteFailed: At the end only: the first that failed. The others are saved.
+        """
         now_ms = self.clock.now_ms()
+        failure: WriteFailed | None = None
         for table in (
             self.topics.table,
             self.subscription_groups.table,
@@ -365,18 +374,19 @@ class Broker:
                 else:
                     table.step(now_ms)
             except WriteFailed as error:
-                if is_last:
-                    raise
-                _log.error("a table stays unsaved for now: %s", error)
+                failure = failure or error
+                _log.error("a table stays unsaved%s: %s", "" if is_last else " for now", error)
+        if failure is not None and is_last:
+            raise failure
 
     def expire_clients(self) -> None:
         """Close the connections of members that were not heard of for too long."""
-        now_ms = self.clock.now_ms()
-        for channel in self.groups.silent(now_ms - self.config.channel_expired_timeout):
+        monotonic_ms = self.clock.monotonic_ms()
+        for channel in self.groups.silent(monotonic_ms - self.config.channel_expired_timeout):
             _log.warning("%s sent no heartbeat; closing the connection", channel.peer)
             channel.close()
             self.forget(channel)
-        self.locks.expire(now_ms)
+        self.locks.expire(monotonic_ms)
 
 
 class _Port:

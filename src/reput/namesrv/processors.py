@@ -185,14 +185,14 @@ def delete_topic(parts: Parts, channel: Channel, request: Command) -> Command:
 
 
 def all_topics(parts: Parts, channel: Channel, request: Command) -> Command:
-    """206."""
+    """206: all topics."""
     if not parts.config.value.enable_all_topic_list:
         return command.reply(request, ResponseCode.SYSTEM_ERROR, "disable")
     return _topic_list(request, parts.routes.topics())
 
 
 def topics_of_cluster(parts: Parts, channel: Channel, request: Command) -> Command:
-    """224."""
+    """224: the topics of a cluster."""
     cluster = headers.decode(headers.ClusterHeader, request.ext_fields).cluster
     return _some_topics(parts, request, parts.routes.topics_of_cluster(cluster))
 
@@ -204,17 +204,17 @@ def system_topics(parts: Parts, channel: Channel, request: Command) -> Command:
 
 
 def unit_topics(parts: Parts, channel: Channel, request: Command) -> Command:
-    """311."""
+    """311: topics in unit mode."""
     return _some_topics(parts, request, parts.routes.unit_topics())
 
 
 def unit_sub_topics(parts: Parts, channel: Channel, request: Command) -> Command:
-    """312."""
+    """312: topics with a subscription in unit mode."""
     return _some_topics(parts, request, parts.routes.unit_sub_topics())
 
 
 def unit_sub_topics_of_no_unit(parts: Parts, channel: Channel, request: Command) -> Command:
-    """313."""
+    """313: topics with a subscription in unit mode that are not so themselves."""
     return _some_topics(parts, request, parts.routes.unit_sub_topics_of_no_unit())
 
 
@@ -235,7 +235,7 @@ def _topic_list(request: Command, topics: list[str], address: str | None = None)
 
 
 def put_kv(parts: Parts, channel: Channel, request: Command) -> Command:
-    """100."""
+    """100: set a value of the key-value table."""
     header = headers.decode(headers.KvHeader, request.ext_fields)
     if header.value is None:
         raise InvalidHeader("Kv: missing required field `value`")
@@ -246,7 +246,7 @@ def put_kv(parts: Parts, channel: Channel, request: Command) -> Command:
 
 
 def get_kv(parts: Parts, channel: Channel, request: Command) -> Command:
-    """101."""
+    """101: a value of the key-value table."""
     header = headers.decode(headers.KvHeader, request.ext_fields)
     value = parts.kv.get(header.namespace, header.key)
     if value is None:
@@ -256,7 +256,7 @@ def get_kv(parts: Parts, channel: Channel, request: Command) -> Command:
 
 
 def delete_kv(parts: Parts, channel: Channel, request: Command) -> Command:
-    """102."""
+    """102: remove a value of the key-value table."""
     header = headers.decode(headers.KvHeader, request.ext_fields)
     if parts.kv.delete(header.namespace, header.key):
         _log.info("%s: %s %s deleted", channel.peer, header.namespace, header.key)
@@ -264,7 +264,7 @@ def delete_kv(parts: Parts, channel: Channel, request: Command) -> Command:
 
 
 def kv_namespace(parts: Parts, channel: Channel, request: Command) -> Command:
-    """219."""
+    """219: all values of a namespace."""
     namespace = headers.decode(headers.NamespaceHeader, request.ext_fields).namespace
     pairs = parts.kv.namespace(namespace)
     if pairs is None:
@@ -289,7 +289,7 @@ def update_config(parts: Parts, channel: Channel, request: Command) -> Command:
 
 
 def get_config(parts: Parts, channel: Channel, request: Command) -> Command:
-    """319."""
+    """319: all settings, a line each."""
     return command.reply(request, body=parts.config.text().encode())
 
 

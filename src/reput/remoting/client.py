@@ -126,6 +126,8 @@ class RemotingClient:
             number = error.errno or 0
             reason = os.strerror(number) if number > 0 else error.strerror or str(error)
             raise Unreachable(address, reason) from error
+        if channel.is_closed:  # before we could look: nobody would hear of its end again
+            raise Unreachable(address, "the connection was closed at once")
         self._channels[address] = channel
         self._addresses[channel] = address
         return channel

@@ -90,12 +90,14 @@ def producer_connections(broker: "Broker", channel: Channel, request: Command) -
 
 def all_producers(broker: "Broker", channel: Channel, request: Command) -> Command:
     """Return the members of all producer groups."""
+    # They were seen by monotonic time; what is told is of the clock.
+    begun_ms = broker.clock.now_ms() - broker.clock.monotonic_ms()
     table = {
         name: [
             ProducerInfo(
                 client_id=one.client_id,
                 language=_language(one),
-                last_update_timestamp=one.seen_ms,
+                last_update_timestamp=begun_ms + one.seen_ms,
                 remote_ip=f"/{one.channel.peer}",  # as Java prints an address
                 version=one.version,
             )

@@ -18,19 +18,24 @@ if TYPE_CHECKING:
 def heartbeat(broker: "Broker", channel: Channel, request: Command) -> Command:
     """Take note of a client, its groups and what they subscribe to."""
     data = bodies.decode(HeartbeatData, request.body)
-    now_ms = broker.clock.now_ms()
+    now_ms, monotonic_ms = broker.clock.now_ms(), broker.clock.monotonic_ms()
     for consumer in data.consumer_data_set:
         settings = broker.subscription_groups.find(consumer.group_name, now_ms)
         if settings is not None:
             broker.make_retry_topic(settings, now_ms)
         has_changed = broker.groups.register_consumer(
-            channel, data.client_id, consumer, request.language, request.version, now_ms
+            channel, data.client_id, consumer, request.language, request.version, monotonic_ms
         )
         if has_changed:
             broker.tell_members(consumer.group_name)
     for producer in data.producer_data_set:
         broker.groups.register_producer(
-            channel, data.client_id, producer.group_name, request.language, request.version, now_ms
+            channel,
+            data.client_id,
+            producer.group_name,
+            request.language,
+            request.version,
+            monotonic_ms,
         )
     return commands.reply(request)
 
@@ -69,8 +74,8 @@ def consumer_list(broker: "Broker", channel: Channel, request: Command) -> Comma
 def lock_queues(broker: "Broker", channel: Channel, request: Command) -> Command:
     """Lock queues for a client that consumes in order."""
     asked = bodies.decode(LockBody, request.body)
-    now_ms = broker.clock.now_ms()
-    got = broker.locks.lock(asked.consumer_group, asked.client_id, asked.mq_set, now_ms)
+    monotonic_ms = broker.clock.monotonic_ms()
+    got = broker.locks.lock(asked.consumer_group, asked.client_id, asked.mq_set, monotonic_ms)
     return commands.reply(request, body=bodies.encode(LockReply(lock_ok_mq_set=got)))
 
 

@@ -41,8 +41,13 @@ def query_consumer_offset(broker: "Broker", channel: Channel, request: Command) 
 
 
 def update_consumer_offset(broker: "Broker", channel: Channel, request: Command) -> Command:
-    """Take note of which message of a queue a group reads next."""
+    """Take note of which message of a queue a group reads next.
+
+    4.9 takes those of topics that were deleted, whose offsets so come back (anchors D18); 5.x not.
+    """
     header = headers.decode(UpdateConsumerOffsetHeader, request.ext_fields)
+    if broker.topics.get(header.topic) is None:
+        raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic} not exist!")
     broker.consumer_offsets.put(
         header.topic, header.consumer_group, header.queue_id, header.commit_offset
     )

@@ -3,12 +3,13 @@
 The order of the checks and the codes are Java's ``PullMessageProcessor``.
 """
 
+import logging
 from typing import TYPE_CHECKING
 
 from reput.broker import selection
 from reput.broker.pull_hold import HeldPull
 from reput.broker.selection import Selection
-from reput.errors import RequestRefused
+from reput.errors import ReputError, RequestRefused
 from reput.format import command as commands, headers
 from reput.format.codes import ResponseCode
 from reput.format.command import Command
@@ -18,6 +19,8 @@ from reput.store.getting import GetResult, GetStatus
 
 if TYPE_CHECKING:
     from reput.broker.server import Broker
+
+_log = logging.getLogger(__name__)
 
 COMMIT = 1
 SUSPEND = 2
@@ -72,18 +75,36 @@ def look_again(broker: "Broker", held: HeldPull, *, is_last: bool = False) -> bo
     Returns:
         Whether it was answered.
     """
+    try:
+        answer = _looked_again(broker, held, is_last=is_last)
+    except ReputError as error:
+        answer = commands.reply(held.request, error.response_code, str(error))
+    except Exception as error:  # noqa: BLE001 - the outermost edge of a request
+        _log.exception("a pull of %s that waited failed", held.channel.peer)
+        text = f"{type(error).__name__}: {error}"
+        answer = commands.reply(held.request, ResponseCode.SYSTEM_ERROR, text)
+    if answer is None:
+        return False
+    held.channel.answer(held.request, answer)
+    return True
+
+
+def _looked_again(broker: "Broker", held: HeldPull, *, is_last: bool) -> Command | None:
+    """Return the answer; None if there is none yet. Raises ``RequestRefused``."""
+    _check(broker, held.header)  # what was allowed may be so no longer
     begun_ms = broker.clock.monotonic_ms()
     result = _get(broker, held.header, held.selection, held.queue_offset)
     code = _code(result, held.queue_offset)
     if result.status is GetStatus.NO_MATCHED_MESSAGE:
         held.queue_offset = result.next_offset  # what came is not wanted: do not look at it again
     has_nothing = code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
-    if has_nothing and not is_last:
-        return False
+    # One look goes so far only; behind it may be what is wanted.
+    has_more = result.next_offset < result.max_offset
+    if has_nothing and not has_more and not is_last:
+        return None
     if has_nothing and held.queue_offset != held.header.queue_offset:
         code = ResponseCode.PULL_RETRY_IMMEDIATELY  # so that the consumer gets on
-    held.channel.send(_reply(broker, held.request, held.header, result, code, begun_ms))
-    return True
+    return _reply(broker, held.request, held.header, result, code, begun_ms)
 
 
 def _check(broker: "Broker", header: PullMessageHeader) -> None:
