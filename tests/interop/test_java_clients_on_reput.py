@@ -34,7 +34,6 @@ pytestmark = pytest.mark.interop
 Cluster = ReputCluster | JavaCluster
 
 KINDS = ("reput", "official") if java_oracle.wants_all_versions() else ("reput",)
-OFFICIAL_VERSION = "4.9.7"
 GUARD_S = 60
 PAUSE = threading.Event()  # nobody sets it
 COMPRESSED = 1
@@ -56,34 +55,44 @@ OTHER_SETTINGS: Settings = {
 }
 
 
-def start(kind: str, folder: Path, settings: Settings | None = None) -> Cluster:
+def start(
+    kind: str, folder: Path, java_client: JavaClient, settings: Settings | None = None
+) -> Cluster:
+    """Start our broker, or the official one of the clients' version."""
     if kind == "reput":
         return ReputCluster(folder, settings)
-    return JavaCluster(OFFICIAL_VERSION, folder, settings)
+    return JavaCluster(java_client.version, folder, settings)
 
 
 @pytest.fixture(scope="module", params=KINDS)
 def cluster(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    java_client: JavaClient,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Cluster]:
     """A broker with the settings it has by default, shared: take topics of your own."""
-    with start(request.param, tmp_path_factory.mktemp("cluster")) as running:
+    with start(request.param, tmp_path_factory.mktemp("cluster"), java_client) as running:
         yield running
 
 
 @pytest.fixture(scope="module", params=KINDS)
 def other(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    java_client: JavaClient,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Cluster]:
     """A broker with ``OTHER_SETTINGS``, shared."""
-    with start(request.param, tmp_path_factory.mktemp("other"), OTHER_SETTINGS) as running:
+    folder = tmp_path_factory.mktemp("other")
+    with start(request.param, folder, java_client, OTHER_SETTINGS) as running:
         yield running
 
 
 @pytest.fixture(params=KINDS)
-def own(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
+def own(
+    request: pytest.FixtureRequest, java_client: JavaClient, tmp_path: Path
+) -> Iterator[Cluster]:
     """A broker of the test's own, to stop and to kill."""
-    with start(request.param, tmp_path / "own") as running:
+    with start(request.param, tmp_path / "own", java_client) as running:
         yield running
 
 
@@ -470,6 +479,8 @@ def test_a_new_group_in_an_old_topic_begins_where_it_wants(
     timestamp: str,
     is_old_wanted: bool,
 ) -> None:
+    if isinstance(other, JavaCluster) and other.version.startswith("5."):
+        pytest.skip("no setting makes a young topic an old one in 5.x")
     queue = Queue(topic, "broker-a", 0)
     make_topic(java_client, other, topic, 1)
     with java_client.producer(other.namesrv) as producer:
@@ -544,7 +555,7 @@ def test_pulls(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
 
         assert consumer.committed(queue) == 0  # a young queue: it begins at the beginning
         consumer.commit(queue, 17)
-        assert consumer.committed(queue) == 17
+        until(lambda: consumer.committed(queue) == 17)  # it was told one-way
 
         waiting = java_client.start(
             "pullBlocking",
@@ -742,7 +753,12 @@ def test_mqadmin_sees_the_clients(cluster: Cluster, java_client: JavaClient, top
 # --- Go -----------------------------------------------------------------------------
 
 
-def test_go(cluster: Cluster, go_client: GoClient) -> None:
+def test_go(go_client: GoClient, tmp_path: Path) -> None:
+    with ReputCluster(tmp_path) as cluster:
+        send_and_consume_with_go(go_client, cluster)
+
+
+def send_and_consume_with_go(go_client: GoClient, cluster: Cluster) -> None:
     sent = numbered(8)
     for how, count in (("sync", 8), ("async", 8), ("batch", 1), ("oneway", 0)):
         results = go_client.produce(

@@ -127,7 +127,13 @@ class Groups(Generic[_C]):
         return {name: list(members.values()) for name, members in self._producers.items()}
 
     def register_producer(
-        self, channel: _C, client_id: str, group: str, language: int, version: int, monotonic_ms: int
+        self,
+        channel: _C,
+        client_id: str,
+        group: str,
+        language: int,
+        version: int,
+        monotonic_ms: int,
     ) -> None:
         """Take over a member's heartbeat."""
         members = self._producers.setdefault(group, {})

@@ -92,10 +92,13 @@ class Intake:
                 self.common_count += received.frame_count
                 self._send(channel, received.replies, pending)
             if received.has_frame:
-                behind = channel.take_frames(view, at, end, 1)
-                if behind == at:
-                    break
-                at = behind
+                before = self.other_count
+                # Behind what is no send stands likely none either: no call of the kernel for each.
+                while self.other_count == before:
+                    behind = channel.take_frames(view, at, end, 1)
+                    if behind == at:
+                        return at
+                    at = behind
             elif not received.has_more:
                 break
         return at

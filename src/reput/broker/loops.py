@@ -139,9 +139,10 @@ class Loops:
 
     async def _run_delayed(self) -> None:
         broker = self._broker
-        while broker.is_master:
+        while True:
             now_ms = broker.clock.now_ms()
-            is_busy = broker.delayed.step(now_ms)
+            # A slave has them from its master.
+            is_busy = broker.is_master and broker.delayed.step(now_ms)
             if is_busy:
                 if broker.store.flusher.is_sync:
                     self.sync_soon()  # before that nobody can read them
@@ -177,6 +178,6 @@ class Loops:
         broker = self._broker
         period_ms = broker.config.register_name_server_period
         while True:
-            await broker.registration.register()
+            broker.registration.begin()
             self._turn("registration")
             await self._wait(max(PERIOD_MS_MIN, min(period_ms, PERIOD_MS_MAX)))

@@ -56,11 +56,6 @@ class HeldPulls:
     def __len__(self) -> int:
         return self._count
 
-    @property
-    def next_deadline_ms(self) -> int | None:
-        """When the first of them has waited long enough; None if none waits."""
-        return self._deadlines[0][0] if self._deadlines else None
-
     def hold(self, pull: HeldPull) -> bool:
         """Let a pull wait; return whether there was room for it."""
         if self._count >= self._count_max:

@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 class Registration:
-    """Registers a broker with every name server, each for itself.
+    """Registers a broker with every name server, each for itself: a slow one delays no other.
 
     Args:
         broker: Who is registered.
@@ -33,8 +33,10 @@ class Registration:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
         self._client: RemotingClient | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._telling: dict[str, asyncio.Task[None]] = {}  # by name server
+        self._stale: set[str] = set()  # name servers that are to be told again
         self._is_due = False
+        self._body: tuple[int, bytes] | None = None  # version of the topics, and what is told
         self.problems: dict[str, str] = {}
         """Name server -> why it could not be told; empty if all know."""
 
@@ -44,48 +46,75 @@ class Registration:
 
     async def stop(self) -> None:
         """Tell the name servers that the broker is gone."""
-        for task in list(self._tasks):
+        client, self._client = self._client, None  # from now on nothing else is told
+        if client is None:
+            return
+        tasks = list(self._telling.values())
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._client is not None:
-            await asyncio.gather(
-                *(self._unregister(one) for one in self._broker.config.name_servers)
-            )
-            await self._client.close()
-            self._client = None
+        await asyncio.gather(*tasks, return_exceptions=True)
+        servers = self._broker.config.name_servers
+        await asyncio.gather(*(self._unregister(client, one) for one in servers))
+        await client.close()
 
     def tell_soon(self) -> None:
         """Register again, as something has changed: at the end of this turn of the loop."""
         if self._client is None or self._is_due:
             return
         self._is_due = True
-        loop = asyncio.get_running_loop()
-        loop.call_soon(self._tell_now)
+        asyncio.get_running_loop().call_soon(self._tell_now)
 
     def _tell_now(self) -> None:
         self._is_due = False
-        if self._client is None:
-            return
-        task = asyncio.get_running_loop().create_task(self.register())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self.begin()
+
+    def begin(self) -> list[asyncio.Task[None]]:
+        """Register with all name servers, and do not wait; return what is under way.
+
+        Who is being told is told once more afterwards, however often this is called meanwhile.
+        """
+        client, servers = self._client, self._broker.config.name_servers
+        if client is None:
+            return []
+        self.problems = {one: why for one, why in self.problems.items() if one in servers}
+        self._stale.update(servers)
+        for server in servers:
+            if server not in self._telling:
+                self._telling[server] = asyncio.create_task(self._tell(client, server))
+        return [self._telling[server] for server in servers]
 
     async def register(self) -> None:
         """Register with all name servers; what goes wrong is in ``problems``."""
-        servers = self._broker.config.name_servers
-        if not servers:
-            return
-        body = bodies.encode(
-            RegisterBrokerBody(
+        tasks = self.begin()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _tell(self, client: RemotingClient, server: str) -> None:
+        try:
+            while server in self._stale:
+                self._stale.discard(server)
+                await self._register(client, server)
+        except Exception as error:  # noqa: BLE001 - the outermost edge of a task
+            _log.exception("registering with name server %s failed", server)
+            self.problems[server] = f"{type(error).__name__}: {error}"
+        finally:
+            self._telling.pop(server, None)
+
+    def _encoded_topics(self) -> bytes:
+        """Return the body of a registration: a megabyte with 10,000 topics, made once a change."""
+        counter = self._broker.topics.table.version.counter
+        if self._body is None or self._body[0] != counter:
+            body = RegisterBrokerBody(
                 filter_server_list=[],
                 topic_config_serialize_wrapper=self._broker.describe_topics(),
             )
-        )
-        await asyncio.gather(*(self._register(one, body) for one in servers))
+            self._body = counter, bodies.encode(body)
+        return self._body[1]
 
-    async def _register(self, server: str, body: bytes) -> None:
+    async def _register(self, client: RemotingClient, server: str) -> None:
         broker = self._broker
         config = broker.config
+        body = self._encoded_topics()
         header = RegisterBrokerHeader(
             broker_name=config.broker_name,
             broker_addr=broker.address,
@@ -96,11 +125,8 @@ class Registration:
             body_crc32=zlib.crc32(body) & 0x7FFFFFFF,
         )
         request = Command(RequestCode.REGISTER_BROKER, ext_fields=headers.encode(header), body=body)
-        assert self._client is not None
         try:
-            answer = await self._client.invoke(
-                server, request, config.register_broker_timeout_mills
-            )
+            answer = await client.invoke(server, request, config.register_broker_timeout_mills)
             if answer.code != ResponseCode.SUCCESS:
                 raise ReputError(answer.remark or f"code {answer.code}")
             if answer.body:
@@ -113,7 +139,7 @@ class Registration:
             if self.problems.pop(server, None) is not None:
                 _log.info("registered with name server %s again", server)
 
-    async def _unregister(self, server: str) -> None:
+    async def _unregister(self, client: RemotingClient, server: str) -> None:
         broker = self._broker
         header = UnregisterBrokerHeader(
             broker_name=broker.config.broker_name,
@@ -122,8 +148,10 @@ class Registration:
             broker_id=broker.config.broker_id,
         )
         request = Command(RequestCode.UNREGISTER_BROKER, ext_fields=headers.encode(header))
-        assert self._client is not None
         try:
-            await self._client.invoke(server, request, _UNREGISTER_TIMEOUT_MS)
-        except ReputError as error:
-            _log.info("name server %s was not told of the end: %s", server, error)
+            async with asyncio.timeout(_UNREGISTER_TIMEOUT_MS / 1000):  # with the connection
+                await client.invoke(server, request, _UNREGISTER_TIMEOUT_MS)
+        except (ReputError, TimeoutError) as error:
+            _log.info(
+                "name server %s was not told of the end: %s", server, str(error) or "no answer"
+            )

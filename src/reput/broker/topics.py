@@ -15,7 +15,6 @@ SCHEDULE_QUEUE_COUNT = 18
 _BENCHMARK_QUEUE_COUNT = 1024
 _CLUSTER_QUEUE_COUNT = 16
 _TOPIC_LENGTH_MAX = names.TOPIC_LENGTH_MAX
-_ORDER_TOPIC_PREFIX = "ORDER_"
 
 SAVED_AT_ONCE_MAX = 1000
 """Topics that are written in less than 50 ms: so long nobody else is served."""

@@ -4,8 +4,10 @@ Source: rocketmq 4.9.8 ``RemoteBrokerOffsetStore``, ``LocalFileOffsetStore``.
 """
 
 import asyncio
+import contextlib
 import logging
 import os
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
@@ -24,6 +26,7 @@ log = logging.getLogger(__name__)
 FOLDER = ".rocketmq_offsets"
 """Below the user's home; Java's ``rocketmq.client.localOffsetStoreDir``."""
 FILE = "offsets.json"
+_writing = threading.Lock()
 
 
 class ConsumerOffsets(Protocol):
@@ -78,7 +81,14 @@ class BrokerOffsets:
             raise
 
     async def save(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Tell the brokers. See ``ConsumerOffsets``."""
+        """Tell the brokers. See ``ConsumerOffsets``.
+
+        What is on its way cannot be called back, so who is cancelled does not end it: the next save
+        would overtake it.
+        """
+        await asyncio.shield(asyncio.create_task(self._save_in_turn(queues)))
+
+    async def _save_in_turn(self, queues: Iterable[MessageQueue] | None) -> None:
         async with self._turn:
             unsaved = self.table.unsaved()
             chosen = unsaved if queues is None else [one for one in queues if one in unsaved]
@@ -107,7 +117,7 @@ class BrokerOffsets:
         try:
             route = await self._instance.route(queue.topic)
             await self._instance.ask(route.master(queue.broker_name), request)
-        except (RemotingError, NoRoute) as error:
+        except (RemotingError, NoRoute, InvalidBody) as error:
             log.warning("offset %d of %s is not saved yet: %s", consumer_offset, queue, error)
         else:
             self.table.note_saved(queue, consumer_offset)
@@ -217,22 +227,25 @@ def _read(path: Path) -> dict[MessageQueue, int]:
 
 def _write(path: Path, data: bytes) -> None:
     """Replace a file so that at any moment it is the old one or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(path.name + ".tmp")
-    with new.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    if path.exists():
-        _link(path, path.with_name(path.name + ".bak"))
-    new.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    # Members may share a file, in one process or in two, as Java's of one client id do.
+    with _writing:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+        with new.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if path.exists():
+            _link(path, path.with_name(path.name + ".bak"))
+        new.replace(path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def _link(path: Path, backup: Path) -> None:
     backup.unlink(missing_ok=True)
-    backup.hardlink_to(path)
+    with contextlib.suppress(FileExistsError):  # another member has just made one
+        backup.hardlink_to(path)

@@ -154,6 +154,7 @@ class ClientInstance:
         self._routes = RouteCache()
         self._fetches: dict[tuple[str, int], asyncio.Task[TopicRoute]] = {}
         self._members: dict[tuple[MemberKind, str], Member] = {}
+        self._leaving_count = 0
         self._broker_versions: dict[str, int] = {}
         self._starting: asyncio.Task[None] | None = None
         self._loops: list[asyncio.Task[None]] = []
@@ -195,13 +196,14 @@ class ClientInstance:
 
     async def leave(self, member: Member) -> None:
         """Take a member out, tell the brokers, and close the instance if it was the last one."""
-        is_last = len(self._members) == 1
-        if is_last:
+        if self._members.keys() == {(member.kind, member.group)}:
             self._withdraw()  # Nobody may join what is about to close.
+        self._leaving_count += 1
         try:
             await self.remove_member(member)
         finally:
-            if is_last:
+            self._leaving_count -= 1
+            if not self._members and not self._leaving_count:
                 await self.close()
 
     def add_member(self, member: Member) -> None:
@@ -216,6 +218,9 @@ class ClientInstance:
         if member.kind is MemberKind.ADMIN:
             return
         groups = {f"{member.kind.value}_group": member.group}
+        # A heartbeat that is on its way still has the member: it must not come after this.
+        async with self._heartbeat_lock:
+            pass
         await self._tell(
             self._heartbeat_addresses(is_for_consumers=True),
             lambda: requests.unregister_client(self.client_id, **groups),

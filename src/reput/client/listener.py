@@ -64,22 +64,23 @@ class ListenerCalls:
         self._listener = listener
         call = getattr(listener, "__call__", listener)  # noqa: B004 - an object's own method
         self.is_async = inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(call)
-        self._threads = None if self.is_async else ThreadPoolExecutor(thread_count, "reput-consume")
+        self._thread_count = thread_count
+        self._threads: ThreadPoolExecutor | None = None
 
     async def call(
         self, messages: list[ReceivedMessage], context: ConsumeContext
     ) -> tuple[ConsumeResult, BaseException | None]:
         """Return what the listener says of messages, and what it raised instead, if it did."""
         try:
-            if self._threads is None:
+            if self.is_async:
                 answer = self._listener(messages, context)
             else:
-                loop = asyncio.get_running_loop()
-                answer = await loop.run_in_executor(
-                    self._threads, self._listener, messages, context
-                )
+                answer = await self._call_in_thread(messages, context)
             result: object = await answer if inspect.isawaitable(answer) else answer
-        except Exception as error:  # the outermost edge of what users write
+        except (Exception, asyncio.CancelledError) as error:  # the outermost edge of users' code
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise  # The consumer closes; else the listener has awaited what was cancelled.
             log.exception(
                 "listener failed with %d messages of %s, which come again",
                 len(messages),
@@ -96,7 +97,21 @@ class ListenerCalls:
         )
         return ConsumeResult.LATER, None
 
+    async def _call_in_thread(
+        self, messages: list[ReceivedMessage], context: ConsumeContext
+    ) -> ConsumeResult | Awaitable[ConsumeResult]:
+        def call() -> ConsumeResult | Awaitable[ConsumeResult]:
+            try:
+                return self._listener(messages, context)
+            except StopIteration as error:  # of a bare next(); no future can hold it
+                raise RuntimeError("listener raised StopIteration") from error
+
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self._thread_count, "reput-consume")
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
     def close(self) -> None:
-        """Let the threads end when they have returned."""
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
+        """Let the threads end when they have returned; a further call gets new ones."""
+        threads, self._threads = self._threads, None
+        if threads is not None:
+            threads.shutdown(wait=False, cancel_futures=True)

@@ -29,7 +29,7 @@ from typing import Any, Self
 
 from reput.client.config import ClientConfig, ConsumerConfig, client_config
 from reput.client.consumer_offsets import ConsumerOffsets
-from reput.client.core import namespace, requests, subscription as subscriptions
+from reput.client.core import namespace, subscription as subscriptions
 from reput.client.core.assign import Averagely, Strategy
 from reput.client.core.consume_rates import ConsumeRates
 from reput.client.core.process_queue import Batch, ProcessQueue
@@ -47,11 +47,12 @@ from reput.client.membership import (
 )
 from reput.client.message import ReceivedMessage, check_group, received
 from reput.client.pulling import Puller
+from reput.client.queue_locks import QueueLocks
 from reput.client.queue_pulls import PulledQueue, QueuePulls
 from reput.client.running_info import consumer_status, running_info
 from reput.client.send_back import MAX_RECONSUME_TIMES, SendBack
 from reput.clock import Clock, SystemClock
-from reput.errors import CorruptRecord, RemotingError
+from reput.errors import CorruptRecord
 from reput.format import bodies, command, headers
 from reput.format.bodies import ConsumerData, MessageQueue
 from reput.format.codes import RequestCode, ResponseCode
@@ -203,6 +204,7 @@ class PushConsumer:
             is_ordered=self._orderly,
         )
         self._send_back = SendBack(instance, self.group)
+        self._locks = QueueLocks(instance, self.group)
         self._rebalance = Rebalance(instance, self._membership, self._apply)
         try:
             await check_expressions(instance, self.group, self._membership.wanted)
@@ -250,12 +252,22 @@ class PushConsumer:
                 one.messages.is_dropped = True
             await self._offsets.save()
             if self._needs_lock:
-                await self._unlock(self._owned)
+                await self._locks.unlock_all()
         finally:
+            # Once more, for who was cancelled above.
+            for one in self._owned.values():
+                one.messages.is_dropped = True
+            pulls = [one.task for one in self._owned.values() if one.task is not None]
+            left = [*self._tasks, *self._side_tasks, *self._releasing.values(), *pulls]
+            self._tasks = []
             self._owned.clear()
-            self._calls.close()
-            self._instance = None
-            await instance.leave(self)
+            try:
+                await self._stop(left)
+            finally:
+                self._calls.close()
+                self._instance = None
+                self._is_closing = False
+                await instance.leave(self)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -326,7 +338,8 @@ class PushConsumer:
                 log.info("route of topic %s is not known yet: %s", topic, error)
 
     async def _stop(self, tasks: Iterable[asyncio.Task[None]]) -> None:
-        tasks = list(tasks)
+        # A listener may close its own consumer.
+        tasks = [task for task in tasks if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -390,7 +403,7 @@ class PushConsumer:
         new = {one for one in wanted if one not in self._owned and one not in self._releasing}
         asked_at_ms = self._clock.monotonic_ms()
         if self._needs_lock and new:
-            new = await self._lock(new)
+            new &= await self._locks.lock(new)
         await asyncio.gather(*(self._take(one, asked_at_ms) for one in sorted(new)))
         if lost or new:
             log.info(
@@ -435,51 +448,10 @@ class PushConsumer:
         owned.is_ours = False
         await self._offsets.save([owned.queue])
         self._offsets.table.remove(owned.queue)
-        await self._unlock([owned.queue])
+        await self._locks.unlock([owned.queue])
         self._rebalance.wake()
 
     # --- locks of orderly consumers ---------------------------------------------
-
-    async def _lock(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
-        """Return those queues that the brokers lock for this client, or have locked before."""
-        locked: set[MessageQueue] = set()
-        for address, some in (await self._by_master(queues)).items():
-            request = requests.make(RequestCode.LOCK_BATCH_MQ, body=self._lock_body(some))
-            try:
-                assert self._instance is not None
-                reply = await self._instance.ask(address, request)
-                locked.update(bodies.decode(bodies.LockReply, reply.body).lock_ok_mq_set)
-            except Problem as error:
-                log.warning("group %s cannot lock queues of %s: %s", self.group, address, error)
-        return locked
-
-    async def _unlock(self, queues: Iterable[MessageQueue]) -> None:
-        for address, some in (await self._by_master(queues)).items():
-            request = requests.make(RequestCode.UNLOCK_BATCH_MQ, body=self._lock_body(some))
-            try:
-                assert self._instance is not None
-                await self._instance.ask(address, request)
-            except RemotingError as error:
-                log.warning("group %s cannot unlock queues of %s: %s", self.group, address, error)
-
-    def _lock_body(self, queues: list[MessageQueue]) -> bytes:
-        assert self._instance is not None
-        return bodies.encode(
-            bodies.LockBody(
-                client_id=self._instance.client_id, consumer_group=self.group, mq_set=queues
-            )
-        )
-
-    async def _by_master(self, queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
-        assert self._instance is not None
-        found: dict[str, list[MessageQueue]] = {}
-        for queue in queues:
-            try:
-                route = await self._instance.route(queue.topic)
-                found.setdefault(route.master(queue.broker_name), []).append(queue)
-            except Problem as error:
-                log.warning("group %s cannot lock or unlock %s: %s", self.group, queue, error)
-        return found
 
     def _is_locked(self, owned: OwnedQueue) -> bool:
         if not self._needs_lock:
@@ -497,7 +469,7 @@ class PushConsumer:
 
     async def _lock_owned(self, some: list[OwnedQueue]) -> None:
         asked_at_ms = self._clock.monotonic_ms()
-        locked = await self._lock([one.queue for one in some])
+        locked = await self._locks.lock([one.queue for one in some])
         for one in some:
             if one.queue in locked:
                 one.locked_at_ms = asked_at_ms
@@ -531,15 +503,13 @@ class PushConsumer:
         """Take the first queue in line, consume some of it, again and again."""
         consume = self._consume_in_order if self._orderly else self._consume_next
         turn_count = 0
-        while True:
+        while self._instance is not None and not self._is_closing:
             if not self._ready:
                 turn_count = 0
                 waiting = asyncio.get_running_loop().create_future()
                 self._idle_workers.append(waiting)
                 await waiting
                 continue
-            if self._is_closing:
-                return
             owned = self._ready.popleft()
             try:
                 await consume(owned)

@@ -12,10 +12,10 @@ import random
 
 from reput.client.core import requests
 from reput.client.core.requests import SendRequests
-from reput.client.core.route_cache import NoRoute
 from reput.client.instance import ClientInstance
+from reput.client.membership import Problem
 from reput.client.message import ReceivedMessage
-from reput.errors import CorruptRecord, RemotingError
+from reput.errors import CorruptRecord
 from reput.format import headers, java, names, properties as props, sys_flag as flags
 from reput.format.codes import RequestCode
 
@@ -52,7 +52,7 @@ class SendBack:
         """
         try:
             await self._ask_its_broker(message, delay_level, retries_max)
-        except (RemotingError, NoRoute, CorruptRecord) as error:
+        except (*Problem, CorruptRecord) as error:
             log.warning("%s is not sent back by its broker: %s", _name(message), error)
             return await self.send_copy(message, message.reconsume_times, retries_max)
         return True
@@ -97,7 +97,7 @@ class SendBack:
             properties.pop(props.TRANSACTION_PREPARED, None)
             text = java.decode_utf8(props.encode(properties, last_separator=False))
             route = await self._instance.route(topic)
-        except (RemotingError, NoRoute, CorruptRecord, ValueError) as error:
+        except (*Problem, CorruptRecord, ValueError) as error:
             log.error("%s cannot be sent to %s: %s", _name(message), topic, error)
             return False
         queues = random.sample(route.publish_queues, len(route.publish_queues))
@@ -116,7 +116,7 @@ class SendBack:
             )
             try:
                 await self._instance.ask(route.master(queue.broker_name), request, TIMEOUT_MS)
-            except (RemotingError, NoRoute) as error:
+            except Problem as error:
                 log.warning("%s is not taken by %s: %s", _name(message), queue.broker_name, error)
             else:
                 return True

@@ -33,6 +33,7 @@ FRAME_BYTES_MAX = 16_777_216
 IS_REPLY = 1
 IS_ONEWAY = 2
 
+_LENGTH_AND_MARK = struct.Struct(">ii")
 _BINARY_HEAD = struct.Struct(">hbhii")
 _SHORT = struct.Struct(">h")
 _INT = struct.Struct(">i")
@@ -105,13 +106,18 @@ def encode(command: Command) -> bytes:
     Raises:
         ValueError: The code does not fit the binary header (5.x codes above 32767 need JSON).
     """
+    return encode_head(command) + command.body
+
+
+def encode_head(command: Command) -> bytes:
+    """Return a frame without its body, to be written before it. Raises as ``encode``."""
     if command.serialization is Serialization.JSON:
         header = _encode_json(command)
     else:
         header = _encode_binary(command)
     mark = command.serialization << 24 | len(header)
     length = MARK.size + len(header) + len(command.body)
-    return b"".join((LENGTH.pack(length), MARK.pack(mark), header, command.body))
+    return _LENGTH_AND_MARK.pack(length, mark) + header
 
 
 def decode(frame: Buffer) -> Command:

@@ -27,6 +27,10 @@ _EXPIRE_S = 0.01
 _log = logging.getLogger(__name__)
 
 
+_JOINED_BYTES_MAX = 4096
+"""More than this is written in pieces: copying costs more than a longer list."""
+
+
 class Owner(Protocol):
     """What a channel belongs to: a server or a client."""
 
@@ -188,12 +192,15 @@ class Channel(asyncio.BufferedProtocol):
     def answer(self, request: Command, reply: Command) -> None:
         """Send a reply; one that cannot be encoded becomes an error."""
         try:
-            data = commands.encode(reply)
+            head = commands.encode_head(reply)
         except ValueError as error:
             _log.error("reply to request %d of %s: %s", request.code, self.peer, error)
             text = f"the reply cannot be encoded: {error}".encode("ascii", "replace").decode()
-            data = commands.encode(commands.reply(request, ResponseCode.SYSTEM_ERROR, text))
-        self.write(data)
+            reply = commands.reply(request, ResponseCode.SYSTEM_ERROR, text)
+            head = commands.encode_head(reply)
+        self.write(head)
+        if reply.body:
+            self.write(reply.body)
 
     def write(self, data: bytes) -> None:
         """Write frames; nothing if the connection is closed."""
@@ -212,10 +219,15 @@ class Channel(asyncio.BufferedProtocol):
     def _flush(self) -> None:
         out = self._out
         if out and self._transport is not None and not self.is_closed:
+            size, self._out_bytes = self._out_bytes, 0
             self._out = []
-            self._out_bytes = 0
             self.active_at = self._loop.time()
-            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+            if len(out) == 1:
+                self._transport.write(out[0])
+            elif size < _JOINED_BYTES_MAX:
+                self._transport.write(b"".join(out))
+            else:
+                self._transport.writelines(out)
 
     def pause_writing(self) -> None:
         """Called by the loop: the other side does not take what was written."""

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable
 from typing import Protocol
 
 from reput.errors import ReputError
@@ -22,7 +23,10 @@ _log = logging.getLogger(__name__)
 
 
 class Service(Protocol):
-    """What a server serves."""
+    """What a server serves.
+
+    One with an ``on_bytes`` as ``channel.Owner`` has it sees bytes before they are commands.
+    """
 
     def on_open(self, channel: Channel) -> None:
         """Take note of a new connection."""
@@ -35,13 +39,6 @@ class Service(Protocol):
 
     def on_closed(self, channel: Channel) -> None:
         """Take note of the end of a connection."""
-
-
-class BytesService(Service, Protocol):
-    """A service that looks at bytes before they are commands, to be quick."""
-
-    def on_bytes(self, channel: Channel, view: memoryview, end: int) -> int:
-        """As ``channel.Owner.on_bytes``."""
 
 
 class RemotingServer:
@@ -74,7 +71,9 @@ class RemotingServer:
         self._server: asyncio.Server | None = None
         self._all_closed = asyncio.Event()
         self._idle_timer: asyncio.TimerHandle | None = None
-        self._take_bytes = getattr(service, "on_bytes", None)
+        self._take_bytes: Callable[[Channel, memoryview, int], int] = getattr(
+            service, "on_bytes", _take_frames
+        )
 
     async def start(self) -> None:
         """Begin to listen.
@@ -135,10 +134,7 @@ class RemotingServer:
 
     def on_bytes(self, channel: Channel, view: memoryview, end: int) -> int:
         """Handle what arrived."""
-        if self._take_bytes is not None:
-            handled: int = self._take_bytes(channel, view, end)
-            return handled
-        return channel.take_frames(view, 0, end)
+        return self._take_bytes(channel, view, end)
 
     def on_request(self, channel: Channel, request: Command) -> None:
         """Handle a request, and send its reply."""
@@ -160,3 +156,7 @@ class RemotingServer:
         if not self.channels:
             self._all_closed.set()
         self._service.on_closed(channel)
+
+
+def _take_frames(channel: Channel, view: memoryview, end: int) -> int:
+    return channel.take_frames(view, 0, end)

@@ -4,9 +4,8 @@ The common message costs one record, one call of a kernel, one result. What a ke
 full file, a new topic, room on disk) is provided here, and it is called again.
 """
 
-import contextlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -402,15 +401,15 @@ class Putter:
                 raise Refused(PutStatus.MESSAGE_ILLEGAL, why_not)
         return self._dispatcher.provide(reason, data, now_ms)
 
-    @contextlib.contextmanager
-    def at_work(self) -> Iterator[int]:
-        """Count as a put that is at work; yields its store time."""
+    def begin(self) -> int:
+        """Count as a put that is at work, up to ``end``; return its store time."""
         self._put_count += 1
         self._is_busy = True
-        try:
-            yield self._store_time(None)
-        finally:
-            self._is_busy = False
+        return self._store_time(None)
+
+    def end(self) -> None:
+        """End what ``begin`` began."""
+        self._is_busy = False
 
     def _append_slowly(self, data: bytes, behind: int, stored: int, now_ms: int) -> int:
         """Append one record whose dispatch is not the kernels'."""

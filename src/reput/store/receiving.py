@@ -100,13 +100,15 @@ class Receiver:
         block[state.BORN_ADDRESS] = int.from_bytes(born_host.address, "big")
         block[state.BORN_PORT] = born_host.port
         count = 0
-        with self._putter.at_work() as now_ms:
-            block[state.INPUT_TIME] = now_ms
+        now_ms = block[state.INPUT_TIME] = self._putter.begin()
+        try:
             while True:
                 count += hot.receive(self._argument)
                 stop = block[state.STOP]
                 if stop in _DONE or not self._provide(stop, now_ms):
                     break
+        finally:
+            self._putter.end()
         replies = b""
         if count:
             replies = hot.bytes_at(block[state.REPLIES_ADDRESS], block[state.REPLIES_BYTES])

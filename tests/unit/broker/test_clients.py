@@ -15,6 +15,7 @@ from reput.format.bodies import (
     ConsumerData,
     ConsumerList,
     HeartbeatData,
+    KvTable,
     LockBody,
     LockReply,
     MessageQueue,
@@ -26,6 +27,7 @@ from reput.format.headers import ConsumerGroupHeader, UnregisterClientHeader
 from reput.namesrv.config import NamesrvConfig
 from reput.namesrv.server import NameServer
 from reput.remoting.client import RemotingClient
+from reput.store.config import BrokerRole
 
 
 def consumer(group: str, *topics: str, version: int = 1) -> ConsumerData:
@@ -126,6 +128,26 @@ async def test_the_silent_are_gone_after_two_minutes(tmp_path: Path) -> None:
         assert subject.broker.groups.consumer("g") is None
 
 
+async def test_a_clock_that_is_set_takes_nobody_for_gone_and_frees_no_lock(tmp_path: Path) -> None:
+    clock = ManualClock(1_700_000_000_000)
+
+    async def lock(client_id: str) -> list[MessageQueue]:
+        body = LockBody(client_id=client_id, consumer_group="g", mq_set=QUEUES)
+        reply = await subject.tell(RequestCode.LOCK_BATCH_MQ, body)
+        return bodies.decode(LockReply, reply.body).lock_ok_mq_set
+
+    async with broker_subject.running(tmp_path, clock=clock) as subject:
+        await subject.tell(RequestCode.HEART_BEAT, heartbeat("one", consumer("g", "T")))
+        assert await lock("one") == QUEUES
+        clock.set(1_700_086_400_000)
+        subject.broker.expire_clients()
+        assert await members(subject, "g") == ["one"]
+        assert await lock("two") == []
+        clock.set(1_600_000_000_000)
+        clock.advance(60_001)
+        assert await lock("two") == QUEUES
+
+
 def test_groups_with_plain_values() -> None:
     class Peer:
         peer = "192.0.2.1:1"
@@ -220,6 +242,50 @@ async def test_a_name_server_that_is_not_there_stops_nobody(tmp_path: Path) -> N
         assert "127.0.0.1:1" in subject.broker.registration.problems
 
 
+async def test_a_slow_name_server_delays_no_other(tmp_path: Path) -> None:
+    """One that accepts and says nothing: nothing piles up, and the broker stops without it."""
+    heard: list[asyncio.StreamWriter] = []
+
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.append(writer)
+
+    slow = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+    slow_address = f"127.0.0.1:{slow.sockets[0].getsockname()[1]}"
+    settings = NamesrvConfig(
+        listen_port=0, bind_address="127.0.0.1", kv_config_path=str(tmp_path / "kv")
+    )
+    try:
+        async with NameServer(settings) as quick:
+            addresses = f"{slow_address};127.0.0.1:{quick.port}"
+            async with broker_subject.running(tmp_path / "store", namesrv_addr=addresses) as one:
+                for number in range(20):
+                    await one.send(f"New{number}")
+                await known(quick, "New19", is_there=True)
+                telling = [task for task in one.broker.registration.begin() if not task.done()]
+                tasks = [task for task in asyncio.all_tasks() if "_tell" in repr(task.get_coro())]
+                assert set(tasks) == set(telling)
+                async with asyncio.timeout(20):  # less than a registration may take
+                    await one.broker.registration.stop()
+    finally:
+        for writer in heard:
+            writer.close()
+        slow.close()
+        await slow.wait_closed()
+
+
+async def test_name_servers_that_disagree_on_order_start_no_storm(tmp_path: Path) -> None:
+    async with broker_subject.running(tmp_path) as subject:
+        await subject.send("T")
+        told: list[None] = []
+        subject.broker.registration.tell_soon = lambda: told.append(None)  # type: ignore[method-assign]
+        for table in ({"T": "broker-a:4"}, {}):
+            subject.broker.take_ordered_topics(KvTable(table=table))
+            topic = subject.broker.topics.get("T")
+            assert topic is not None
+            assert topic.order == bool(table)
+        assert not told
+
+
 # --- loops ----------------------------------------------------------------------
 
 
@@ -241,3 +307,13 @@ async def test_a_loop_that_fails_is_seen_and_starts_again(
     async with asyncio.timeout(20):
         while loops.failures:
             await asyncio.sleep(0.01)
+
+
+async def test_the_loop_of_delayed_messages_turns_on_a_slave_too(tmp_path: Path) -> None:
+    """It has nothing to do there, and must not look dead."""
+    store = {"broker_role": BrokerRole.SLAVE}
+    async with broker_subject.running(tmp_path, store=store, broker_id=1) as subject:
+        async with asyncio.timeout(20):
+            while "delayed" not in subject.broker.loops.turns:
+                await asyncio.sleep(0.01)
+        assert not subject.broker.loops.failures

@@ -1,12 +1,17 @@
 """Pulling and waiting for messages. Codes are Java's (facts, sections 3.7 and 5)."""
 
 import asyncio
+import dataclasses
 from pathlib import Path
 
 import pytest
 
 import broker_subject
 from broker_subject import Subject
+from reput.broker.processors import pull
+from reput.broker.selection import Selection
+from reput.broker.server import Broker
+from reput.format import properties as props
 from reput.format.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
@@ -16,6 +21,8 @@ from reput.format.headers import (
     UpdateConsumerOffsetHeader,
 )
 from reput.remoting.client import RemotingClient
+from reput.store.getting import GetResult
+from reput.store.incoming import IncomingMessage
 
 COMMIT = 1
 SUSPEND = 2
@@ -24,6 +31,10 @@ IN_REQUEST = 4
 
 def bodies_of(reply: Command) -> list[bytes]:
     return [one.body for one in broker_subject.messages_in(reply.body)]
+
+
+def message(topic: str, tag: str) -> IncomingMessage:
+    return IncomingMessage(topic, b"body", 0, props.encode({props.TAGS: tag}))
 
 
 async def held(subject: Subject, count: int = 1) -> None:
@@ -211,6 +222,77 @@ async def test_its_time_ends(subject: Subject) -> None:
     assert reply.ext_fields["nextBeginOffset"] == "1"
 
 
+async def test_what_one_look_does_not_reach_is_not_waited_for(tmp_path: Path) -> None:
+    """A look takes so many units only: what is wanted may stand behind them."""
+    store = {"max_filter_message_size": 20 * 4}
+    async with broker_subject.running(tmp_path, store=store) as subject:
+        await subject.send("T", queue_id=1)
+        waiting = asyncio.ensure_future(
+            subject.pull(
+                "T",
+                sys_flag=SUSPEND | IN_REQUEST,
+                suspend_timeout_millis=600_000,
+                subscription="TagB",
+                max_msg_nums=1,
+            )
+        )
+        await held(subject)
+        for _ in range(10):
+            subject.broker.store.put(message("T", "TagA"))
+        subject.broker.store.put(message("T", "TagB"))
+        subject.broker.store.notify()
+        reply = await waiting
+        assert reply.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+        assert reply.ext_fields is not None
+        assert 0 < int(reply.ext_fields["nextBeginOffset"]) < 10
+
+
+async def test_what_is_forbidden_meanwhile_is_refused(subject: Subject) -> None:
+    """As in Java, which runs the request again."""
+    waiting = asyncio.ensure_future(
+        subject.pull("T", sys_flag=SUSPEND | IN_REQUEST, suspend_timeout_millis=600_000)
+    )
+    await held(subject)
+    topic = subject.broker.topics.get("T")
+    assert topic is not None
+    subject.broker.topics.put(dataclasses.replace(topic, perm=2), 0)
+    await subject.send("T", b"not for reading")
+    reply = await waiting
+    assert reply.code == ResponseCode.NO_PERMISSION
+    assert "pulling message is forbidden" in (reply.remark or "")
+
+
+async def test_one_that_fails_is_told_and_the_others_go_on(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = [
+        asyncio.ensure_future(
+            subject.pull(
+                "T",
+                sys_flag=SUSPEND | IN_REQUEST,
+                suspend_timeout_millis=600_000,
+                consumer_group=group,
+            )
+        )
+        for group in ("bad", "good")
+    ]
+    await held(subject, 2)
+    real = pull._get
+
+    def get(
+        broker: Broker, header: PullMessageHeader, wanted: Selection, queue_offset: int
+    ) -> GetResult:
+        if header.consumer_group == "bad":
+            raise RuntimeError("a bug")
+        return real(broker, header, wanted, queue_offset)
+
+    monkeypatch.setattr(pull, "_get", get)
+    await subject.send("T", b"it")
+    bad, good = [await one for one in waiting]
+    assert (bad.code, bad.remark) == (ResponseCode.SYSTEM_ERROR, "RuntimeError: a bug")
+    assert bodies_of(good) == [b"it"]
+
+
 async def test_a_client_that_goes_is_not_waited_for(subject: Subject) -> None:
     header = PullMessageHeader(
         consumer_group="g", topic="T", queue_id=0, queue_offset=0, max_msg_nums=1,
@@ -285,3 +367,13 @@ async def test_offsets_survive_a_restart_and_may_go_back(tmp_path: Path) -> None
             )
     async with broker_subject.running(tmp_path) as subject:
         assert (await offset_of(subject, "g", 0)).ext_fields == {"offset": "4"}
+
+
+async def test_offsets_of_a_deleted_topic_do_not_come_back(subject: Subject) -> None:
+    """Anchors D18: a consumer that still runs goes on committing."""
+    header = UpdateConsumerOffsetHeader(
+        consumer_group="g", topic="Gone", queue_id=0, commit_offset=7
+    )
+    reply = await subject.ask(RequestCode.UPDATE_CONSUMER_OFFSET, header)
+    assert reply.code == ResponseCode.TOPIC_NOT_EXIST
+    assert subject.broker.consumer_offsets.get("Gone", "g", 0) is None

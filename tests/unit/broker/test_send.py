@@ -1,12 +1,13 @@
 """Sending: what is stored, and what the producer is told. Codes are Java's (facts, section 5)."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 import broker_subject
 from broker_subject import Subject
-from reput.errors import RequestTimedOut
+from reput.errors import RequestTimedOut, WriteFailed
 from reput.format import batch, command as commands, message as record, message_id
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import IS_ONEWAY, Serialization
@@ -166,6 +167,34 @@ async def test_a_sync_that_does_not_come_is_told(tmp_path: Path) -> None:
         # It is stored nevertheless, and says where.
         assert reply.ext_fields is not None
         assert reply.ext_fields["queueOffset"] == "0"
+
+
+async def test_a_stop_answers_those_who_wait_for_a_disk_that_failed(tmp_path: Path) -> None:
+    store = {"flush_disk_type": FlushDiskType.SYNC_FLUSH}
+    async with broker_subject.running(tmp_path, store=store) as subject:
+        broker = subject.broker
+        await broker.loops.stop()
+        waiting = asyncio.ensure_future(subject.send("T"))
+        while not len(broker.intake):
+            await asyncio.sleep(0)
+        broker.store.flusher.failure = WriteFailed("commitlog", "Input/output error")
+        broker._answer_waiting()
+        assert (await waiting).code == ResponseCode.FLUSH_DISK_TIMEOUT
+        broker.store.flusher.failure = None
+
+
+async def test_a_table_that_cannot_be_saved_keeps_no_other_from_it(subject: Subject) -> None:
+    broker = subject.broker
+    broker.consumer_offsets.put("T", "g", 0, 5)
+
+    def fail(now_ms: int) -> None:
+        raise WriteFailed("topics.json", "Input/output error")
+
+    broker.topics.table.save = fail  # type: ignore[method-assign]
+    with pytest.raises(WriteFailed, match=r"topics\.json"):
+        broker.save_tables(is_last=True)
+    assert not broker.consumer_offsets.is_dirty
+    del broker.topics.table.save
 
 
 async def test_nothing_is_lost_over_a_restart(tmp_path: Path) -> None:

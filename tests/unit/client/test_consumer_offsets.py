@@ -1,14 +1,20 @@
-"""The file of a broadcasting member: read as Java left it, replaced as a whole."""
+"""Where consumer offsets are saved: a member's file as Java left it, and a group's broker."""
 
+import asyncio
 import logging
 from pathlib import Path
 
 import pytest
 
 from reput.client import consumer_offsets
-from reput.client.consumer_offsets import FileOffsets
-from reput.client.core import offset_table
+from reput.client.config import ClientConfig
+from reput.client.consumer_offsets import BrokerOffsets, FileOffsets
+from reput.client.core import offset_table, requests
+from reput.client.instance import ClientInstance, Guest
+from reput.format import command
 from reput.format.bodies import MessageQueue
+from reput.format.codes import RequestCode
+from scripted_cluster import ScriptedCluster
 
 A = MessageQueue("T", "broker-a", 0)
 B = MessageQueue("T", "broker-a", 1)
@@ -68,3 +74,40 @@ async def test_a_write_that_fails_is_tried_again(
     (tmp_path / "folder").unlink()
     await offsets.save()
     assert await FileOffsets(path).read(A) == 5
+
+
+async def test_members_that_share_a_file_do_not_disturb_each_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "offsets.json"
+    members = [FileOffsets(path) for _ in range(8)]
+    for turn in range(5):
+        for member in members:
+            member.table.set(A, turn)
+        await asyncio.gather(*(member.save() for member in members))
+    assert not caplog.records
+    assert await FileOffsets(path).read(A) == 4
+    files = sorted(one.name for one in tmp_path.iterdir())  # noqa: ASYNC240 - a small folder
+    assert files == ["offsets.json", "offsets.json.bak"]
+
+
+async def test_an_update_on_its_way_is_not_overtaken_though_its_save_was_cancelled() -> None:
+    member = Guest()
+    async with ScriptedCluster({"T": {"broker-a": 1}}) as cluster:
+        cluster.broker.answers[RequestCode.UPDATE_CONSUMER_OFFSET] = lambda _: None
+        instance = await ClientInstance.join(ClientConfig(namesrv_addr=cluster.namesrv), member)
+        offsets = BrokerOffsets(instance, "G")
+        offsets.table.set(A, 1)
+        first = asyncio.create_task(offsets.save())
+        (held,) = await cluster.broker.until_asked(RequestCode.UPDATE_CONSUMER_OFFSET)
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        offsets.table.set(A, 2)
+        second = asyncio.create_task(offsets.save())
+        await instance.ask(cluster.broker.address, requests.heartbeat(b"{}"))
+        assert cluster.broker.asked(RequestCode.UPDATE_CONSUMER_OFFSET) == [held]
+        cluster.broker.answers[RequestCode.UPDATE_CONSUMER_OFFSET] = command.reply
+        cluster.broker.channels[0].answer(held, command.reply(held))
+        await second
+        assert len(cluster.broker.asked(RequestCode.UPDATE_CONSUMER_OFFSET)) == 2
+        await instance.leave(member)

@@ -203,6 +203,38 @@ async def test_brokers_hear_who_is_there_and_who_leaves() -> None:
             ]
 
 
+async def test_a_heartbeat_on_its_way_does_not_come_after_the_leave() -> None:
+    async with ScriptedCluster({"T": {"broker-a": 1}}) as cluster:
+        stays, leaves = producer(), consumer()
+        config = ClientConfig(namesrv_addr=cluster.namesrv)
+        for member in (stays, leaves):
+            instance = await ClientInstance.join(config, member)
+        broker = cluster.broker
+        broker.answers[RequestCode.HEART_BEAT] = lambda _: None
+        await instance.route("T")
+        (held, *_) = await broker.until_asked(RequestCode.HEART_BEAT)
+        leaving = asyncio.create_task(instance.leave(leaves))
+        await instance.route("T", refresh=True)
+        assert not broker.asked(RequestCode.UNREGISTER_CLIENT)
+        broker.answers[RequestCode.HEART_BEAT] = command.reply
+        broker.channels[0].answer(held, command.reply(held))
+        await leaving
+        assert len(broker.asked(RequestCode.UNREGISTER_CLIENT)) == 1
+        await instance.leave(stays)
+
+
+async def test_all_who_leave_at_once_can_tell_the_brokers(caplog: pytest.LogCaptureFixture) -> None:
+    async with ScriptedCluster({"T": {"broker-a": 1}}) as cluster:
+        members = [consumer(f"C{number}") for number in range(10)]
+        config = ClientConfig(namesrv_addr=cluster.namesrv)
+        for member in members:
+            instance = await ClientInstance.join(config, member)
+        await instance.route("T")
+        await asyncio.gather(*map(instance.leave, members))
+        assert len(cluster.broker.asked(RequestCode.UNREGISTER_CLIENT)) == 10
+    assert not caplog.records
+
+
 async def test_a_broker_that_is_gone_does_not_keep_others_from_heartbeats() -> None:
     async with ScriptedCluster({"T": {"broker-a": 1, "broker-b": 1}}, brokers=2) as cluster:
         member = producer()

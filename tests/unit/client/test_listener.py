@@ -69,3 +69,46 @@ async def test_an_error_is_no_success(caplog: Any) -> None:
     assert result is ConsumeResult.LATER
     assert isinstance(error, ZeroDivisionError)
     assert "come again" in caplog.text
+
+
+async def test_awaiting_what_was_cancelled_is_an_error_of_the_listener() -> None:
+    async def listen(*_: object) -> ConsumeResult:
+        other = asyncio.create_task(asyncio.sleep(3600))
+        other.cancel()
+        await other
+        return ConsumeResult.SUCCESS
+
+    result, error, _ = await outcome(listen)
+    assert result is ConsumeResult.LATER
+    assert isinstance(error, asyncio.CancelledError)
+
+
+async def test_who_calls_can_be_cancelled() -> None:
+    has_begun = asyncio.Event()
+
+    async def listen(*_: object) -> ConsumeResult:
+        has_begun.set()
+        await asyncio.sleep(3600)
+        return ConsumeResult.SUCCESS
+
+    calling = asyncio.create_task(outcome(listen))
+    await has_begun.wait()
+    calling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await calling
+
+
+async def test_a_bare_next_in_a_thread_is_an_error_too() -> None:
+    def listen(*_: object) -> ConsumeResult:
+        return next(iter(()))
+
+    result, error, _ = await outcome(listen)
+    assert result is ConsumeResult.LATER
+    assert isinstance(error, RuntimeError)
+
+
+async def test_calls_go_on_in_new_threads_after_close() -> None:
+    calls = ListenerCalls(lambda *_: ConsumeResult.SUCCESS, 1)
+    for _ in range(2):
+        assert await calls.call([], CONTEXT) == (ConsumeResult.SUCCESS, None)
+        calls.close()

@@ -7,6 +7,7 @@ is on disk when the reply is sent: a topic that was deleted does not come back (
 import logging
 from typing import TYPE_CHECKING
 
+from reput.broker.topics import topic_data
 from reput.errors import RequestRefused
 from reput.format import bodies, command as commands, headers, names
 from reput.format.bodies import (
@@ -167,12 +168,12 @@ def all_topics(broker: "Broker", channel: Channel, request: Command) -> Command:
 def topic_settings(broker: "Broker", channel: Channel, request: Command) -> Command:
     """Return the settings of a topic."""
     name = headers.decode(TopicHeader, request.ext_fields).topic
-    known = broker.topics.describe().topic_config_table.get(name)
+    known = broker.topics.get(name)
     if known is None:
         raise RequestRefused(
             ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name}"
         )
-    return commands.reply(request, body=bodies.encode(known))
+    return commands.reply(request, body=bodies.encode(topic_data(known)))
 
 
 def topic_stats(broker: "Broker", channel: Channel, request: Command) -> Command:

@@ -1,0 +1,175 @@
+"""A push consumer and our broker: it comes, goes and comes again, whatever its listener does."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+import pytest
+
+from reput.client import (
+    ConsumeContext,
+    ConsumeFromWhere,
+    ConsumerConfig,
+    ConsumeResult,
+    Message,
+    Producer,
+    PushConsumer,
+    ReceivedMessage,
+)
+from reput.testing import LocalBroker
+
+GUARD_S = 30
+"""Ends a test that hangs."""
+FIRST = ConsumeFromWhere.FIRST_OFFSET
+ONE_WORKER = ConsumerConfig(consume_from_where=FIRST, consume_concurrency=1)
+
+
+async def send(mq: LocalBroker, bodies: Iterable[bytes]) -> None:
+    async with Producer("producers", namesrv=mq.namesrv_addr) as producer:
+        for body in bodies:
+            await producer.send(Message("T", body))
+
+
+class Listener:
+    """Keeps what it gets; is never done with messages that are ``stuck``."""
+
+    def __init__(self, stuck: Iterable[bytes] = ()) -> None:
+        self.bodies: list[bytes] = []
+        self.stuck = set(stuck)
+        self._arrived = asyncio.Condition()
+
+    async def __call__(
+        self, messages: list[ReceivedMessage], _context: ConsumeContext
+    ) -> ConsumeResult:
+        async with self._arrived:
+            self.bodies += [one.body for one in messages]
+            self._arrived.notify_all()
+        if self.stuck.intersection(one.body for one in messages):
+            await asyncio.Event().wait()
+        return ConsumeResult.SUCCESS
+
+    async def wait_for(self, *bodies: bytes) -> None:
+        async with asyncio.timeout(GUARD_S), self._arrived:
+            await self._arrived.wait_for(lambda: set(self.bodies).issuperset(bodies))
+
+
+@pytest.fixture
+def rocketmq() -> Iterator[LocalBroker]:
+    with LocalBroker() as mq:
+        yield mq
+
+
+@pytest.mark.parametrize("is_orderly", [False, True])
+async def test_a_consumer_can_be_started_again(rocketmq: LocalBroker, is_orderly: bool) -> None:
+    rocketmq.create_topic("T", 1)
+    listener = Listener()
+    consumer = PushConsumer(
+        "G", namesrv=rocketmq.namesrv_addr, listener=listener, config=ONE_WORKER, orderly=is_orderly
+    )
+    await consumer.subscribe("T")
+    for body in (b"one", b"two"):
+        async with consumer:
+            await send(rocketmq, [body])
+            await listener.wait_for(body)
+    assert listener.bodies == [b"one", b"two"]
+
+
+async def test_a_close_that_is_cancelled_leaves_nothing_behind(rocketmq: LocalBroker) -> None:
+    rocketmq.create_topic("T", 1)
+    tasks = asyncio.all_tasks()
+    listener = Listener(stuck=[b"one"])
+    consumer = PushConsumer(
+        "G", namesrv=rocketmq.namesrv_addr, listener=listener, config=ONE_WORKER
+    )
+    await consumer.subscribe("T")
+    await consumer.start()
+    await send(rocketmq, [b"one"])
+    await listener.wait_for(b"one")
+    closing = asyncio.create_task(consumer.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert asyncio.all_tasks() == tasks
+    listener.stuck.clear()
+    async with consumer:  # nobody was done with it
+        await send(rocketmq, [b"two"])
+        await listener.wait_for(b"two")
+    assert listener.bodies == [b"one", b"one", b"two"]
+
+
+async def test_a_listener_may_close_its_consumer(rocketmq: LocalBroker) -> None:
+    rocketmq.create_topic("T", 1)
+    tasks = asyncio.all_tasks()
+    is_closed = asyncio.Event()
+
+    async def listen(_messages: object, _context: object) -> ConsumeResult:
+        await consumer.close()
+        is_closed.set()
+        return ConsumeResult.SUCCESS
+
+    consumer = PushConsumer(
+        "G",
+        namesrv=rocketmq.namesrv_addr,
+        listener=listen,
+        config=ONE_WORKER,
+        close_timeout_ms=1,
+    )
+    await consumer.subscribe("T")
+    await consumer.start()
+    await send(rocketmq, [b"one"])
+    async with asyncio.timeout(GUARD_S):
+        await is_closed.wait()
+        await asyncio.gather(*(asyncio.all_tasks() - tasks), return_exceptions=True)
+
+
+async def test_order_is_kept_as_members_come_and_go(rocketmq: LocalBroker) -> None:
+    rocketmq.create_topic("T", 3)
+    running: defaultdict[int, int] = defaultdict(int)
+    seen: defaultdict[int, list[int]] = defaultdict(list)
+    overlaps: list[int] = []
+    arrived = asyncio.Condition()
+
+    async def listen(messages: list[ReceivedMessage], context: ConsumeContext) -> ConsumeResult:
+        queue_id = context.queue.queue_id
+        running[queue_id] += 1
+        if running[queue_id] > 1:
+            overlaps.append(queue_id)
+        await asyncio.sleep(0)
+        seen[queue_id] += [int(one.body) for one in messages]
+        running[queue_id] -= 1
+        async with arrived:
+            arrived.notify_all()
+        return ConsumeResult.SUCCESS
+
+    def member() -> PushConsumer:
+        return PushConsumer(
+            "G",
+            namesrv=rocketmq.namesrv_addr,
+            listener=listen,
+            orderly=True,
+            config=ConsumerConfig(consume_from_where=FIRST),
+        )
+
+    async def until_seen(count: int) -> None:
+        async with asyncio.timeout(GUARD_S), arrived:
+            await arrived.wait_for(lambda: sum(map(len, seen.values())) >= count)
+
+    async with (
+        Producer("producers", namesrv=rocketmq.namesrv_addr) as producer,
+        member() as stays,
+    ):
+        await stays.subscribe("T")
+        queues = await producer.queues("T")
+        number = 0
+        for turn in range(3):
+            async with member() as visitor:
+                await visitor.subscribe("T")
+                for _ in range(50):
+                    for queue in queues:
+                        await producer.send(Message("T", str(number).encode()), queue=queue)
+                    number += 1
+                await until_seen(100 * (turn + 1))
+        await until_seen(3 * number)
+    assert overlaps == []
+    assert seen == {queue.queue_id: list(range(number)) for queue in queues}
