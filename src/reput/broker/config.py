@@ -123,6 +123,8 @@ class BrokerConfig:
 
     flush_consumer_offset_interval: Annotated[int, Range(1)] = 5_000
     """Between two savings of the consumer offsets."""
+    flush_delay_offset_interval: Annotated[int, Range(1)] = 10_000
+    """Between two savings of how far each delay level has delivered."""
     default_query_max_num: Count = 32
     """Messages that a query by unique key returns at most."""
     config_black_list: str = "configBlackList;brokerConfigPath"

@@ -28,8 +28,6 @@ from reput.store.table_files import DelayOffsetTable
 
 MESSAGES_PER_LEVEL = 32
 """What a step delivers of one level at most."""
-SAVE_INTERVAL_MS = 10_000
-"""Between two savings of the table, as in Java."""
 RETRY_MS = 1_000
 """A level whose message was refused is left alone for so long."""
 

@@ -14,7 +14,6 @@ import socket
 from collections.abc import Mapping
 from typing import Self
 
-from reput.broker import delay
 from reput.broker.config import PERM_READ, BrokerConfig
 from reput.broker.delay import DelaySchedule
 from reput.broker.filters import Filters
@@ -125,7 +124,8 @@ class Broker:
         )
         self.store.retention.consumer_offsets = self.consumer_offsets.all
         self.delayed = DelaySchedule(
-            self.store, DelayOffsetTable.load(self._root, disk, interval_ms=delay.SAVE_INTERVAL_MS)
+            self.store,
+            DelayOffsetTable.load(self._root, disk, interval_ms=config.flush_delay_offset_interval),
         )
         self.delayed.load()
         self.groups: Groups[Channel] = Groups()

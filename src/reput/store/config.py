@@ -97,9 +97,8 @@ ACCEPTED_WITHOUT_EFFECT: Mapping[str, str] = _keys_by_reason(
             enableScheduleAsyncDeliver scheduleAsyncDeliverMaxPendingLimit
             scheduleAsyncDeliverMaxResendNum2Blocked""",
         "an offset stays until its group or topic is deleted": "enableCleanExpiredOffset",
-        "the broker saves offsets when it wants to": """
-            flushConsumerOffsetInterval flushDelayOffsetInterval""",
-        "the broker asks for as many as it wants": "defaultQueryMaxNum",
+        "the broker's to keep, see its options": """
+            flushConsumerOffsetInterval flushDelayOffsetInterval defaultQueryMaxNum""",
         "filters bring their bits with them, in consumerFilter.json": """
             bitMapLengthConsumeQueueExt expectConsumerNumUseFilter maxErrorRateOfBloomFilter""",
         "RocketMQ does not read them either": """

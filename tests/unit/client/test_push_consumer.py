@@ -1,7 +1,7 @@
 """A push consumer and our broker: it comes, goes and comes again, whatever its listener does."""
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
 import pytest
@@ -125,24 +125,25 @@ async def test_a_listener_may_close_its_consumer(rocketmq: LocalBroker) -> None:
 
 async def test_order_is_kept_as_members_come_and_go(rocketmq: LocalBroker) -> None:
     rocketmq.create_topic("T", 3)
-    running: defaultdict[int, int] = defaultdict(int)
+    running: Counter[int] = Counter()
     seen: defaultdict[int, list[int]] = defaultdict(list)
     overlaps: list[int] = []
     arrived = asyncio.Condition()
 
-    async def listen(messages: list[ReceivedMessage], context: ConsumeContext) -> ConsumeResult:
-        queue_id = context.queue.queue_id
-        running[queue_id] += 1
-        if running[queue_id] > 1:
-            overlaps.append(queue_id)
-        await asyncio.sleep(0)
-        seen[queue_id] += [int(one.body) for one in messages]
-        running[queue_id] -= 1
-        async with arrived:
-            arrived.notify_all()
-        return ConsumeResult.SUCCESS
+    def member(is_served: asyncio.Event) -> PushConsumer:
+        async def listen(messages: list[ReceivedMessage], context: ConsumeContext) -> ConsumeResult:
+            queue_id = context.queue.queue_id
+            running[queue_id] += 1
+            if running[queue_id] > 1:
+                overlaps.append(queue_id)
+            await asyncio.sleep(0)
+            seen[queue_id] += [int(one.body) for one in messages]
+            running[queue_id] -= 1
+            is_served.set()
+            async with arrived:
+                arrived.notify_all()
+            return ConsumeResult.SUCCESS
 
-    def member() -> PushConsumer:
         return PushConsumer(
             "G",
             namesrv=rocketmq.namesrv_addr,
@@ -151,25 +152,23 @@ async def test_order_is_kept_as_members_come_and_go(rocketmq: LocalBroker) -> No
             config=ConsumerConfig(consume_from_where=FIRST),
         )
 
-    async def until_seen(count: int) -> None:
-        async with asyncio.timeout(GUARD_S), arrived:
-            await arrived.wait_for(lambda: sum(map(len, seen.values())) >= count)
-
+    number = 0
     async with (
         Producer("producers", namesrv=rocketmq.namesrv_addr) as producer,
-        member() as stays,
+        member(asyncio.Event()) as stays,
+        asyncio.timeout(GUARD_S),
     ):
         await stays.subscribe("T")
         queues = await producer.queues("T")
-        number = 0
-        for turn in range(3):
-            async with member() as visitor:
+        for _ in range(2):
+            is_served = asyncio.Event()
+            async with member(is_served) as visitor:
                 await visitor.subscribe("T")
-                for _ in range(50):
+                while not is_served.is_set():
                     for queue in queues:
                         await producer.send(Message("T", str(number).encode()), queue=queue)
                     number += 1
-                await until_seen(100 * (turn + 1))
-        await until_seen(3 * number)
+        async with arrived:
+            await arrived.wait_for(lambda: sum(map(len, seen.values())) >= 3 * number)
     assert overlaps == []
     assert seen == {queue.queue_id: list(range(number)) for queue in queues}

@@ -349,6 +349,26 @@ async def test_closing_while_a_connection_is_made() -> None:
             await asked
 
 
+async def test_a_connection_that_ends_before_it_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody would hear of its end again, and closing the client would wait for that."""
+    loop = asyncio.get_running_loop()
+    connect = loop.create_connection
+
+    async def connect_and_lose(*args: Any) -> tuple[asyncio.Transport, Channel]:
+        transport, channel = await connect(*args)
+        transport.abort()
+        while not channel.is_closed:
+            await asyncio.sleep(0)
+        return transport, channel
+
+    monkeypatch.setattr(loop, "create_connection", connect_and_lose)
+    async with Subject() as subject, RemotingClient() as client:
+        with pytest.raises(Unreachable, match="closed at once"):
+            await client.invoke(subject.address, request(subject_of.ECHO))
+        async with asyncio.timeout(20):
+            await client.close()
+
+
 @both_loops
 async def test_closing_does_not_wait_for_a_server_that_does_not_read() -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
