@@ -6,6 +6,11 @@
 The same without ``await``: ``reput.client.blocking``. Names are loaded when they are first used,
 so ``import reput.client`` costs nothing.
 
+All errors are a ``ReputError``. ``RemotingError`` says by ``retriable`` whether the same may work
+later: ``SendFailed`` of one message, ``NotAllSent`` of ``send_many``, ``Answered`` with a broker's
+code, ``Unreachable``, ``ConnectionLost``, ``RequestTimedOut``, ``Overloaded``. ``NoRoute``: nobody
+knows the topic. ``InvalidOption``: an argument is not allowed.
+
     core/            decides: pure, times are arguments
     instance.py      what the clients of a process share
     producer.py  push_consumer.py  pull_consumer.py  admin.py
@@ -24,6 +29,14 @@ if TYPE_CHECKING:
         MessageModel as MessageModel,
         ProducerConfig as ProducerConfig,
     )
+    from reput.client.core.assign import (
+        Averagely as Averagely,
+        AveragelyByCircle as AveragelyByCircle,
+        ByConfig as ByConfig,
+        ByMachineRoom as ByMachineRoom,
+        ConsistentHash as ConsistentHash,
+        MachineRoomNearby as MachineRoomNearby,
+    )
     from reput.client.core.retry import SendFailed as SendFailed
     from reput.client.core.route_cache import NoRoute as NoRoute
     from reput.client.instance import NotStarted as NotStarted
@@ -38,8 +51,21 @@ if TYPE_CHECKING:
         SendStatus as SendStatus,
     )
     from reput.client.producer import NotAllSent as NotAllSent, Producer as Producer
-    from reput.client.pull_consumer import PullConsumer as PullConsumer
+    from reput.client.pull_consumer import (
+        NotAssigned as NotAssigned,
+        PullConsumer as PullConsumer,
+    )
     from reput.client.push_consumer import PushConsumer as PushConsumer
+    from reput.errors import (
+        Answered as Answered,
+        ConnectionLost as ConnectionLost,
+        InvalidOption as InvalidOption,
+        Overloaded as Overloaded,
+        RemotingError as RemotingError,
+        ReputError as ReputError,
+        RequestTimedOut as RequestTimedOut,
+        Unreachable as Unreachable,
+    )
     from reput.format.bodies import MessageQueue as MessageQueue
 
 _HOMES = {
@@ -51,14 +77,32 @@ _HOMES = {
         "MessageModel",
         "ProducerConfig",
     ),
+    "reput.client.core.assign": (
+        "Averagely",
+        "AveragelyByCircle",
+        "ByConfig",
+        "ByMachineRoom",
+        "ConsistentHash",
+        "MachineRoomNearby",
+    ),
     "reput.client.core.retry": ("SendFailed",),
     "reput.client.core.route_cache": ("NoRoute",),
     "reput.client.instance": ("NotStarted",),
     "reput.client.listener": ("ConsumeContext", "ConsumeResult"),
     "reput.client.message": ("Message", "ReceivedMessage", "SendResult", "SendStatus"),
     "reput.client.producer": ("NotAllSent", "Producer"),
-    "reput.client.pull_consumer": ("PullConsumer",),
+    "reput.client.pull_consumer": ("NotAssigned", "PullConsumer"),
     "reput.client.push_consumer": ("PushConsumer",),
+    "reput.errors": (
+        "Answered",
+        "ConnectionLost",
+        "InvalidOption",
+        "Overloaded",
+        "RemotingError",
+        "ReputError",
+        "RequestTimedOut",
+        "Unreachable",
+    ),
     "reput.format.bodies": ("MessageQueue",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -7,7 +7,6 @@ Source: rocketmq 4.9.8 ``RebalanceImpl``, ``RebalanceService``.
 """
 
 import asyncio
-import contextlib
 import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping
@@ -30,7 +29,9 @@ log = logging.getLogger(__name__)
 
 REBALANCE_MS = 20_000
 UNBALANCED_MS = 1_000
-"""The next try, where something was in the way of the last; then twice that, and so on."""
+"""The next try, where something was in the way of the last; then twice that, and so on, up to"""
+UNBALANCED_MAX_MS = 5_000
+"""this: nobody tells when a lock that is waited for is free."""
 HALF_AN_HOUR_MS = 30 * 60_000
 
 Problem = (RemotingError, NoRoute, InvalidBody, InvalidHeader)
@@ -120,10 +121,14 @@ class Rebalance:
                 log.exception("rebalance of group %s", self._membership.group)
                 is_balanced = False
             wait_ms = REBALANCE_MS if is_balanced else pause_ms
-            pause_ms = UNBALANCED_MS if is_balanced else min(2 * pause_ms, REBALANCE_MS)
-            with contextlib.suppress(TimeoutError):
+            # Who is woken begins anew: many wakes in a row must not make the pause long.
+            pause_ms, next_pause_ms = UNBALANCED_MS, min(2 * wait_ms, UNBALANCED_MAX_MS)
+            try:
                 async with asyncio.timeout(wait_ms / 1000):
                     await self._is_due.wait()
+            except TimeoutError:
+                if not is_balanced:
+                    pause_ms = next_pause_ms
 
     async def turn(self) -> bool:
         """Divide all topics once; return whether everything is as it should be."""

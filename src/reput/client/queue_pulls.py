@@ -203,6 +203,7 @@ class QueuePulls(Generic[Q]):
     async def _after_problem(self, pulled: Q, error: Exception) -> None:
         log.warning("pull from %s: %s", _place(pulled), error)
         self._puller.forget(pulled.queue)
+        self._offsets.table.doubt(pulled.queue)
         delay_ms = PULL_AGAIN_MS
         if isinstance(error, Answered) and error.response_code == ResponseCode.FLOW_CONTROL:
             delay_ms = FLOW_CONTROL_MS

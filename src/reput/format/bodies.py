@@ -448,36 +448,14 @@ REGISTRATION_BYTES_MAX = 256 * 1024 * 1024
 """Of a body when it is no longer compressed: some millions of topics."""
 
 _REGISTRATION_INT = struct.Struct(">i")
-_LEVEL_MAX = 9
-
-
-def compress_registration(body: RegisterBrokerBody) -> bytes:
-    """Return a registration as a broker with ``compressedRegister`` sends it.
-
-    zlib of: length and data version as JSON, count of topics, of each its length and
-    ``name read write perm filterType``, length and filter servers as JSON. Order and system flag
-    of a topic get lost on this way. Source: rocketmq 4.9.8 ``RegisterBrokerBody.encode``.
-    """
-    table = body.topic_config_serialize_wrapper
-    parts = [
-        _sized(encode(table.data_version)),
-        _REGISTRATION_INT.pack(len(table.topic_config_table)),
-    ]
-    for one in table.topic_config_table.values():
-        words = (
-            one.topic_name,
-            one.read_queue_nums,
-            one.write_queue_nums,
-            one.perm,
-            one.topic_filter_type,
-        )
-        parts.append(_sized(" ".join(map(str, words)).encode()))
-    parts.append(_sized(encode(body.filter_server_list)))
-    return zlib.compress(b"".join(parts), _LEVEL_MAX)
 
 
 def decompress_registration(data: bytes) -> RegisterBrokerBody:
     """Return a registration from its compressed form.
+
+    zlib of: length and data version as JSON, count of topics, of each its length and
+    ``name read write perm filterType``, length and filter servers as JSON. Order and system flag
+    of a topic get lost on this way. Source: rocketmq 4.9.8 ``RegisterBrokerBody.encode``.
 
     5.x has a topic's attributes behind its words, and the mapping of static topics at the end: the
     first are taken, the second is left alone.
@@ -497,10 +475,6 @@ def decompress_registration(data: bytes) -> RegisterBrokerBody:
         filter_server_list=[] if servers == b"null" else decode(list[str], servers),
         topic_config_serialize_wrapper=table,
     )
-
-
-def _sized(data: bytes) -> bytes:
-    return _REGISTRATION_INT.pack(len(data)) + data
 
 
 def _inflated(data: bytes) -> bytes:

@@ -11,6 +11,7 @@ from reput.client.config import ClientConfig
 from reput.client.consumer_offsets import BrokerOffsets, FileOffsets
 from reput.client.core import offset_table, requests
 from reput.client.instance import ClientInstance, Guest
+from reput.client.pull_consumer import PullConsumer
 from reput.format import command
 from reput.format.bodies import MessageQueue
 from reput.format.codes import RequestCode
@@ -111,3 +112,23 @@ async def test_an_update_on_its_way_is_not_overtaken_though_its_save_was_cancell
         await second
         assert len(cluster.broker.asked(RequestCode.UPDATE_CONSUMER_OFFSET)) == 2
         await instance.leave(member)
+
+
+async def test_a_broker_whose_connection_was_lost_is_told_again() -> None:
+    async with ScriptedCluster({"T": {"broker-a": 1}}) as cluster:
+        broker = cluster.broker
+        broker.answers[RequestCode.QUERY_CONSUMER_OFFSET] = lambda request: command.reply(
+            request, ext_fields={"offset": "5"}
+        )
+        broker.answers[RequestCode.PULL_MESSAGE] = lambda _: None
+        broker.answers[RequestCode.UPDATE_CONSUMER_OFFSET] = command.reply
+        client = ClientConfig(namesrv_addr=cluster.namesrv, persist_offsets_ms=10)
+        async with PullConsumer("G", client=client) as consumer:
+            await consumer.assign([A])
+            await broker.until_asked(RequestCode.PULL_MESSAGE)
+            await consumer.commit({A: 7})
+            for channel in list(broker.channels):
+                channel.close()
+            told = await broker.until_asked(RequestCode.UPDATE_CONSUMER_OFFSET, 2)
+            offsets = [(one.ext_fields or {})["commitOffset"] for one in told]
+            assert offsets == ["7", "7"], "it may have been killed before it wrote that down"

@@ -45,6 +45,10 @@ class OffsetTable:
         if queue in self._offsets:
             self._saved[queue] = consumer_offset
 
+    def doubt(self, queue: MessageQueue) -> None:
+        """Take nothing of a queue for saved: a broker that was killed may have forgotten it."""
+        self._saved.pop(queue, None)
+
     def of_topic(self, topic: str) -> dict[MessageQueue, int]:
         """Return the queues of a topic that are known here."""
         return {queue: one for queue, one in self._offsets.items() if queue.topic == topic}
