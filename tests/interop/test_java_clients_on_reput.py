@@ -650,21 +650,15 @@ def needs_lite_pull(java: JavaClient) -> None:
 # --- a broker that goes and comes ---------------------------------------------------
 
 
-# A client of 4.x notices only after 30 s that nobody will answer a pull that waited at a broker
-# which was killed.
-KILL = pytest.param(
-    "kill",
-    marks=pytest.mark.skipif(
-        not java_oracle.wants_all_versions(), reason="REPUT_INTEROP is not all: it takes 30 s"
-    ),
-)
-
-
-@pytest.mark.parametrize("end", ["stop", KILL])
+@pytest.mark.parametrize("end", ["stop", "kill"])
 def test_clients_survive_a_restart(
     own: Cluster, java_client: JavaClient, topic: str, end: str
 ) -> None:
     java = java_client
+    # Clients notice only after 30 s that nobody will answer a pull that was under way; those of 4.x
+    # often, and the others if the broker was killed.
+    if not java_oracle.wants_all_versions() and (end == "kill" or java.version.startswith("4.")):
+        pytest.skip("REPUT_INTEROP is not all: it takes 30 s")
     sent = numbered(50)
     make_topic(java, own, topic)
     with (

@@ -1,10 +1,11 @@
 """The topics of a broker: which there are, who may use them, how they come to be."""
 
 import dataclasses
+import logging
 from collections.abc import Callable
 
 from reput.broker.config import PERM_INHERIT, PERM_READ, PERM_WRITE, BrokerConfig
-from reput.errors import RequestRefused
+from reput.errors import RequestRefused, WriteFailed
 from reput.format import names
 from reput.format.bodies import DataVersion, TopicConfigData, TopicConfigTable
 from reput.format.codes import ResponseCode
@@ -18,6 +19,8 @@ _TOPIC_LENGTH_MAX = names.TOPIC_LENGTH_MAX
 
 SAVED_AT_ONCE_MAX = 1000
 """Topics that are written in less than 50 ms: so long nobody else is served."""
+
+_log = logging.getLogger(__name__)
 
 READ_WRITE = PERM_READ | PERM_WRITE
 ALL = READ_WRITE | PERM_INHERIT
@@ -209,8 +212,12 @@ class Topics:
         is not known. Where a save takes long it comes within a second, as other changes do.
         """
         self.put(topic, now_ms)
-        if len(self.table.all()) <= SAVED_AT_ONCE_MAX:
-            self.table.step(now_ms)
+        if len(self.table) <= SAVED_AT_ONCE_MAX:
+            try:
+                self.table.step(now_ms)
+            except WriteFailed as error:
+                # The message may have room where the table has none; it is tried again in a second.
+                _log.error("topic %s stays unsaved for now: %s", topic.name, error)
 
     def delete(self, name: str, now_ms: int) -> bool:
         """Remove a topic; return whether it was there."""

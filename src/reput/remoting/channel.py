@@ -227,7 +227,9 @@ class Channel(asyncio.BufferedProtocol):
             elif size < _JOINED_BYTES_MAX:
                 self._transport.write(b"".join(out))
             else:
-                self._transport.writelines(out)
+                # Not writelines: in some versions of asyncio it never asks us to pause.
+                for piece in out:
+                    self._transport.write(piece)
 
     def pause_writing(self) -> None:
         """Called by the loop: the other side does not take what was written."""

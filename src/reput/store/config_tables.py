@@ -87,7 +87,7 @@ def topic_config(name: str, value: Table) -> TopicConfig:
         write_queue_count=int(value.get("writeQueueNums", 0)),
         perm=int(value.get("perm", 0)),
         order=bool(value.get("order", False)),
-        filter_type=str(value.get("topicFilterType", "SINGLE_TAG")),
+        filter_type=str(value.get("topicFilterType") or "SINGLE_TAG"),
         sys_flag=int(value.get("topicSysFlag", 0)),
         attributes=tuple(sorted((str(k), str(v)) for k, v in attributes.items())),
     )

@@ -253,6 +253,9 @@ class _NamedTable(_TableFile, Generic[_Entry]):
 
     is_versioned = True
 
+    def __len__(self) -> int:
+        return len(self._entries)
+
     def get(self, name: str) -> _Entry | None:
         """Return an entry, or None."""
         return self._entries.get(name)
