@@ -52,7 +52,7 @@ TORN = [
 
 _WINDOW_BYTES_MAX = 128 * 1024 * 1024  # of torn.tar.zst: the default limit of zstd
 
-ROOT_VARIABLE = "REPUT_GOLDEN"
+ROOT_VARIABLE = "GOLDEN_STORES"
 """Environment variable: where this session unpacks to. conftest.py makes and removes it."""
 
 

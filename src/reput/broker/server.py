@@ -82,6 +82,7 @@ class Broker:
         self.live_config = LiveConfig(config, store_config, config_path)
         self.clock = clock or SystemClock()
         self.started_ms = self.clock.now_ms()
+        self.is_stopping = False
         self.address = ""
         """What clients are told: ``brokerIP1:port``."""
         self.ha_address = ""
@@ -98,6 +99,7 @@ class Broker:
             InvalidOption: An address is wrong.
             OSError: The port is in use.
         """
+        self.is_stopping = False
         self.store = MessageStore.open(config=self.store_config, clock=self.clock)
         self._servers: list[RemotingServer] = []
         try:
@@ -188,6 +190,7 @@ class Broker:
 
     async def stop(self) -> None:
         """Stop: tell the name servers, answer who waits, save and close everything."""
+        self.is_stopping = True
         try:
             await self.registration.stop()
             for held in self.held_pulls.take_all():

@@ -316,8 +316,9 @@ async def test_a_broker_that_stops_answers_those_who_wait(tmp_path: Path) -> Non
         )
         await held(subject)
         await subject.broker.stop()
-        assert (await waiting).code == ResponseCode.PULL_NOT_FOUND
+        assert (await waiting).code == ResponseCode.SERVICE_NOT_AVAILABLE
         await subject.broker.start()  # for the fixture to stop
+        assert (await subject.pull("T", 1)).code == ResponseCode.SUCCESS
 
 
 async def test_no_more_wait_than_are_allowed(tmp_path: Path) -> None:

@@ -109,6 +109,10 @@ def _looked_again(broker: "Broker", held: HeldPull, *, is_last: bool) -> Command
 
 def _check(broker: "Broker", header: PullMessageHeader) -> None:
     """Raises ``RequestRefused``."""
+    if broker.is_stopping:
+        # Consumers come back in seconds. A plain "nothing there" makes those of 4.x pull again at
+        # once, and wait half a minute for the answer that the end of the connection takes away.
+        raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is stopping")
     if not broker.is_readable:
         raise RequestRefused(
             ResponseCode.NO_PERMISSION,
