@@ -70,10 +70,10 @@ def ours(text: str = "") -> dict[str, str]:
 
 
 def test_every_default_is_javas(table_oracle: Oracle) -> None:
-    java = settings(table_oracle) | {
-        # There it belongs to the store.
-        "defaultQueryMaxNum": table_oracle.ask_one("settings", STORE_BEAN, "")["defaultQueryMaxNum"]
-    }
+    of_store = table_oracle.ask_one("settings", STORE_BEAN, "")
+    # There these belong to the store.
+    of_store = {key: of_store[key] for key in ("defaultQueryMaxNum", "flushDelayOffsetInterval")}
+    java = settings(table_oracle) | of_store
     expected = set(KEYS) - OURS - OF_THE_MACHINE
     if table_oracle.version.startswith("4."):
         expected -= SINCE_5
@@ -121,7 +121,11 @@ def test_what_the_store_leaves_to_the_broker_is_known_to_it() -> None:
     store = {config.key_of(one.name) for one in dataclasses.fields(StoreConfig)}
     assert not store & {*KEYS, *ACCEPTED_WITHOUT_EFFECT, *ONLY}
     both = set(STORE_WITHOUT_EFFECT) & set(KEYS)
-    assert both == {"defaultQueryMaxNum", "flushConsumerOffsetInterval"}
+    assert both == {
+        "defaultQueryMaxNum",
+        "flushConsumerOffsetInterval",
+        "flushDelayOffsetInterval",
+    }
 
 
 @pytest.mark.parametrize(

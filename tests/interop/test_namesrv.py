@@ -117,11 +117,13 @@ async def test_mqadmin_prints_what_it_prints_with_java(both: Both, java_client: 
     assert '"broker-a"' in await both.prints(java, "topicRoute", "-t", "TBW102")
     assert "DefaultCluster" in await both.prints(java, "topicClusterList", "-t", "TBW102")
 
-    clusters = [
-        CLUSTER_LINE.findall(await admin(java, "clusterList", namesrv=address))
-        for address in (both.our_address, both.java_address)
-    ]
-    assert clusters[0] == clusters[1] != []
+    async def clusters(address: str) -> list[str]:
+        return CLUSTER_LINE.findall(await admin(java, "clusterList", namesrv=address))
+
+    async with asyncio.timeout(60):
+        while not await clusters(both.java_address):  # before its first sample a broker fails
+            await asyncio.sleep(0.1)
+    assert await clusters(both.our_address) == await clusters(both.java_address)
 
     # A topic made on the broker reaches both; an ordered one leaves its spread in both.
     made = ("-t", "Ordered", "-b", broker.address, "-o", "true", "-r", "3", "-w", "3")

@@ -136,12 +136,13 @@ class ClusterInfo(Body, kw_only=True):
     cluster_addr_table: dict[str, list[str]]
 
 
-class DataVersion(msgspec.Struct, rename="camel", frozen=True):
+class DataVersion(msgspec.Struct, rename="camel", frozen=True, omit_defaults=True):
     """How often a table has changed, and when last."""
 
     counter: int = 0
     state_version: int = 0  # 5.x
-    timestamp: int = 0
+    timestamp: int = msgspec.field(default_factory=int)
+    """Always written: Java's default is the time of reading."""
 
 
 class TopicConfigData(Body, kw_only=True):
