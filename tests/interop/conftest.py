@@ -32,7 +32,15 @@ class TableOracle(Oracle):
         return [java_oracle.jars(version), more]
 
 
-# One worker a version, so that there is one Java process a version.
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let workers share the files: most of what is here waits, and would wait in a row."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
+# One worker a version and file, so that there are few Java processes.
 VERSIONS = [
     pytest.param(version, marks=pytest.mark.xdist_group(f"rocketmq-{version}"))
     for version in java_oracle.versions()
