@@ -1,6 +1,7 @@
 """What asks Java, for each version, once a session."""
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -32,12 +33,30 @@ class TableOracle(Oracle):
         return [java_oracle.jars(version), more]
 
 
+# What waits for half a minute and more; the same is tested with another version, or with the end
+# that a broker is expected to have.
+ONLY_WITH_ALL = (
+    re.compile(r"test_retry.py::.*5\.5\.0"),
+    re.compile(r"test_retry.py::test_consumers_see_the_same_on_the_official_broker"),
+    re.compile(r"test_admin.py::test_a_running_group_is_seen_and_goes_back.*-5\.5\.0"),
+    re.compile(r"test_namesrv.py::.*\[5\.5\.0-4\.9\.7\]"),
+    re.compile(r"test_folders_both_ways.py::.*-kill"),
+)
+
+
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let workers share the files: most of what is here waits, and would wait in a row."""
+    """Let workers share the files, and leave what is slow to ``make interop-all``."""
+    is_slow = pytest.mark.skip(reason="REPUT_INTEROP is not all: slow, and tested in another form")
     for item in items:
-        if item.path.parent == Path(__file__).parent:
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+        if item.path.parent != Path(__file__).parent:
+            continue
+        # Most of what is here waits, and would wait in a row.
+        item.add_marker(pytest.mark.xdist_group(item.path.stem))
+        if not java_oracle.wants_all_versions() and any(
+            one.search(item.nodeid) for one in ONLY_WITH_ALL
+        ):
+            item.add_marker(is_slow)
 
 
 # One worker a version and file, so that there are few Java processes.
