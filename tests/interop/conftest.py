@@ -44,6 +44,23 @@ ONLY_WITH_ALL = (
 )
 
 
+# These mostly wait, for brokers and members; in one group with their version they would wait in a
+# row. The others stay together, so that a version's Java process is started once.
+WITH_CLUSTERS = frozenset(
+    {
+        "test_admin",
+        "test_consumers",
+        "test_folders_both_ways",
+        "test_java_clients_on_reput",
+        "test_local_broker",
+        "test_mqadmin",
+        "test_namesrv",
+        "test_producer",
+        "test_retry",
+    }
+)
+
+
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let workers share the files, and leave what is slow to ``make interop-all``."""
@@ -51,15 +68,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.parent != Path(__file__).parent:
             continue
-        # Most of what is here waits, and would wait in a row.
-        item.add_marker(pytest.mark.xdist_group(item.path.stem))
+        if item.path.stem in WITH_CLUSTERS:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
         if not java_oracle.wants_all_versions() and any(
             one.search(item.nodeid) for one in ONLY_WITH_ALL
         ):
             item.add_marker(is_slow)
 
 
-# One worker a version and file, so that there are few Java processes.
+# One worker a version, so that there is one Java process a version.
 VERSIONS = [
     pytest.param(version, marks=pytest.mark.xdist_group(f"rocketmq-{version}"))
     for version in java_oracle.versions()
