@@ -139,7 +139,7 @@ class ClusterInfo(Body, kw_only=True):
 class DataVersion(msgspec.Struct, rename="camel", frozen=True, omit_defaults=True):
     """How often a table has changed, and when last."""
 
-    counter: int = 0
+    counter: int = msgspec.field(default_factory=int)  # always written, as the timestamp
     state_version: int = 0  # 5.x
     timestamp: int = msgspec.field(default_factory=int)
     """Always written: Java's default is the time of reading."""
