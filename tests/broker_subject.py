@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest_asyncio
+
 from reput.broker.config import BrokerConfig
 from reput.broker.server import Broker
 from reput.clock import Clock
@@ -166,3 +168,11 @@ async def running(
     broker = Broker(broker_config(**settings), store_config(root, **(store or {})), clock=clock)
     async with broker, RemotingClient(handler=listen) as client:
         yield Subject(broker, client, heard)
+
+
+@pytest_asyncio.fixture
+async def subject(tmp_path: Path) -> AsyncIterator[Subject]:
+    """A broker with a topic ``T`` of four queues."""
+    async with running(tmp_path) as one:
+        await one.send("T", b"first", queue_id=3)
+        yield one

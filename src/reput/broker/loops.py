@@ -39,7 +39,6 @@ class Loops:
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="reput-disk")
         self._tasks: list[asyncio.Task[None]] = []
         self._sync_is_due = asyncio.Event()
-        self._hold_timer: asyncio.TimerHandle | None = None
         self.failures: dict[str, str] = {}
         """Loop -> the error it ended with last; empty while all run."""
         self.turns: dict[str, int] = {}

@@ -8,6 +8,8 @@ Source: rocketmq 4.9.8 ``SendMessageProcessor`` (``asyncConsumerSendMsgBack``,
 import random
 from typing import TYPE_CHECKING
 
+from reput.broker.config import PERM_WRITE
+from reput.broker.topics import READ_WRITE
 from reput.errors import RequestRefused
 from reput.format import names, properties as props
 from reput.format.codes import ResponseCode
@@ -28,8 +30,6 @@ FIRST_DELAY_LEVEL = 3
 """Of a first retry, 10 s by default; each further one has the next level."""
 SAYS_RETRY_MAX_VERSION = 121
 """V3_4_9: what older clients say of how often to retry does not count."""
-_READ_WRITE = 6
-_WRITE = 2
 _UNIT_SUBSCRIPTION = 2
 """Topic flag of a retry topic whose group is in unit mode."""
 
@@ -104,9 +104,9 @@ class Retries:
             )
         sys_flag = _UNIT_SUBSCRIPTION if header.unit_mode else 0
         topic = self._topics.for_group(
-            name, group.retry_queue_count, _READ_WRITE, self._clock.now_ms(), sys_flag
+            name, group.retry_queue_count, READ_WRITE, self._clock.now_ms(), sys_flag
         )
-        if not topic.perm & _WRITE:
+        if not topic.perm & PERM_WRITE:
             raise RequestRefused(
                 ResponseCode.NO_PERMISSION, f"the topic[{name}] sending message is forbidden"
             )
@@ -164,7 +164,7 @@ class Retries:
 
     def _dead_letters(self, group: str) -> TopicConfig:
         return self._topics.for_group(
-            names.dlq_topic(group), DLQ_QUEUE_COUNT, _READ_WRITE, self._clock.now_ms()
+            names.dlq_topic(group), DLQ_QUEUE_COUNT, READ_WRITE, self._clock.now_ms()
         )
 
 

@@ -1,20 +1,8 @@
 """The settings of consumer groups: what subscriptionGroup.json says, and how groups come to be."""
 
 from reput.broker.config import BrokerConfig
+from reput.format import names
 from reput.store.table_files import SubscriptionGroup, SubscriptionGroupTable
-
-BUILT_IN = (
-    "TOOLS_CONSUMER",
-    "FILTERSRV_CONSUMER",
-    "SELF_TEST_C_GROUP",
-    "CID_ONS-HTTP-PROXY",
-    "CID_ONSAPI_PULL",
-    "CID_ONSAPI_PERMISSION",
-    "CID_ONSAPI_OWNER",
-)
-_BROADCASTS = frozenset({"CID_ONS-HTTP-PROXY", "CID_ONSAPI_PULL", "CID_ONSAPI_PERMISSION",
-                         "CID_ONSAPI_OWNER"})  # fmt: skip
-SYSTEM_PREFIX = "CID_RMQ_SYS_"
 
 
 class SubscriptionGroups:
@@ -31,15 +19,19 @@ class SubscriptionGroups:
 
     def add_built_in(self, now_ms: int) -> None:
         """Make the groups that every broker has; those that exist stay as they are."""
-        for name in BUILT_IN:
+        for name in sorted(names.SYSTEM_GROUPS):
             if self.table.get(name) is None:
-                group = SubscriptionGroup(name=name, consume_broadcast_enable=name in _BROADCASTS)
+                group = SubscriptionGroup(
+                    name=name, consume_broadcast_enable=name in names.BROADCAST_SYSTEM_GROUPS
+                )
                 self.table.put(group, now_ms)
 
     def find(self, name: str, now_ms: int) -> SubscriptionGroup | None:
         """Return a group, made if that is allowed; None if there is none."""
         group = self.table.get(name)
-        is_allowed = self.config.auto_create_subscription_group or name.startswith(SYSTEM_PREFIX)
+        is_allowed = self.config.auto_create_subscription_group or name.startswith(
+            names.SYSTEM_GROUP_PREFIX
+        )
         if group is None and name and is_allowed:
             group = SubscriptionGroup(name=name)
             self.table.put(group, now_ms)

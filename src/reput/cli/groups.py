@@ -21,6 +21,7 @@ from reput.cli.connecting import (
     print_preview_note,
     version_text,
 )
+from reput.format import names
 
 if TYPE_CHECKING:
     from reput.client.admin import Admin, ConsumeStats, QueueProgress
@@ -28,20 +29,6 @@ if TYPE_CHECKING:
 
 Document = dict[str, Any]
 GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group.")]
-
-_SYSTEM_GROUPS = frozenset(
-    {
-        "TOOLS_CONSUMER",
-        "FILTERSRV_CONSUMER",
-        "SELF_TEST_C_GROUP",
-        "CID_ONS-HTTP-PROXY",
-        "CID_ONSAPI_PULL",
-        "CID_ONSAPI_PERMISSION",
-        "CID_ONSAPI_OWNER",
-    }
-)
-"""Source: rocketmq 4.9.8 ``MixAll``, ``SubscriptionGroupManager.init``."""
-_SYSTEM_PREFIX = "CID_RMQ_SYS_"
 
 
 def register(app: typer.Typer) -> None:
@@ -59,11 +46,6 @@ def register(app: typer.Typer) -> None:
             "members": members,
         },
     )
-
-
-def is_system_group(group: str) -> bool:
-    """Whether brokers have this group from the start, and keep it for themselves."""
-    return group in _SYSTEM_GROUPS or group.startswith(_SYSTEM_PREFIX)
 
 
 # --- list and show ------------------------------------------------------------------------------
@@ -84,7 +66,7 @@ def list_groups(
     groups = [
         {"group": name, **_settings(one)}
         for name, one in found.items()
-        if everything or not is_system_group(name)
+        if everything or not names.is_system_group(name)
     ]
     if json:
         printing.print_json({"groups": groups})
@@ -246,13 +228,13 @@ def create(
     async def work(admin: "Admin") -> list[Document]:
         from reput.format.bodies import SubscriptionGroupConfig
 
-        names = masters(await admin.clusters(), cluster, broker)
-        for name in names:
+        targets = masters(await admin.clusters(), cluster, broker)
+        for name in targets:
             if group in await admin.groups(broker=name):
                 known = f"group {group} is on {name} already"
                 raise CommandFailed(f"{known}; `reput group update` changes it")
         config = SubscriptionGroupConfig(group_name=group)
-        return [await _put(admin, name, config, changes) for name in names]
+        return [await _put(admin, name, config, changes) for name in targets]
 
     _print_receipt(group, ask(namesrv, timeout, work), as_json=json)
 
@@ -351,8 +333,8 @@ def delete(
     from reput.cli import printing
 
     async def work(admin: "Admin") -> Document:
-        names = masters(await admin.clusters(), cluster, broker)
-        brokers = [name for name in names if group in await admin.groups(broker=name)]
+        targets = masters(await admin.clusters(), cluster, broker)
+        brokers = [name for name in targets if group in await admin.groups(broker=name)]
         if not brokers:
             raise CommandFailed(f"no broker knows group {group}; `reput group list` shows them")
         connection = await admin.consumer_connection(group)

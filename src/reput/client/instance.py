@@ -306,10 +306,6 @@ class ClientInstance:
         """Return the route of a topic if it is known, without asking."""
         return self._routes.get(topic)
 
-    def known_brokers(self) -> dict[str, dict[int, str]]:
-        """Return broker name -> broker id -> address, of all known routes."""
-        return self._routes.brokers()
-
     async def route(self, topic: str, *, refresh: bool = False) -> TopicRoute:
         """Return the route of a topic, from memory if it is known there.
 

@@ -7,6 +7,7 @@ Source: rocketmq 4.9.8 ``RebalanceImpl``, ``RebalanceService``.
 """
 
 import asyncio
+import dataclasses
 import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping
@@ -178,6 +179,13 @@ class Rebalance:
         return bodies.decode(bodies.ConsumerList, reply.body).consumer_id_list
 
 
+def with_start_time(config: ConsumerConfig, now_ms: int) -> ConsumerConfig:
+    """Return settings that say from when on to consume: half an hour ago, unless they do."""
+    if config.consume_timestamp_ms:
+        return config
+    return dataclasses.replace(config, consume_timestamp_ms=now_ms - HALF_AN_HOUR_MS)
+
+
 async def start_offset(
     instance: ClientInstance, config: ConsumerConfig, offsets: ConsumerOffsets, queue: MessageQueue
 ) -> int:
@@ -197,8 +205,8 @@ async def start_offset(
         return 0 if is_retry else await consumer_offsets.max_offset(instance, queue)
     if is_retry:
         return await consumer_offsets.max_offset(instance, queue)
-    timestamp_ms = config.consume_timestamp_ms or instance.clock.now_ms() - HALF_AN_HOUR_MS
-    return await consumer_offsets.offset_at(instance, queue, timestamp_ms)
+    assert config.consume_timestamp_ms, "with_start_time sets it"
+    return await consumer_offsets.offset_at(instance, queue, config.consume_timestamp_ms)
 
 
 async def check_expressions(

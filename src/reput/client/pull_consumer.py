@@ -16,7 +16,6 @@ Source: rocketmq 4.9.8 ``DefaultLitePullConsumerImpl``.
 """
 
 import asyncio
-import dataclasses
 import logging
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
@@ -33,12 +32,12 @@ from reput.client.core.route_cache import TopicRoute
 from reput.client.core.subscription import Subscription
 from reput.client.instance import Answer, ClientInstance, MemberKind
 from reput.client.membership import (
-    HALF_AN_HOUR_MS,
     Membership,
     Problem,
     Rebalance,
     check_expressions,
     start_offset,
+    with_start_time,
 )
 from reput.client.message import ReceivedMessage, check_group
 from reput.client.pulling import Puller
@@ -112,10 +111,7 @@ class PullConsumer:
         self._client_config = client_config(namesrv, client)
         self._namespace = self._client_config.namespace
         self._clock = clock or SystemClock()
-        config = config or ConsumerConfig()
-        if not config.consume_timestamp_ms:
-            half_an_hour_ago = self._clock.now_ms() - HALF_AN_HOUR_MS
-            config = dataclasses.replace(config, consume_timestamp_ms=half_an_hour_ago)
+        config = with_start_time(config or ConsumerConfig(), self._clock.now_ms())
         self.config = config
         self.group = namespace.wrap(self._namespace, group)
         self._auto_commit = auto_commit

@@ -42,6 +42,18 @@ RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 LMQ_PREFIX = "%LMQ%"
 
+BROADCAST_SYSTEM_GROUPS = frozenset(
+    {"CID_ONS-HTTP-PROXY", "CID_ONSAPI_PULL", "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER"}
+)
+"""Those of the system's groups that may broadcast."""
+SYSTEM_GROUPS = BROADCAST_SYSTEM_GROUPS | {
+    "TOOLS_CONSUMER",
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+}
+"""Groups that every broker has. Source: ``MixAll``, ``SubscriptionGroupManager.init``."""
+SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+
 TOPIC_LENGTH_MAX = 127
 """Longest topic in bytes whose length fits the one-byte field of a V1 record."""
 LONG_TOPIC_LENGTH_MAX = 255
@@ -57,6 +69,11 @@ def is_system_topic(topic: str) -> bool:
     named after a cluster or a broker, which no name gives away.
     """
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
+
+
+def is_system_group(group: str) -> bool:
+    """Whether brokers and tools keep this group for themselves."""
+    return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
 
 
 def is_retry_topic(topic: str) -> bool:

@@ -6,7 +6,6 @@ are one.
 """
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -19,9 +18,6 @@ from reput.format.codes import ResponseCode
 from reput.namesrv import small_file
 
 DEFAULT_PORT = 9876
-
-_ESCAPES = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
-_IN_KEYS = re.compile("[=: #!]")
 
 
 def _keys_by_reason(reasons: Mapping[str, str]) -> dict[str, str]:
@@ -236,19 +232,4 @@ def _pairs(value: NamesrvConfig) -> dict[str, str]:
 
 
 def _text(pairs: Mapping[str, str]) -> str:
-    return "".join(
-        f"{_escape(key, is_key=True)}={_escape(one)}\n" for key, one in sorted(pairs.items())
-    )
-
-
-def _escape(text: str, *, is_key: bool = False) -> str:
-    r"""Return text as ``Properties`` reads it: ASCII, with ``\u`` for the rest."""
-    for sign, escape in _ESCAPES.items():
-        text = text.replace(sign, escape)
-    if is_key:
-        text = _IN_KEYS.sub(r"\\\g<0>", text)
-    elif text.startswith(" "):
-        text = "\\" + text
-    units = text.encode("utf-16-be", "surrogatepass")
-    codes = (int.from_bytes(units[i : i + 2]) for i in range(0, len(units), 2))
-    return "".join(chr(code) if 0x20 <= code < 0x7F else f"\\u{code:04x}" for code in codes)
+    return "".join(config.property_line(key, one) for key, one in sorted(pairs.items()))

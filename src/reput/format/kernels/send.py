@@ -51,7 +51,6 @@ from reput.format.kernels.reply import put_reply
 from reput.format.kernels.send_fields import (
     BATCH,
     BORN_TIMESTAMP,
-    BROKER_NAME,
     DEFAULT_QUEUES,
     DEFAULT_TOPIC,
     FIELD_COUNT,
@@ -99,7 +98,6 @@ REQUIRED = sum(
         *(QUEUE_ID, SYS_FLAG, BORN_TIMESTAMP, FLAG),
     )
 )
-ANY_TEXT = sum(1 << field for field in (GROUP, DEFAULT_TOPIC, BROKER_NAME))
 FALSE = int.from_bytes(b"fals", "little")
 FALSE_LAST = ord("e")
 FALSE_SIZE = len("false")

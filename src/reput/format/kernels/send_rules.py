@@ -36,9 +36,6 @@ NAMES_OF_PYTHON = {
 }
 """Names that begin so are Python's, and why. At most eight characters of a name are compared."""
 
-NAME_START_MAX = 8
-"""Longest start of a name in ``NAMES_OF_PYTHON``."""
-
 GAP = 16
 """Bytes between where the kernel writes properties and where it reads them from."""
 SLACK = 16
