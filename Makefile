@@ -9,8 +9,9 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
     $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
 BIN := .venv/bin
-# Tests of one xdist group share a worker, so that Spark starts one JVM and not two.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
+# Tests of one xdist group share a worker, so that Spark starts one JVM and not three. Many wait for
+# brokers: three workers keep two cores busy.
+PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup
 KERNELS := src/reput/format/kernels
 
 # Spark workers run this Python, not the first one on PATH.
@@ -61,7 +62,7 @@ layers: venv ## Check who imports whom
 bench: jdk venv ## Run the benchmarks; JSON goes to stdout
 	$(BIN)/python -m benchmarks
 
-soak: jdk venv ## Run the property tests for long (an hour or so)
+soak: jdk venv ## Run property and damage tests for long (an hour or so)
 	$(PYTEST) --hypothesis-profile=soak
 
 interop-all: jdk-dev venv ## Run the tests against every RocketMQ version

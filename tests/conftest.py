@@ -27,6 +27,14 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ[golden.ROOT_VARIABLE] = tempfile.mkdtemp(prefix="golden-")
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    # Without its groups, xdist starts each broker and each Spark in every worker.
+    if getattr(session.config.option, "loadgroup", False):
+        for item in session.items:
+            if item.get_closest_marker("xdist_group") and "@" not in item.nodeid:
+                raise pytest.UsageError("this pytest-xdist does not group tests with this pytest")
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         shutil.rmtree(os.environ.pop(golden.ROOT_VARIABLE), ignore_errors=True)

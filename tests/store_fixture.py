@@ -8,8 +8,11 @@ The fixture ``stores`` (``conftest.py``) closes and verifies them. A test whose 
 more than notes says so: ``stores.allow(Kind.CLOCK_BACK)``.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import hypothesis
 
 from reput.clock import Clock, ManualClock
 from reput.store.config import BrokerRole, FlushDiskType, StoreConfig
@@ -17,6 +20,8 @@ from reput.store.disk import Disk
 from reput.store.message_store import MessageStore
 from reput.store.reader import StoreReader
 from reput.store.verify import Kind, Report, Severity, verify
+
+Case = TypeVar("Case")
 
 START_MS = 1_700_000_000_000
 
@@ -32,6 +37,13 @@ SMALL_FILES: dict[str, Any] = {
 }
 """Files so small that a test sees them end: 10 units, 39 entries; and no pauses between deletions.
 """
+
+
+def some(cases: Sequence[Case]) -> Sequence[Case]:
+    """Return every fifth of many cases, and the last; with ``make soak`` all of them."""
+    if hypothesis.settings.default.max_examples > 100:
+        return cases
+    return [*cases[:-1:5], *cases[-1:]]
 
 
 class RoomyDisk(Disk):

@@ -5,6 +5,7 @@ Where to look:
     errors.py      what can go wrong, and what a caller may do then
     clock.py       the time, passed in, so that tests own it
     config.py      settings, from broker.conf into frozen dataclasses
+    small_file.py  a small file, replaced in one step
     format/        bytes: pure codecs, one layout per module, no I/O
       kernels/     the same layouts as compiled batch loops
     remoting/      commands between processes: frames, connections, server and client
@@ -15,6 +16,7 @@ Where to look:
       processors/  request code to function
     client/        producer, consumers, admin; with and without await
       core/        what they decide: routes, queues, what is in flight
+      admin/       what administrators ask and change
     spark/         the DataFrame source
     testing/       a broker inside of a test, and the pytest plugin
     cli/           the reput command

@@ -205,6 +205,19 @@ def key_of(name: str) -> str:
     return first + "".join(words)
 
 
+def texts(part: object) -> dict[str, str | None]:
+    """Return a part's settings by key, as a file has them; None: unset."""
+    return {key: _text(getattr(part, name)) for key, (name, _) in _fields(type(part)).items()}
+
+
+def _text(value: object) -> str | None:
+    if isinstance(value, enum.Enum):
+        value = value.value
+    if isinstance(value, bool):
+        return str(value).lower()
+    return None if value is None else str(value)
+
+
 def check_ranges(part: object) -> None:
     """Check each field that is annotated with a ``Range``; call it from ``__post_init__``.
 

@@ -19,6 +19,7 @@ import pytest
 
 import golden
 import store_builder
+import store_fixture
 from reput.errors import CorruptRecord, NotInStore, ReputError, StoreUnavailable
 from reput.format import message as record, message_id, sys_flag as flags
 from reput.format.message import StoredMessage
@@ -47,6 +48,9 @@ STAND_ALONE = {
 }
 """Fields of a message that a damaged byte can change unnoticed."""
 COMPARED = [one.name for one in fields(StoredMessage) if one.name != "properties"]
+
+
+some = store_fixture.some
 
 
 class Sample(NamedTuple):
@@ -261,8 +265,7 @@ def test_the_sample_is_whole(sample: Sample, crc_sample: Sample) -> None:
 
 @pytest.mark.parametrize("mask", [0xFF, 0x01, 0x80])
 def test_every_byte_of_the_log_changed(sample: Sample, mask: int) -> None:
-    step = 1 if mask == 0xFF else 7
-    for at in range(0, len(sample.fields), step):
+    for at in some(range(0, len(sample.fields), 1 if mask == 0xFF else 7)):
         reader, damaged = changed_log(sample, at, bytes([byte_at(sample, at) ^ mask]))
         check_rows(sample, reader, damaged)
         if at % 23 == 0:
@@ -272,7 +275,7 @@ def test_every_byte_of_the_log_changed(sample: Sample, mask: int) -> None:
 
 def test_every_byte_changed_of_records_with_a_checksum_of_their_own(crc_sample: Sample) -> None:
     """No row differs then, but where the checksum itself can no longer be recognised."""
-    for at in range(0, len(crc_sample.fields), 5):
+    for at in some(range(0, len(crc_sample.fields), 5)):
         reader, damaged = changed_log(crc_sample, at, bytes([byte_at(crc_sample, at) ^ 0xFF]))
         check_rows(crc_sample, reader, damaged)
         i = crc_sample.owners[at]
@@ -287,7 +290,7 @@ def test_every_byte_changed_of_records_with_a_checksum_of_their_own(crc_sample: 
 
 
 def test_every_16_bytes_of_the_log_zeroed(sample: Sample) -> None:
-    for at in range(0, len(sample.fields), 8):
+    for at in some(range(0, len(sample.fields), 8)):
         reader, damaged = changed_log(sample, at, bytes(16))
         check_rows(sample, reader, damaged)
         if at % 24 == 0:
@@ -308,7 +311,7 @@ def test_the_log_cut_at_every_byte(sample: Sample) -> None:
     """Each of its files, as by a copy that was not finished."""
     for number, path in enumerate(sample.log_paths):
         data = sample.folder.files[path]
-        for length in range(0, FILE_BYTES, 2 if number == 1 else 7):
+        for length in some(range(0, FILE_BYTES, 2 if number == 1 else 7)):
             reader = StoreReader(sample.folder.changed(path, data[:length]))
             damaged = set(range(number * FILE_BYTES + length, (number + 1) * FILE_BYTES))
             check_rows(sample, reader, damaged)
@@ -337,7 +340,7 @@ def test_the_last_bytes_of_the_log_never_written(
     path = sample.log_paths[-1]
     start = (len(sample.log_paths) - 1) * FILE_BYTES
     end = sample.messages[-1].physical_offset + sample.messages[-1].store_size
-    for length in range(end - start + 1):
+    for length in some(range(end - start + 1)):
         cut = bytes(sample.folder.files[path][:length]).ljust(FILE_BYTES, b"\0")
         reader = StoreReader(MemoryFolder({**files, path: cut}))
         found = list(reader.messages())
@@ -380,7 +383,7 @@ def test_each_file_deleted(sample: Sample) -> None:
 
 def test_several_damages_at_once(sample: Sample) -> None:
     source = random.Random(7)
-    for _ in range(300):
+    for _ in some(range(300)):
         folder = sample.folder
         damaged: set[int] = set()
         for _ in range(source.randint(2, 6)):
@@ -452,7 +455,7 @@ def check_with_damaged_queue(sample: Sample, reader: StoreReader, path: str) -> 
 def test_every_byte_of_the_queues_changed(sample: Sample, mask: int) -> None:
     for path in queue_paths(sample):
         data = sample.folder.files[path]
-        for at in range(0, len(data), 1 if mask == 0xFF else 7):
+        for at in some(range(0, len(data), 1 if mask == 0xFF else 7)):
             changed = bytearray(data)
             changed[at] ^= mask
             reader = StoreReader(sample.folder.changed(path, changed))
@@ -462,7 +465,7 @@ def test_every_byte_of_the_queues_changed(sample: Sample, mask: int) -> None:
 def test_queues_zeroed_and_cut(sample: Sample) -> None:
     for path in queue_paths(sample):
         data = sample.folder.files[path]
-        for at in range(0, len(data), 10):
+        for at in some(range(0, len(data), 10)):
             zeroed = bytearray(data)
             zeroed[at : at + 16] = bytes(16)
             for changed in (zeroed, data[:at]):
@@ -497,7 +500,7 @@ def test_one_lost_unit_does_not_hide_the_others(sample: Sample) -> None:
 
 def damaged_files(data: bytes | bytearray, step: int) -> Iterator[bytes]:
     """Each byte changed, each 16 bytes zeroed, cut at each byte."""
-    for at in range(0, len(data), step):
+    for at in some(range(0, len(data), step)):
         changed = bytearray(data)
         changed[at] ^= 0xFF
         yield bytes(changed)

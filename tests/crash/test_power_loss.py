@@ -180,7 +180,7 @@ crashes = st.tuples(st.integers(0, 1 << 30), st.sampled_from(Loss))
 lives = st.lists(
     st.tuples(st.lists(deeds, min_size=1, max_size=12), crashes), min_size=1, max_size=4
 )
-few_examples = hypothesis.settings(max_examples=hypothesis.settings.default.max_examples // 4)
+few_examples = hypothesis.settings(max_examples=hypothesis.settings.default.max_examples // 6)
 """Each takes half a second."""
 
 

@@ -28,7 +28,7 @@ from reput.store.verify import Kind
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
-LIFE_S = 3.0 if hypothesis.settings.default.max_examples <= 100 else 30.0
+LIFE_S = 2.0 if hypothesis.settings.default.max_examples <= 100 else 30.0
 AT_ONCE: dict[str, Any] = {
     "flush_interval_commit_log": 1,
     "flush_commit_log_least_pages": 0,

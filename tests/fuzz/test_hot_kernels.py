@@ -33,6 +33,7 @@ except native.KernelsUnavailable:
     pytest.skip("no compiled kernels here", allow_module_level=True)
 
 SEEDS = st.integers(0, 2**32)
+IS_SOAK = settings.default.max_examples > 100
 NOW_MS = 1_700_000_000_123
 DELAYS_MS = (1_000, 5_000, 7_200_000)
 TOPICS = ["T", "Orders", "t" * 126, "d" * 200, "Крамниця", names.SCHEDULE_TOPIC, "%RETRY%g"]
@@ -254,7 +255,7 @@ def some_record(random: Random, *, has_crc: bool = False) -> bytes:
 
 
 @given(SEEDS)
-@settings(max_examples=500)
+@settings(max_examples=500 if IS_SOAK else 150)
 def test_append(seed: int) -> None:
     check_append(seed)
 
@@ -302,7 +303,7 @@ def hot_native(name: str) -> Any:
 
 
 @given(SEEDS)
-@settings(max_examples=400)
+@settings(max_examples=400 if IS_SOAK else 150)
 def test_dispatch(seed: int) -> None:
     check_dispatch(seed)
 
@@ -353,7 +354,7 @@ def some_log(random: Random, base: int) -> bytes:
 
 
 @given(SEEDS)
-@settings(max_examples=400)
+@settings(max_examples=400 if IS_SOAK else 150)
 def test_pull(seed: int) -> None:
     check_pull(seed)
 

@@ -38,10 +38,11 @@ PROFILE = settings.get_profile(
 
 
 def examples(count: int) -> settings:
-    """``count`` examples where the default profile gives 100; more where another gives more."""
+    """``count`` examples for each 100 of the profile; a third of that with the default profile."""
+    percent = PROFILE.max_examples if PROFILE.max_examples > 100 else 33
     return settings(
         PROFILE,
-        max_examples=max(count * PROFILE.max_examples // 100, 1),
+        max_examples=max(count * percent // 100, 1),
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
         phases=[phase for phase in PROFILE.phases if phase is not Phase.explain],  # minutes
     )
@@ -758,8 +759,8 @@ def test_nothing_outside_the_buffer_is_read(tmp_path: Path) -> None:
     assert done.returncode == 0, (done.returncode, done.stderr)
     engine, count, rows = done.stdout.split()
     assert engine == native.engine()
-    assert int(count) == len(cases) > 2000
-    assert int(rows) > 300
+    assert int(count) == len(cases) > 500
+    assert int(rows) > 100
 
 
 def test_one_byte_too_many_is_noticed(tmp_path: Path) -> None:

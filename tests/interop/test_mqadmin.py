@@ -20,7 +20,7 @@ import pytest
 import broker_subject
 from interop import java_cluster, java_oracle
 from interop.conftest import _or_skip
-from interop.java_cluster import JavaClient, JavaCluster, JavaMessage, JavaSent
+from interop.java_cluster import JavaClient, JavaCluster, JavaMessage, JavaSent, PushConsumer
 from reput import config
 from reput.broker.config import load
 from reput.broker.server import Broker
@@ -127,6 +127,19 @@ class Both:
         for side in self.sides:
             while text not in (found := self.run(side, *arguments)):
                 assert time.monotonic() < deadline, f"no {text!r} in {WAIT_S} s: {found}"
+
+    def await_committed(self, side: Side, consumer: PushConsumer, group: str) -> None:
+        """Wait until a broker has the end of both queues of ``Messages`` as a group's offsets."""
+        deadline = time.monotonic() + WAIT_S
+        wanted = {f"Messages@broker-a@{queue_id}": 3 for queue_id in range(2)}
+        with self.java.admin(side.namesrv) as admin:
+            while True:
+                consumer.persist()  # it tells one-way, and not what its listener is still busy with
+                table = admin.call("examineConsumeStats", group)["offsetTable"]
+                found = {queue: one["consumerOffset"] for queue, one in table.items()}
+                if wanted.items() <= found.items():
+                    return
+                assert time.monotonic() < deadline, f"not {wanted} in {WAIT_S} s: {found}"
 
     def run_masked(self, *arguments: str) -> str:
         """Return what mqadmin prints with us, masked."""
@@ -334,7 +347,7 @@ def test_how_far_groups_are_and_where_they_go_on(both: Both) -> None:
                 both.java.push_consumer(side.namesrv, "Progress", "Messages")
             )
             consumer.take(6)
-            consumer.persist()
+            both.await_committed(side, consumer, "Progress")
             consumers.append(consumer)
         text = both.prints("consumerProgress", "-g", "Progress", without="%RETRY%")
         assert re.search("Messages broker-a 1 3 3 0 (0 )?TIME", text)
@@ -345,9 +358,9 @@ def test_how_far_groups_are_and_where_they_go_on(both: Both) -> None:
         assert "Messages Progress" in both.run_masked("statsAll", "-t", "Messages")
         text = both.prints("resetOffsetByTime", "-g", "Progress", "-t", "Messages", "-s", "0")
         assert "broker-a 1 0" in text
-        for consumer in consumers:
+        for side, consumer in zip(both.sides, consumers, strict=True):
             consumer.take(6)  # all of them again, ten seconds after it was told
-            consumer.persist()
+            both.await_committed(side, consumer, "Progress")
         text = both.prints("skipAccumulatedMessage", "-g", "Progress", "-t", "Messages")
         assert "broker-a 1 3" in text
     # Without members the tool sets the offsets itself; a broker of 5.x does it for the tool.

@@ -172,6 +172,22 @@ def test_typed_values_pass_and_are_checked() -> None:
         Part(queue_count=0)
 
 
+def test_a_part_as_its_file_has_it() -> None:
+    part = Part(queue_count=7, is_fast=True, colour=Colour.DARK_BLUE)
+    found = config.texts(part)
+    assert found == {
+        "queueCount": "7",
+        "diskRatio": "75",
+        "isFast": "true",
+        "rate": "0.5",
+        "rootDir": "/store",
+        "logDir": None,
+        "colour": "DARK_BLUE",
+    }
+    given = {key: text for key, text in found.items() if text is not None}
+    assert load(Part, given).value == part
+
+
 # --- who wins ----------------------------------------------------------------
 
 

@@ -5,8 +5,6 @@ has them in ``BrokerConfig``, ``NettyServerConfig`` and ``NettyClientConfig``. R
 docs/reference/broker-options.md.
 """
 
-import dataclasses
-import enum
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -189,15 +187,7 @@ def load(
 
 def pairs(*parts: BrokerConfig | StoreConfig) -> dict[str, str]:
     """Return the settings of parts as a broker.conf has them; what is unset has an empty text."""
-    found = {}
-    for part in parts:
-        for one in dataclasses.fields(part):
-            value = getattr(part, one.name)
-            text = value.value if isinstance(value, enum.Enum) else value
-            found[config.key_of(one.name)] = (
-                str(text).lower() if isinstance(text, bool) else "" if text is None else str(text)
-            )
-    return found
+    return {key: text or "" for part in parts for key, text in config.texts(part).items()}
 
 
 def own_address() -> str:

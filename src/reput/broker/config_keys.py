@@ -46,7 +46,7 @@ ACCEPTED_WITHOUT_EFFECT: Mapping[str, str] = _keys_by_reason(
         "a stop answers what was asked before and waits for nothing else": """
             enableShutdownGracefully shutdownWaitTimeSeconds""",
         "nothing is read from there": "rocketmqHome brokerConfigPath",
-        "all topics are told in one piece, each time, to each name server": """
+        "all topics are told in one piece; between two periods a change is told alone": """
             forceRegister compressedRegister enableSplitRegistration splitRegistrationSize
             enableSingleTopicRegister skipPreOnline compatibleWithOldNameSrv enableSplitMetadata
             splitMetadataSize""",

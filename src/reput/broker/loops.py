@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from reput.broker.route import PERIOD_MS_MAX, PERIOD_MS_MIN
 from reput.errors import WriteFailed
+from reput.store.table_files import SavedTable
 
 if TYPE_CHECKING:
     from reput.broker.server import Broker
@@ -96,7 +97,10 @@ class Loops:
         broker = self._broker
         while True:
             is_busy = self._step_memory()
-            broker.intake.settle()
+            if broker.topics.table.is_saved:
+                broker.intake.settle()
+            elif len(broker.intake):
+                self.sync_soon()  # it saves the topics first
             self._turn("store")
             await self._wait(BUSY_MS if is_busy else IDLE_MS)
 
@@ -133,6 +137,8 @@ class Loops:
             except WriteFailed as error:
                 _log.error("%s", error)
             self._step_memory()
+            # Topics that messages have made are to be as durable as the messages.
+            await self._save(broker.topics.table)
             broker.intake.settle()
             self._turn("sync")
 
@@ -151,6 +157,20 @@ class Loops:
             left_ms = DELAYED_MS if due_ms is None else due_ms - now_ms
             await self._wait(0 if is_busy else max(1, min(left_ms, DELAYED_MS)))
 
+    async def _save(self, table: SavedTable) -> None:
+        """Make a table durable, if it is not."""
+        if table.is_saved:
+            return
+        for _ in table.prepare():
+            await asyncio.sleep(0)  # others are served in between
+        now_ms = self._broker.clock.now_ms()
+        draft = table.take(now_ms)
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._disk, table.write, draft, now_ms)
+        except WriteFailed as error:
+            _log.error("a table stays unsaved for now: %s", error)
+
     # Clients ----------------------------------------------------------------------------------
 
     async def _run_holds(self) -> None:
@@ -161,9 +181,12 @@ class Loops:
             await self._wait(BUSY_MS if len(broker.held_pulls) else IDLE_MS)
 
     async def _run_tables(self) -> None:
+        broker = self._broker
         while True:
-            self._broker.save_tables()
-            self._broker.stats.step(self._broker.clock.now_ms())
+            for table in broker.tables:
+                if table.is_due(broker.clock.now_ms()):
+                    await self._save(table)
+            broker.stats.step(broker.clock.now_ms())
             self._turn("tables")
             await self._wait(TABLES_MS)
 

@@ -32,7 +32,7 @@ from reput.broker.topics import READ_WRITE, Topics
 from reput.clock import Clock, SystemClock
 from reput.errors import RequestRefused, WriteFailed
 from reput.format import bodies, command as commands, headers, names, properties as props
-from reput.format.bodies import KvTable, MessageQueue, OffsetMovedEvent, TopicConfigTable
+from reput.format.bodies import KvTable, MessageQueue, OffsetMovedEvent
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import IS_ONEWAY, Command
 from reput.format.headers import ConsumerGroupHeader, PullMessageHeader
@@ -47,6 +47,7 @@ from reput.store.message_store import MessageStore
 from reput.store.table_files import (
     ConsumerOffsetTable,
     DelayOffsetTable,
+    SavedTable,
     SubscriptionGroup,
     SubscriptionGroupTable,
     TopicTable,
@@ -200,7 +201,7 @@ class Broker:
             # Together: what came in between would wait for a disk that nobody syncs any more.
             await asyncio.gather(*(server.stop() for server in self._servers))
             self.delayed.close()
-            self.save_tables(is_last=True)
+            self.save_tables()
         finally:
             self.store.close()
         _log.info("broker %s stopped", self.config.broker_name)
@@ -296,13 +297,6 @@ class Broker:
 
     # Topics -----------------------------------------------------------------------------------
 
-    def describe_topics(self) -> TopicConfigTable:
-        """Return all topics as name servers are told, with the broker's own permission."""
-        table = self.topics.describe()
-        for topic in table.topic_config_table.values():
-            topic.perm &= self.config.broker_permission | ~READ_WRITE
-        return table
-
     def take_ordered_topics(self, table: KvTable) -> None:
         """Take over from a name server which topics are consumed in order.
 
@@ -316,7 +310,7 @@ class Broker:
 
     def _topic_changed(self, name: str) -> None:
         self.store.set_write_queues(name, self.topics.write_queue_count(name))
-        self.registration.tell_soon()
+        self.registration.tell_soon(name)
 
     # Messages ---------------------------------------------------------------------------------
 
@@ -357,29 +351,31 @@ class Broker:
 
     # Background -------------------------------------------------------------------------------
 
-    def save_tables(self, *, is_last: bool = False) -> None:
-        """Save the tables that have changed and are due; all of them at the end.
-
-        Raises:
-            WriteFailed: At the end only: the first that failed. The others are saved.
-        """
-        now_ms = self.clock.now_ms()
-        failure: WriteFailed | None = None
-        for table in (
+    @property
+    def tables(self) -> tuple[SavedTable, ...]:
+        """The small tables that it keeps on disk."""
+        return (
             self.topics.table,
             self.subscription_groups.table,
             self.consumer_offsets,
             self.delayed.table,
-        ):
+        )
+
+    def save_tables(self) -> None:
+        """Save all tables, at the end.
+
+        Raises:
+            WriteFailed: The first that failed. The others are saved.
+        """
+        now_ms = self.clock.now_ms()
+        failure: WriteFailed | None = None
+        for table in self.tables:
             try:
-                if is_last:
-                    table.save(now_ms)
-                else:
-                    table.step(now_ms)
+                table.save(now_ms)
             except WriteFailed as error:
                 failure = failure or error
-                _log.error("a table stays unsaved%s: %s", "" if is_last else " for now", error)
-        if failure is not None and is_last:
+                _log.error("a table stays unsaved: %s", error)
+        if failure is not None:
             raise failure
 
     def expire_clients(self) -> None:

@@ -17,9 +17,6 @@ _BENCHMARK_QUEUE_COUNT = 1024
 _CLUSTER_QUEUE_COUNT = 16
 _TOPIC_LENGTH_MAX = names.TOPIC_LENGTH_MAX
 
-SAVED_AT_ONCE_MAX = 1000
-"""Topics that are written in less than 50 ms: so long nobody else is served."""
-
 _log = logging.getLogger(__name__)
 
 READ_WRITE = PERM_READ | PERM_WRITE
@@ -208,16 +205,16 @@ class Topics:
     def _make(self, topic: TopicConfig, now_ms: int) -> None:
         """Add a topic that a client's request makes.
 
-        It is saved before the client is answered: after a crash nobody finds a message whose topic
-        is not known. Where a save takes long it comes within a second, as other changes do.
+        It is in the file before anybody is answered: after a kill nobody finds a message whose
+        topic is not known. The disk is not waited for here: ``loops`` does, before it answers those
+        whose messages wait for the disk as well.
         """
         self.put(topic, now_ms)
-        if len(self.table) <= SAVED_AT_ONCE_MAX:
-            try:
-                self.table.step(now_ms)
-            except WriteFailed as error:
-                # The message may have room where the table has none; it is tried again in a second.
-                _log.error("topic %s stays unsaved for now: %s", topic.name, error)
+        try:
+            self.table.save(now_ms, is_durable=False)
+        except WriteFailed as error:
+            # The message may have room where the table has none; it is tried again in a second.
+            _log.error("topic %s stays unsaved for now: %s", topic.name, error)
 
     def delete(self, name: str, now_ms: int) -> bool:
         """Remove a topic; return whether it was there."""
@@ -227,7 +224,7 @@ class Topics:
         return is_gone
 
     def describe(self) -> TopicConfigTable:
-        """Return all topics as brokers and name servers tell them."""
+        """Return all topics as brokers tell them."""
         version = self.table.version
         return TopicConfigTable(
             data_version=DataVersion(counter=version.counter, timestamp=version.timestamp_ms),

@@ -13,7 +13,8 @@ knows the topic. ``InvalidOption``: an argument is not allowed.
 
     core/            decides: pure, times are arguments
     instance.py      what the clients of a process share
-    producer.py  push_consumer.py  pull_consumer.py  admin.py
+    producer.py  push_consumer.py  pull_consumer.py
+    admin/           topics, groups, offsets, messages, brokers: a module a subject
     blocking.py      all of them without await
 """
 

@@ -86,7 +86,8 @@ class ProducerConfig:
     send_timeout_ms: Milliseconds = 3_000
     """For a send with all its attempts."""
     retry_times_when_send_failed: Annotated[int, Range(0)] = 2
-    """Further attempts, on other brokers where there are any."""
+    """Further attempts, on other brokers where there are any. Unless 0, brokers that are busy are
+    asked again besides, until the time is over."""
     retry_another_broker_when_not_store_ok: bool = False
     """Try again when the message is stored, but not flushed or replicated in time."""
     compress_body_over_bytes: Annotated[int, Range(0)] = 4096

@@ -4,14 +4,12 @@ Source: rocketmq 4.9.8 ``RemoteBrokerOffsetStore``, ``LocalFileOffsetStore``.
 """
 
 import asyncio
-import contextlib
 import logging
-import os
-import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
+from reput import small_file
 from reput.client.core import offset_table, requests
 from reput.client.core.offset_table import OffsetTable
 from reput.client.core.route_cache import NoRoute
@@ -26,7 +24,6 @@ log = logging.getLogger(__name__)
 FOLDER = ".rocketmq_offsets"
 """Below the user's home; Java's ``rocketmq.client.localOffsetStoreDir``."""
 FILE = "offsets.json"
-_writing = threading.Lock()
 
 
 class ConsumerOffsets(Protocol):
@@ -151,9 +148,11 @@ class FileOffsets:
             stored = await self._load()
             stored.update(unsaved)
             try:
-                await asyncio.to_thread(_write, self._path, offset_table.encode_file(stored))
-            except OSError as error:
-                log.error("%s", WriteFailed(str(self._path), f"consumer offsets: {error}"))
+                await asyncio.to_thread(
+                    small_file.replace_file, self._path, offset_table.encode_file(stored)
+                )
+            except WriteFailed as error:
+                log.error("consumer offsets: %s", error)
                 return
             for queue, consumer_offset in unsaved.items():
                 self.table.note_saved(queue, consumer_offset)
@@ -209,7 +208,7 @@ async def offset_at(instance: ClientInstance, queue: MessageQueue, timestamp_ms:
 
 def _read(path: Path) -> dict[MessageQueue, int]:
     """Return the offsets in a file, or in the copy that Java leaves beside it."""
-    for one in (path, path.with_name(path.name + ".bak")):
+    for one in (path, small_file.backup_of(path)):
         try:
             data = one.read_bytes()
         except FileNotFoundError:
@@ -223,29 +222,3 @@ def _read(path: Path) -> dict[MessageQueue, int]:
         except InvalidBody as error:
             log.error("consumer offsets in %s are damaged: %s", one, error)
     return {}
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Replace a file so that at any moment it is the old one or the new one."""
-    # Members may share a file, in one process or in two, as Java's of one client id do.
-    with _writing:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        new = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-        with new.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        if path.exists():
-            _link(path, path.with_name(path.name + ".bak"))
-        new.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-
-
-def _link(path: Path, backup: Path) -> None:
-    backup.unlink(missing_ok=True)
-    with contextlib.suppress(FileExistsError):  # another member has just made one
-        backup.hardlink_to(path)

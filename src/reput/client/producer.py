@@ -3,9 +3,10 @@
     async with Producer("orders", namesrv="127.0.0.1:9876") as producer:
         result = await producer.send(Message("Orders", b"one", tags="new"))
 
-Messages go to a topic's queues in turn; after a failure to another broker, if there is one. What
-was not acknowledged is raised, never dropped. It may be stored all the same, where only the reply
-was lost: a message that is tried again may be there twice, with one ``message_id``.
+Messages go to a topic's queues in turn; after a failure to another broker, if there is one. Where
+brokers are busy the message is offered again, after longer and longer pauses, as long as there is
+time. What was not acknowledged is raised, never dropped. It may be stored all the same, where only
+the reply was lost: a message that is tried again may be there twice, with one ``message_id``.
 """
 
 import asyncio
@@ -172,7 +173,8 @@ class Producer:
 
         Args:
             message: What to send.
-            queue: The queue, or who selects it; then there is one attempt only.
+            queue: The queue, or who selects it; then there is one attempt only, unless its broker
+                is busy.
             timeout_ms: For all attempts together; that of the configuration if not given.
 
         Raises:
@@ -394,16 +396,20 @@ class Producer:
         if route is None or not route.publish_queues:
             route = await self._route(topic)
         fixed = self._fixed_queue(route, queue, outgoing.first) if queue is not None else None
-        attempts_max = 1 + self.config.retry_times_when_send_failed if fixed is None else 1
+        retry_count = self.config.retry_times_when_send_failed
         now_ms = self._clock.monotonic_ms()
-        deadline_ms = now_ms + (timeout_ms or self.config.send_timeout_ms)
+        attempts = retry.Attempts(
+            1 + retry_count if fixed is None else 1,
+            now_ms + (timeout_ms or self.config.send_timeout_ms),
+            waits_for_busy=retry_count > 0,
+        )
+        deadline_ms = attempts.deadline_ms
         stored: SendResult | None = None
         last_broker: str | None = None
-        tried: list[str] = []
         while True:
             chosen = fixed or self._choice.choose(topic, route.publish_queues, now_ms, last_broker)
             last_broker = chosen.broker_name
-            tried.append(last_broker)
+            attempts.broker_names.append(last_broker)
             failure: RemotingError | None = None
             try:
                 stored = await self._attempt(outgoing, route, chosen, deadline_ms - now_ms)
@@ -412,15 +418,17 @@ class Producer:
             except RemotingError as error:
                 failure = error
             now_ms = self._clock.monotonic_ms()
-            is_last = len(tried) >= attempts_max or now_ms >= deadline_ms
-            if is_last or (failure is not None and not retry.may_retry(failure)):
+            pause_ms = attempts.pause_ms(failure, now_ms)
+            if pause_ms is None:
                 if stored is not None:
                     return stored
                 assert failure is not None
-                raise SendFailed(outgoing.first.topic, tried, failure) from failure
+                raise SendFailed(outgoing.first.topic, attempts.broker_names, failure) from failure
+            if pause_ms:
+                await asyncio.sleep(pause_ms / 1000)
             if failure is not None and failure.refresh_route:
                 route = await self._fresh_route(route, deadline_ms - now_ms)
-                now_ms = min(self._clock.monotonic_ms(), deadline_ms - 1)
+            now_ms = min(self._clock.monotonic_ms(), deadline_ms - 1)
 
     async def _attempt(
         self, outgoing: _Outgoing, route: TopicRoute, queue: MessageQueue, timeout_ms: int

@@ -14,42 +14,49 @@ Below, everything is a pull. Each queue that is this member's has a task that pu
 from the queues in turn and calls the listener; of an orderly consumer one worker at a time is in a
 queue, and only while the broker has locked it for this client.
 
+    owned_queues.py             which queues are this member's
+    queue_pulls.py              their messages come here, as there is room
+    listener_workers.py         the workers, and the calls of the listener
+    concurrent_consumption.py   what they do with a queue
+    orderly_consumption.py      the same in order
+
 A message is delivered at least once: after a failure, a lost queue or a crash it comes again.
 
-Source: rocketmq 4.9.8 ``DefaultMQPushConsumerImpl``, ``ConsumeMessageConcurrentlyService``,
-``ConsumeMessageOrderlyService``, ``RebalancePushImpl``.
+Source: rocketmq 4.9.8 ``DefaultMQPushConsumerImpl``.
 """
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Collection, Coroutine, Iterable
 from typing import Any, Self
 
+from reput.client.concurrent_consumption import ConcurrentConsumption
 from reput.client.config import ClientConfig, ConsumerConfig, client_config
 from reput.client.consumer_offsets import ConsumerOffsets
 from reput.client.core import namespace, subscription as subscriptions
 from reput.client.core.assign import Averagely, Strategy
-from reput.client.core.consume_rates import ConsumeRates
-from reput.client.core.process_queue import Batch, ProcessQueue
+from reput.client.core.consume_rates import RatesByTopic
 from reput.client.core.route_cache import TopicRoute
 from reput.client.core.subscription import Subscription
 from reput.client.instance import Answer, ClientInstance, MemberKind
 from reput.client.listener import ConsumeContext, ConsumeResult, Listener, ListenerCalls
+from reput.client.listener_workers import ListenerWorkers
 from reput.client.membership import (
     Membership,
     Problem,
     Rebalance,
     check_expressions,
-    start_offset,
     with_start_time,
 )
-from reput.client.message import ReceivedMessage, check_group, received
+from reput.client.message import check_group, received
+from reput.client.orderly_consumption import OrderlyConsumption
+from reput.client.owned_queues import OwnedQueue, OwnedQueues
 from reput.client.pulling import Puller
 from reput.client.queue_locks import QueueLocks
-from reput.client.queue_pulls import PulledQueue, QueuePulls
+from reput.client.queue_pulls import QueuePulls
 from reput.client.running_info import consumer_status, running_info
 from reput.client.send_back import MAX_RECONSUME_TIMES, SendBack
+from reput.client.side_tasks import SideTasks
 from reput.clock import Clock, SystemClock
 from reput.errors import CorruptRecord
 from reput.format import bodies, command, headers
@@ -59,50 +66,7 @@ from reput.format.command import Command
 
 log = logging.getLogger(__name__)
 
-LOCK_MS = 20_000
-LOCK_EXPIRES_MS = 30_000
-"""Brokers keep a lock for 60 s; what was not renewed for half of that is not relied on."""
-LOCK_AGAIN_MS = 3_000
-ORDERLY_TURN_MS = 60_000
-"""How long a worker stays in one queue of an orderly consumer, others waiting."""
-SEND_BACK_AGAIN_MS = 5_000
-OVERDUE_CHECK_MS = 60_000
-OVERDUE_DELAY_LEVEL = 3
-RELEASE_MS = 20_000
-"""How long an orderly listener may go on in a queue that goes to another member."""
-RESET_MS = 10_000
-"""The same, when an operator moves the group's offset."""
-YIELD_COUNT = 16
-"""Batches after which a worker lets the loop do something else."""
 UNLIMITED = (1 << 31) - 1
-
-Record = Batch[ReceivedMessage]
-
-
-class OwnedQueue(PulledQueue):
-    """A queue that is this member's, on its way to workers."""
-
-    def __init__(self, queue: MessageQueue, next_offset: int) -> None:
-        super().__init__(queue, next_offset)
-        self.is_ready = False
-        """In line for a worker, or (orderly) with one."""
-        self.is_resting = False
-        """Orderly: no worker before a timer has rung."""
-        self.idle = asyncio.Event()
-        """Orderly: set while no worker is in it."""
-        self.idle.set()
-        self.locked_at_ms: int | None = None
-        """Orderly: when the broker locked it last, monotonic."""
-        self.failures: dict[int, int] = {}
-        """Orderly: queue offset -> how often the listener failed with it."""
-        self.uncommitted: list[Record] = []
-        """Orderly, without ``auto_commit``: what a commit is due for."""
-
-    def restart(self, next_offset: int) -> None:
-        """Forget what is here, and go on at another offset."""
-        super().restart(next_offset)
-        self.failures.clear()
-        self.uncommitted.clear()
 
 
 class PushConsumer:
@@ -153,25 +117,15 @@ class PushConsumer:
         )
         self._calls = ListenerCalls(listener, config.consume_concurrency)
         self._needs_lock = orderly and not self._membership.is_broadcasting
-        if config.max_reconsume_times >= 0:
-            self._retries_max = config.max_reconsume_times
-        else:
-            self._retries_max = UNLIMITED if orderly else MAX_RECONSUME_TIMES
         self._instance: ClientInstance | None = None
         self._started_ms = 0
         self._is_closing = False
         self._may_pull = asyncio.Event()
         self._may_pull.set()
-        self._owned: dict[MessageQueue, OwnedQueue] = {}
-        self._releasing: dict[MessageQueue, asyncio.Task[None]] = {}
-        self._ready: deque[OwnedQueue] = deque()
-        self._idle_workers: deque[asyncio.Future[None]] = deque()
-        self._calls_in_flight = 0
-        self._is_quiet = asyncio.Event()
-        self._is_quiet.set()
-        self._tasks: list[asyncio.Task[None]] = []
-        self._side_tasks: set[asyncio.Task[None]] = set()
-        self._rates: dict[str, ConsumeRates] = {}
+        self._loops: list[asyncio.Task[None]] = []
+        self._working: list[asyncio.Task[None]] = []
+        self._side_tasks = SideTasks()
+        self._rates = RatesByTopic()
 
     # --- coming and going -------------------------------------------------------
 
@@ -199,9 +153,19 @@ class PushConsumer:
             on_messages=self._on_messages,
             is_ordered=self._orderly,
         )
-        self._send_back = SendBack(instance, self.group)
-        self._locks = QueueLocks(instance, self.group)
-        self._rebalance = Rebalance(instance, self._membership, self._apply)
+        self._workers = ListenerWorkers(self.group, self._calls, self._rates, self._clock)
+        self._locks = QueueLocks(instance, self.group) if self._needs_lock else None
+        self._queues = OwnedQueues(
+            instance,
+            self._membership,
+            self._offsets,
+            self._pulls,
+            self._locks,
+            side_tasks=self._side_tasks,
+            on_released=lambda: self._rebalance.wake(),
+        )
+        self._rebalance = Rebalance(instance, self._membership, self._queues.apply)
+        self._consumption = self._new_consumption(instance)
         try:
             await check_expressions(instance, self.group, self._membership.wanted)
             await self._learn_routes(self._membership.wanted)
@@ -211,14 +175,14 @@ class PushConsumer:
             self._calls.close()
             await instance.leave(self)
             raise
-        loops = [self._rebalance.run(), self._save_offsets(), self._watch_overdue()]
+        loops = [self._rebalance.run(), self._save_offsets()]
+        if isinstance(self._consumption, ConcurrentConsumption):
+            loops.append(self._consumption.watch_overdue())
         if self._needs_lock:
-            loops.append(self._renew_locks())
-        worker_count = self.config.consume_concurrency
-        loops += [self._work() for _ in range(worker_count)]
-        self._tasks = [
-            asyncio.create_task(one, name=f"reput consumer {self.group}") for one in loops
-        ]
+            loops.append(self._queues.renew_locks())
+        self._loops = self._tasks_of(loops)
+        consume, count = self._consumption.consume, self.config.consume_concurrency
+        self._working = self._tasks_of(self._workers.work(consume) for _ in range(count))
 
     async def close(self) -> None:
         """Leave: no more pulls, wait for listeners, save offsets, unlock, tell the brokers.
@@ -228,37 +192,38 @@ class PushConsumer:
         instance = self._instance
         if instance is None or self._is_closing:
             return
-        self._is_closing = True
+        self._is_closing = self._workers.is_closing = True
+        queues = self._queues
         try:
-            await self._stop(self._tasks[: -self.config.consume_concurrency])
-            owned = list(self._owned.values())
+            await self._stop(self._loops)
+            owned = list(queues.owned.values())
             await asyncio.gather(*map(self._pulls.end, owned))
             try:
                 async with asyncio.timeout(self._close_timeout_ms / 1000):
-                    await self._is_quiet.wait()
-                    await asyncio.gather(*self._releasing.values(), return_exceptions=True)
+                    await self._workers.is_quiet.wait()
+                    await asyncio.gather(*queues.releasing.values(), return_exceptions=True)
             except TimeoutError:
                 log.warning(
                     "consumer %s closes with %d calls of its listener unfinished",
                     self.group,
-                    self._calls_in_flight,
+                    self._workers.calls_in_flight,
                 )
-            await self._stop([*self._tasks, *self._side_tasks, *self._releasing.values()])
+            await self._stop([*self._working, *self._side_tasks, *queues.releasing.values()])
             for one in owned:
                 one.messages.is_dropped = True
             await self._offsets.save()
-            if self._needs_lock:
+            if self._locks is not None:
                 await self._locks.unlock_all()
         finally:
             # Once more, for who was cancelled above.
-            for one in self._owned.values():
+            for one in queues.owned.values():
                 one.messages.is_dropped = True
-            pulls = [one.task for one in self._owned.values() if one.task is not None]
-            left = [*self._tasks, *self._side_tasks, *self._releasing.values(), *pulls]
-            self._tasks = []
-            self._owned.clear()
+            pulls = [one.task for one in queues.owned.values() if one.task is not None]
+            left = [*self._loops, *self._working, *self._side_tasks, *queues.releasing.values()]
+            self._loops, self._working = [], []
+            queues.owned.clear()
             try:
-                await self._stop(left)
+                await self._stop([*left, *pulls])
             finally:
                 self._calls.close()
                 self._instance = None
@@ -312,7 +277,7 @@ class PushConsumer:
 
     def queues(self) -> list[MessageQueue]:
         """Return the queues that are this member's now."""
-        return list(self._owned)
+        return list(self._queues.owned) if self._loops else []
 
     async def _subscribe(self, wanted: Subscription) -> None:
         instance = self._instance
@@ -340,12 +305,8 @@ class PushConsumer:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _aside(self, what: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Do something beside everything else; it ends with the consumer."""
-        task = asyncio.create_task(what)
-        self._side_tasks.add(task)
-        task.add_done_callback(self._side_tasks.discard)
-        return task
+    def _tasks_of(self, loops: Iterable[Coroutine[Any, Any, None]]) -> list[asyncio.Task[None]]:
+        return [asyncio.create_task(one, name=f"reput consumer {self.group}") for one in loops]
 
     # --- as a member of the instance --------------------------------------------
 
@@ -359,7 +320,7 @@ class PushConsumer:
 
     def on_members_changed(self) -> None:
         """Divide the queues anew."""
-        if self._tasks and not self._is_closing:
+        if self._loops and not self._is_closing:
             self._rebalance.wake()
 
     def on_route_changed(self, route: TopicRoute) -> None:
@@ -369,12 +330,12 @@ class PushConsumer:
 
     def on_request(self, address: str, request: Command) -> Answer:
         """Answer what operators ask or do through the broker."""
-        if self._instance is None or not self._tasks:
+        if self._instance is None or not self._loops:
             remark = f"consumer group {self.group!r} is not running"
             return command.reply(request, ResponseCode.SYSTEM_ERROR, remark)
         if request.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
             body = bodies.decode(bodies.ResetOffsets, request.body)
-            self._aside(self._reset(dict(body.offset_table)))
+            self._side_tasks.begin(self._queues.reset(dict(body.offset_table)))
             return None
         if request.code == RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT:
             return consumer_status(request, self._offsets.table)
@@ -384,371 +345,44 @@ class PushConsumer:
             return self._consume_directly(request)
         return command.reply(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
 
-    # --- which queues are ours --------------------------------------------------
+    # --- consuming --------------------------------------------------------------
 
-    async def _apply(self, topic: str, wanted: set[MessageQueue]) -> bool:
-        """Let go what is not ours any more, take what is ours now; returns whether all is done."""
-        lost = [one for one in self._owned.values() if one.queue.topic == topic]
-        lost = [one for one in lost if one.queue not in wanted]
-        for one in lost:
-            self._drop(one)
-        if lost and not self._needs_lock:
-            await self._offsets.save([one.queue for one in lost])
-            for one in lost:
-                self._offsets.table.remove(one.queue)
-        new = {one for one in wanted if one not in self._owned and one not in self._releasing}
-        asked_at_ms = self._clock.monotonic_ms()
-        if self._needs_lock and new:
-            new &= await self._locks.lock(new)
-        await asyncio.gather(*(self._take(one, asked_at_ms) for one in sorted(new)))
-        if lost or new:
-            log.info(
-                "group %s, topic %s: %d queues given up, %d taken, %d now",
-                self.group,
-                topic,
-                len(lost),
-                len(new),
-                len(wanted & self._owned.keys()),
+    def _new_consumption(
+        self, instance: ClientInstance
+    ) -> ConcurrentConsumption | OrderlyConsumption:
+        retries_max = self.config.max_reconsume_times
+        if retries_max < 0:
+            retries_max = UNLIMITED if self._orderly else MAX_RECONSUME_TIMES
+        send_back = SendBack(instance, self.group, retries_max)
+        if self._orderly:
+            return OrderlyConsumption(
+                self.config, self._queues, self._workers, send_back, clock=self._clock
             )
-        return wanted <= self._owned.keys()
-
-    async def _take(self, queue: MessageQueue, locked_at_ms: int) -> None:
-        assert self._instance is not None
-        self._offsets.table.remove(queue)
-        try:
-            begin = await start_offset(self._instance, self.config, self._offsets, queue)
-        except Problem as error:
-            log.warning("group %s cannot begin with %s yet: %s", self.group, queue, error)
-            return
-        owned = self._owned[queue] = OwnedQueue(queue, begin)
-        owned.locked_at_ms = locked_at_ms if self._needs_lock else None
-        self._pulls.begin(owned)
-
-    def _drop(self, owned: OwnedQueue) -> None:
-        """Give a queue up: nothing more of it is pulled, or handed to the listener."""
-        owned.messages.is_dropped = True
-        del self._owned[owned.queue]
-        self._aside(self._pulls.end(owned))
-        owned.is_ours = self._needs_lock  # Until it is unlocked, what is consumed counts.
-        if self._needs_lock:
-            task = self._releasing[owned.queue] = asyncio.create_task(self._release(owned))
-            task.add_done_callback(lambda _: self._releasing.pop(owned.queue, None))
-
-    async def _release(self, owned: OwnedQueue) -> None:
-        """Let another member lock a queue, once the listener has left it."""
-        try:
-            async with asyncio.timeout(RELEASE_MS / 1000):
-                await owned.idle.wait()
-        except TimeoutError:
-            log.warning("%s goes to another member while its listener still runs", owned.queue)
-        owned.is_ours = False
-        await self._offsets.save([owned.queue])
-        self._offsets.table.remove(owned.queue)
-        await self._locks.unlock([owned.queue])
-        self._rebalance.wake()
-
-    # --- locks of orderly consumers ---------------------------------------------
-
-    def _is_locked(self, owned: OwnedQueue) -> bool:
-        if not self._needs_lock:
-            return True
-        at_ms = owned.locked_at_ms
-        return at_ms is not None and self._clock.monotonic_ms() - at_ms < LOCK_EXPIRES_MS
-
-    async def _renew_locks(self) -> None:
-        while True:
-            await asyncio.sleep(LOCK_MS / 1000)
-            try:
-                await self._lock_owned(list(self._owned.values()))
-            except Exception:  # a turn of the loop: locks last for two
-                log.exception("locks of group %s", self.group)
-
-    async def _lock_owned(self, some: list[OwnedQueue]) -> None:
-        asked_at_ms = self._clock.monotonic_ms()
-        locked = await self._locks.lock([one.queue for one in some])
-        for one in some:
-            if one.queue in locked:
-                one.locked_at_ms = asked_at_ms
-            else:
-                one.locked_at_ms = None
-                log.warning("%s is not locked for group %s at present", one.queue, self.group)
+        return ConcurrentConsumption(
+            self._membership,
+            self._queues,
+            self._workers,
+            send_back,
+            side_tasks=self._side_tasks,
+            clock=self._clock,
+        )
 
     async def _may_pull_from(self, owned: OwnedQueue) -> bool:
         await self._may_pull.wait()
-        return self._is_locked(owned)
+        return self._queues.is_locked(owned)
 
     def _on_messages(self, owned: OwnedQueue, count: int, duration_ms: int) -> None:
-        self._rate(owned.queue.topic).add_pull(self._clock.now_ms(), duration_ms, count)
-        self._make_ready(owned)
-
-    # --- workers ----------------------------------------------------------------
-
-    def _make_ready(self, owned: OwnedQueue) -> None:
-        """Put a queue in line for a worker, unless it is, or has to rest."""
-        if owned.is_ready or owned.is_resting:
-            return
-        owned.is_ready = True
-        self._ready.append(owned)
-        while self._idle_workers:
-            worker = self._idle_workers.popleft()
-            if not worker.done():
-                worker.set_result(None)
-                break
-
-    async def _work(self) -> None:
-        """Take the first queue in line, consume some of it, again and again."""
-        consume = self._consume_in_order if self._orderly else self._consume_next
-        turn_count = 0
-        while self._instance is not None and not self._is_closing:
-            if not self._ready:
-                turn_count = 0
-                waiting = asyncio.get_running_loop().create_future()
-                self._idle_workers.append(waiting)
-                await waiting
-                continue
-            owned = self._ready.popleft()
-            try:
-                await consume(owned)
-            except Exception:  # a turn of the loop; the batch is not finished
-                log.exception("consumer group %s in %s", self.group, owned.queue)
-            turn_count += 1
-            if turn_count >= YIELD_COUNT:
-                turn_count = 0
-                await asyncio.sleep(0)
-
-    async def _call(self, batch: Record, context: ConsumeContext) -> ConsumeResult:
-        """Call the listener and count."""
-        begun_ms = self._clock.monotonic_ms()
-        self._calls_in_flight += 1
-        self._is_quiet.clear()
-        count = len(batch.messages)
-        result = ConsumeResult.LATER
-        try:
-            result, _ = await self._calls.call(list(batch.messages), context)
-        finally:
-            duration_ms = self._clock.monotonic_ms() - begun_ms
-            is_failure = result in (ConsumeResult.LATER, ConsumeResult.ROLLBACK)
-            self._rate(context.queue.topic).add_call(
-                self._clock.now_ms(),
-                duration_ms,
-                0 if is_failure else count,
-                count if is_failure else 0,
-            )
-        return result
-
-    def _call_is_over(self) -> None:
-        self._calls_in_flight -= 1
-        if not self._calls_in_flight:
-            self._is_quiet.set()
-
-    # Without order ..............................................................
-
-    async def _consume_next(self, owned: OwnedQueue) -> None:
-        owned.is_ready = False
-        messages = owned.messages
-        if messages.is_dropped:
-            return
-        batch = messages.take(self.config.consume_message_batch_max_size, self._clock.now_ms())
-        if messages.waiting_count:
-            self._make_ready(owned)  # for the next worker
-        if batch is not None:
-            await self._consume_batch(owned, messages, batch)
-
-    async def _consume_batch(
-        self, owned: OwnedQueue, messages: ProcessQueue[ReceivedMessage], batch: Record
-    ) -> None:
-        context = ConsumeContext(owned.queue)
-        try:
-            result = await self._call(batch, context)
-            if result in (ConsumeResult.COMMIT, ConsumeResult.ROLLBACK):
-                log.error("listener returned %s, which is for orderly consumers", result)
-            if messages.is_dropped or batch.is_finished:
-                log.info("%s is another member's by now, or was sent back", owned.queue)
-                return
-            consumed_count = len(batch.messages)
-            if result in (ConsumeResult.LATER, ConsumeResult.ROLLBACK):
-                consumed_count = 0
-            elif context.consumed_count is not None:
-                consumed_count = max(context.consumed_count, 0)
-            left = await self._failed(batch.messages[consumed_count:], context.delay_level)
-            messages.keep(batch, left)
-            if left:
-                self._aside(self._consume_again(owned, messages, batch))
-            self._progress(owned, messages)
-        finally:
-            self._call_is_over()
-
-    async def _failed(
-        self, failed: list[ReceivedMessage], delay_level: int
-    ) -> list[ReceivedMessage]:
-        """Send messages back; returns those that no broker has taken."""
-        if not failed:
-            return []
-        if self._membership.is_broadcasting:
-            log.warning("%d messages failed, and are dropped: broadcasting", len(failed))
-            return []
-        taken = await asyncio.gather(
-            *(self._send_back.send(one, delay_level, self._retries_max) for one in failed)
-        )
-        return [one for one, is_taken in zip(failed, taken, strict=True) if not is_taken]
-
-    async def _consume_again(
-        self, owned: OwnedQueue, messages: ProcessQueue[ReceivedMessage], batch: Record
-    ) -> None:
-        """Hand out once more what could not be sent back."""
-        await asyncio.sleep(SEND_BACK_AGAIN_MS / 1000)
-        if not messages.is_dropped and not batch.is_finished:
-            await self._consume_batch(owned, messages, batch)
-
-    def _progress(self, owned: OwnedQueue, messages: ProcessQueue[ReceivedMessage]) -> None:
-        """Note how far the group is, and let the queue be pulled from again."""
-        if not owned.is_ours or messages is not owned.messages:
-            return
-        self._offsets.table.advance(owned.queue, messages.consumer_offset)
-        self._pulls.note_progress(owned)
-
-    async def _watch_overdue(self) -> None:
-        """Send back what listeners do not come to an end with: others may."""
-        while True:
-            await asyncio.sleep(OVERDUE_CHECK_MS / 1000)
-            try:
-                await self.send_back_overdue()
-            except Exception:  # a turn of the loop
-                log.exception("overdue messages of group %s", self.group)
+        now_ms = self._clock.now_ms()
+        self._rates.of(owned.queue.topic, now_ms).add_pull(now_ms, duration_ms, count)
+        self._workers.line_up(owned)
 
     async def send_back_overdue(self) -> None:
         """Send back what listeners have had for over ``consume_timeout_min``; done every minute.
 
         An orderly consumer waits: nothing may overtake.
         """
-        if not self._orderly:
-            for owned in list(self._owned.values()):
-                await self._send_back_overdue(owned)
-
-    async def _send_back_overdue(self, owned: OwnedQueue) -> None:
-        messages = owned.messages
-        before_ms = self._clock.now_ms() - self.config.consume_timeout_min * 60_000
-        for batch in messages.overdue(before_ms):
-            log.warning(
-                "%d messages of %s are being consumed for over %d minutes, and sent back",
-                len(batch.messages),
-                owned.queue,
-                self.config.consume_timeout_min,
-            )
-            left = await self._failed(list(batch.messages), OVERDUE_DELAY_LEVEL)
-            if left or messages.is_dropped:
-                return
-            messages.finish(batch)
-            self._progress(owned, messages)
-
-    # In order ...................................................................
-
-    async def _consume_in_order(self, owned: OwnedQueue) -> None:
-        """Hand out a queue's messages one batch after the other, for a while."""
-        owned.idle.clear()
-        is_in_line = False
-        try:
-            is_in_line = await self._take_turns(owned)
-        finally:
-            owned.is_ready = False
-            owned.idle.set()
-        messages = owned.messages
-        if not messages.is_dropped and (is_in_line or messages.waiting_count):
-            self._make_ready(owned)
-
-    async def _take_turns(self, owned: OwnedQueue) -> bool:
-        """Consume until nothing waits (False), or others should have a turn (True)."""
-        end_ms = self._clock.monotonic_ms() + ORDERLY_TURN_MS
-        turn_count = 0
-        while self._clock.monotonic_ms() < end_ms:
-            messages = owned.messages
-            if messages.is_dropped or self._is_closing:
-                return False
-            if not self._is_locked(owned):
-                await self._lock_owned([owned])
-                if not self._is_locked(owned):
-                    self._rest(owned, LOCK_AGAIN_MS)
-                    return False
-                continue
-            batch = messages.take(self.config.consume_message_batch_max_size, self._clock.now_ms())
-            if batch is None:
-                return False
-            if not await self._consume_in_turn(owned, messages, batch):
-                return False
-            turn_count += 1
-            if turn_count % YIELD_COUNT == 0:
-                await asyncio.sleep(0)
-        return True
-
-    async def _consume_in_turn(
-        self, owned: OwnedQueue, messages: ProcessQueue[ReceivedMessage], batch: Record
-    ) -> bool:
-        """Call the listener with a batch; returns whether the next one may follow at once."""
-        failures = owned.failures.get(batch.messages[0].queue_offset, 0) if owned.failures else 0
-        context = ConsumeContext(owned.queue, failures=failures)
-        try:
-            result = await self._call(batch, context)
-            if messages is not owned.messages:  # an operator has moved the offset
-                return True
-            if context.auto_commit and result in (ConsumeResult.COMMIT, ConsumeResult.ROLLBACK):
-                log.warning("listener returned %s with auto_commit; taken as SUCCESS", result)
-                result = ConsumeResult.SUCCESS
-            owned.uncommitted.append(batch)
-            may_go_on = True
-            is_commit = context.auto_commit or result is ConsumeResult.COMMIT
-            if result is ConsumeResult.ROLLBACK:
-                for one in reversed(owned.uncommitted):
-                    messages.give_back(one)
-                owned.uncommitted.clear()
-                may_go_on = is_commit = False
-            elif result is ConsumeResult.LATER and await self._may_try_again(owned, batch):
-                messages.give_back(owned.uncommitted.pop())
-                may_go_on = is_commit = False
-            if is_commit:
-                self._commit(owned, messages)
-            if not may_go_on:
-                rest_ms = context.suspend_ms
-                if rest_ms is None:
-                    rest_ms = self.config.suspend_current_queue_time_ms
-                self._rest(owned, min(max(rest_ms, 10), 30_000))
-            return may_go_on
-        finally:
-            self._call_is_over()
-
-    def _commit(self, owned: OwnedQueue, messages: ProcessQueue[ReceivedMessage]) -> None:
-        for batch in owned.uncommitted:
-            if owned.failures:
-                for one in batch.messages:
-                    owned.failures.pop(one.queue_offset, None)
-            messages.finish(batch)
-        owned.uncommitted.clear()
-        self._progress(owned, messages)
-
-    async def _may_try_again(self, owned: OwnedQueue, batch: Record) -> bool:
-        """Count a failure; False once all messages of the batch have become dead letters."""
-        is_open = False
-        for message in batch.messages:
-            failures = owned.failures.get(message.queue_offset, message.reconsume_times)
-            if failures >= self._retries_max and await self._send_back.send_copy(
-                message, failures, self._retries_max
-            ):
-                continue
-            owned.failures[message.queue_offset] = failures + 1
-            is_open = True
-        return is_open
-
-    def _rest(self, owned: OwnedQueue, rest_ms: int) -> None:
-        """Let a queue wait for its next worker."""
-        owned.is_resting = True
-
-        def wake() -> None:
-            owned.is_resting = False
-            if not owned.messages.is_dropped and owned.messages.waiting_count:
-                self._make_ready(owned)
-
-        asyncio.get_running_loop().call_later(rest_ms / 1000, wake)
-
-    # --- offsets ----------------------------------------------------------------
+        if self._loops and isinstance(self._consumption, ConcurrentConsumption):
+            await self._consumption.send_back_overdue()
 
     async def _save_offsets(self) -> None:
         assert self._instance is not None
@@ -759,26 +393,6 @@ class PushConsumer:
             except Exception:  # a turn of the loop: the next one saves the same
                 log.exception("consumer offsets of group %s", self.group)
 
-    async def _reset(self, offsets: dict[MessageQueue, int]) -> None:
-        """Go on where an operator says, in those of the queues that are ours."""
-        for queue, next_offset in offsets.items():
-            owned = self._owned.get(queue)
-            if owned is None:
-                continue
-            log.warning("%s: group %s is reset to offset %d", queue, self.group, next_offset)
-            owned.messages.is_dropped = True
-            await self._pulls.end(owned)
-            try:
-                async with asyncio.timeout(RESET_MS / 1000):
-                    await owned.idle.wait()
-            except TimeoutError:
-                log.warning("%s: its listener still runs", queue)
-            if self._owned.get(queue) is not owned:
-                continue
-            self._offsets.table.set(queue, next_offset)
-            self._pulls.restart(owned, next_offset)
-            await self._offsets.save([queue])
-
     # --- what operators ask -----------------------------------------------------
 
     def _running_info(self, request: Command) -> Command:
@@ -786,7 +400,7 @@ class PushConsumer:
         now_ms, monotonic_ms = self._clock.now_ms(), self._clock.monotonic_ms()
         locked_ms = {
             queue: now_ms - (monotonic_ms - owned.locked_at_ms)
-            for queue, owned in self._owned.items()
+            for queue, owned in self._queues.owned.items()
             if owned.locked_at_ms is not None
         }
         return running_info(
@@ -794,7 +408,7 @@ class PushConsumer:
             self._instance,
             self._membership,
             self._offsets.table,
-            self._owned.values(),
+            self._queues.owned.values(),
             self._rates,
             self._started_ms,
             is_orderly=self._orderly,
@@ -826,9 +440,3 @@ class PushConsumer:
             spent_time_mills=self._clock.monotonic_ms() - begun_ms,
         )
         return command.reply(request, body=bodies.encode(outcome))
-
-    def _rate(self, topic: str) -> ConsumeRates:
-        rates = self._rates.get(topic)
-        if rates is None:
-            rates = self._rates[topic] = ConsumeRates(self._clock.now_ms())
-        return rates

@@ -35,31 +35,30 @@ class SendBack:
     Args:
         instance: Whom brokers are asked through.
         group: The consumer group, by its full name.
+        retries_max: A message that was retried so often is a dead letter.
     """
 
-    def __init__(self, instance: ClientInstance, group: str) -> None:
+    def __init__(self, instance: ClientInstance, group: str, retries_max: int) -> None:
+        self.retries_max = retries_max
         self._instance = instance
         self._group = group
         self._requests = SendRequests(PRODUCER_GROUP, "TBW102", 4)
 
-    async def send(self, message: ReceivedMessage, delay_level: int, retries_max: int) -> bool:
+    async def send(self, message: ReceivedMessage, delay_level: int) -> bool:
         """Have a message come again; returns whether a broker has taken that on.
 
         Args:
             message: The message.
             delay_level: When; 0: by how often it was retried, below 0: never, it is a dead letter.
-            retries_max: After so many retries it is one, too.
         """
         try:
-            await self._ask_its_broker(message, delay_level, retries_max)
+            await self._ask_its_broker(message, delay_level)
         except (*Problem, CorruptRecord) as error:
             log.warning("%s is not sent back by its broker: %s", _name(message), error)
-            return await self.send_copy(message, message.reconsume_times, retries_max)
+            return await self.send_copy(message, message.reconsume_times)
         return True
 
-    async def _ask_its_broker(
-        self, message: ReceivedMessage, delay_level: int, retries_max: int
-    ) -> None:
+    async def _ask_its_broker(self, message: ReceivedMessage, delay_level: int) -> None:
         stored = message.stored
         header = headers.SendBackHeader(
             offset=stored.physical_offset,
@@ -68,22 +67,19 @@ class SendBack:
             origin_msg_id=message.message_id,
             origin_topic=message.topic,
             unit_mode=False,
-            max_reconsume_times=retries_max,
+            max_reconsume_times=self.retries_max,
         )
         route = await self._instance.route(stored.topic)
         address = route.master(message.broker_name)
         request = requests.make(RequestCode.CONSUMER_SEND_MSG_BACK, header)
         await self._instance.ask(address, request, TIMEOUT_MS)
 
-    async def send_copy(
-        self, message: ReceivedMessage, reconsume_times: int, retries_max: int
-    ) -> bool:
+    async def send_copy(self, message: ReceivedMessage, reconsume_times: int) -> bool:
         """Send a copy to the retry topic; returns whether a broker has taken it.
 
         Args:
             message: The message.
             reconsume_times: How often it was retried so far.
-            retries_max: With more retries the broker makes it a dead letter.
         """
         topic = names.retry_topic(self._group)
         try:
@@ -92,7 +88,9 @@ class SendBack:
             properties.setdefault(props.ORIGIN_MESSAGE_ID, message.message_id)
             properties[props.RETRY_TOPIC] = message.topic
             properties.pop(props.DELAY, None)
-            if reconsume_times + 1 < retries_max:  # else it is a dead letter, which need not wait
+            if (
+                reconsume_times + 1 < self.retries_max
+            ):  # else it is a dead letter, which need not wait
                 properties[props.DELAY] = str(FIRST_DELAY_LEVEL + reconsume_times)
             properties.pop(props.TRANSACTION_PREPARED, None)
             text = java.decode_utf8(props.encode(properties, last_separator=False))
@@ -112,7 +110,7 @@ class SendBack:
                 sys_flag=stored.sys_flag & (flags.COMPRESSED | flags.COMPRESSION_TYPE_MASK),
                 flag=stored.flag,
                 reconsume_times=str(reconsume_times + 1),
-                max_reconsume_times=str(retries_max),
+                max_reconsume_times=str(self.retries_max),
             )
             try:
                 await self._instance.ask(route.master(queue.broker_name), request, TIMEOUT_MS)

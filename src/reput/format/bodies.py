@@ -636,6 +636,12 @@ class OffsetTable(Body, kw_only=True):
     offset_table: dict[int, int]
 
 
+class CorrectionOffsets(Body, kw_only=True):
+    """To 308: queue id to the least consumer offset of a topic's groups."""
+
+    correction_offsets: dict[int, int]
+
+
 class ConsumerOffsetTable(Body, kw_only=True):
     """To 43: ``topic@group`` to queue id to consumer offset."""
 

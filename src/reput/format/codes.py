@@ -172,6 +172,7 @@ class ResponseCode(enum.IntEnum):
     DELETE_ACL_CONFIG_FAILED = 210
     UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED = 211
     FLOW_CONTROL = 215
+    GO_AWAY = 1500  # 5.x
 
 
 def name_of(code: int) -> str:

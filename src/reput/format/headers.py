@@ -207,6 +207,15 @@ class UpdateConsumerOffsetHeader(Header, kw_only=True):
     commit_offset: int
 
 
+class QueryCorrectionOffsetHeader(Header, kw_only=True):
+    """308."""
+
+    filter_groups: str | None = None
+    """Groups that do not count, with commas between them."""
+    compare_group: str
+    topic: str
+
+
 class SearchOffsetHeader(Header, kw_only=True):
     """29."""
 

@@ -7,15 +7,14 @@ are one.
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from reput import config
+from reput import config, small_file
 from reput.config import Range
 from reput.errors import InvalidOption, ReputError
 from reput.format.codes import ResponseCode
-from reput.namesrv import small_file
 
 DEFAULT_PORT = 9876
 
@@ -221,14 +220,8 @@ def load(
 
 
 def _pairs(value: NamesrvConfig) -> dict[str, str]:
-    found = {}
-    for one in fields(value):
-        setting = getattr(value, one.name)
-        if setting is not None:
-            found[config.key_of(one.name)] = (
-                str(setting).lower() if isinstance(setting, bool) else str(setting)
-            )
-    return found
+    """Return what is set, as a file has it."""
+    return {key: text for key, text in config.texts(value).items() if text is not None}
 
 
 def _text(pairs: Mapping[str, str]) -> str:

@@ -13,9 +13,9 @@ import json
 import logging
 from pathlib import Path
 
+from reput import small_file
 from reput.errors import InvalidBody, InvalidOption
 from reput.format import bodies
-from reput.namesrv import small_file
 
 ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 """The namespace of ordered topics."""
@@ -87,7 +87,7 @@ def _load(path: str) -> dict[str, dict[str, str]]:
         return bodies.decode(_KvFile, data).config_table
     except FileNotFoundError:
         backup = small_file.backup_of(path)
-        if Path(backup).exists():
+        if backup.exists():
             _log.warning("%s is missing and starts empty; an older one is in %s", path, backup)
         return {}
     except (OSError, InvalidBody) as error:

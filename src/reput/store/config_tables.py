@@ -51,6 +51,12 @@ def load(folder: Folder, path: str) -> Table | None:
     Raises:
         CorruptRecord: There is text, but no readable table.
     """
+    found = find(folder, path)
+    return None if found is None else found[0]
+
+
+def find(folder: Folder, path: str) -> tuple[Table, str] | None:
+    """Return a table, and whether it is from its own path or that of the backup. As ``load``."""
     problem: Exception | None = None
     for candidate in (path, path + paths.BACKUP_SUFFIX):
         entry = folder.entry(candidate)
@@ -63,7 +69,7 @@ def load(folder: Folder, path: str) -> Table | None:
             problem = problem or error
             continue
         if isinstance(table, dict):
-            return table
+            return table, candidate
         if table is not None:
             problem = problem or ValueError("not a JSON object")
     if problem is not None:

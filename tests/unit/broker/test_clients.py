@@ -10,6 +10,7 @@ from broker_subject import Subject
 from reput.broker.groups import Groups
 from reput.broker.queue_locks import QueueLocks
 from reput.clock import ManualClock
+from reput.errors import RequestRefused
 from reput.format import bodies
 from reput.format.bodies import (
     ConsumerData,
@@ -25,6 +26,7 @@ from reput.format.bodies import (
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.headers import ConsumerGroupHeader, UnregisterClientHeader
 from reput.namesrv.config import NamesrvConfig
+from reput.namesrv.route_table import Registered, Registration as Said
 from reput.namesrv.server import NameServer
 from reput.remoting.client import RemotingClient
 from reput.store.config import BrokerRole
@@ -216,6 +218,122 @@ async def test_it_registers_with_every_name_server_and_unregisters(tmp_path: Pat
                 await known(server, "New", is_there=True)
         for server in (one, two):
             await known(server, "New", is_there=False)
+
+
+class Told:
+    """A name server that writes down how many topics it is told."""
+
+    def __init__(self, path: Path, port: int = 0) -> None:
+        self.counts: list[int] = []
+        self.refusals = 0
+        """How many registrations are refused from now on."""
+        config = NamesrvConfig(
+            listen_port=port, bind_address="127.0.0.1", kv_config_path=str(path / "kv")
+        )
+        self.server = NameServer(config)
+        self._register = self.server.routes.register
+        self.server.routes.register = self.register  # type: ignore[method-assign]
+
+    def register(self, said: Said, connection: object, now_ms: int) -> Registered:
+        self.counts.append(len(said.topics))
+        if self.refusals:
+            self.refusals -= 1
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, "not now")
+        return self._register(said, connection, now_ms)
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.server.port}"
+
+    def perm(self, topic: str) -> int:
+        route = self.server.routes.route(topic)
+        assert route is not None
+        return route.queue_datas[0].perm
+
+
+async def idle(subject: Subject) -> None:
+    """Wait until all is told."""
+    registration = subject.broker.registration
+    async with asyncio.timeout(20):
+        while registration._is_due or registration._telling:
+            await asyncio.sleep(0)
+
+
+async def test_a_change_is_told_alone_once_all_topics_are_known(tmp_path: Path) -> None:
+    told = Told(tmp_path)
+    async with (
+        told.server,
+        broker_subject.running(tmp_path / "store", namesrv_addr=told.address) as subject,
+    ):
+        await subject.broker.registration.register()
+        built_in = len(subject.broker.topics.all())
+        assert set(told.counts) == {built_in}
+        told.counts.clear()
+        for topic in ("One", "Two"):
+            await subject.send(topic)
+            await idle(subject)
+        subject.broker.topics.delete("One", 5)
+        await idle(subject)
+        assert told.counts == [1, 1], "who deletes a topic tells so"
+        await subject.broker.registration.register()
+        assert told.counts == [1, 1, built_in + 1]
+        assert {"One", "Two", "TBW102"} <= set(told.server.routes.topics())
+        told.server.routes.delete_topic("One")
+        await subject.send("One")
+        await idle(subject)
+        assert told.counts[3:] == [1]
+        assert "One" in told.server.routes.topics()
+
+
+async def test_who_may_have_missed_a_change_is_told_all(tmp_path: Path) -> None:
+    told = Told(tmp_path)
+    async with (
+        told.server,
+        broker_subject.running(tmp_path / "store", namesrv_addr=told.address) as subject,
+    ):
+        await subject.broker.registration.register()
+        told.counts.clear()
+        told.refusals = 1
+        await subject.send("Missed")
+        await idle(subject)
+        assert subject.broker.registration.problems
+        assert "Missed" not in told.server.routes.topics()
+        await subject.send("New")
+        await idle(subject)
+        assert told.counts == [1, len(subject.broker.topics.all())]
+        assert {"Missed", "New"} <= set(told.server.routes.topics())
+        assert not subject.broker.registration.problems
+
+
+async def test_a_name_server_that_was_started_again_is_told_all(tmp_path: Path) -> None:
+    first = Told(tmp_path)
+    await first.server.start()
+    port = first.server.port
+    async with broker_subject.running(
+        tmp_path / "store", namesrv_addr=f"127.0.0.1:{port}"
+    ) as subject:
+        await subject.send("Old")
+        await subject.broker.registration.register()
+        await first.server.stop()
+        second = Told(tmp_path, port)
+        async with second.server:
+            await subject.send("New")  # before the next time that all are told
+            await known(second.server, "New", is_there=True)
+            assert {"Old", "New", "TBW102"} <= set(second.server.routes.topics())
+
+
+async def test_the_permission_of_the_broker_is_told(tmp_path: Path) -> None:
+    told = Told(tmp_path)
+    async with (
+        told.server,
+        broker_subject.running(tmp_path / "store", namesrv_addr=told.address) as subject,
+    ):
+        await subject.send("T")
+        await subject.broker.registration.register()
+        assert told.perm("T") == 6
+        subject.broker.reconfigure({"brokerPermission": "2"})
+        await idle(subject)
+        assert told.perm("T") == 2
 
 
 async def known(server: NameServer, topic: str, *, is_there: bool) -> None:

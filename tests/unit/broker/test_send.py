@@ -155,6 +155,23 @@ async def test_under_sync_flush_the_reply_waits_for_the_disk(tmp_path: Path) -> 
         reply = await subject.send("T")
         assert reply.code == ResponseCode.SUCCESS
         assert subject.broker.store.log.flushed_offset == subject.broker.store.max_physical_offset
+        assert subject.broker.topics.table.is_saved, "the topic was made for the message"
+
+
+async def test_under_sync_flush_a_table_that_cannot_be_saved_keeps_no_reply(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise WriteFailed("topics.json", "no room")
+
+    store = {"flush_disk_type": FlushDiskType.SYNC_FLUSH}
+    async with broker_subject.running(tmp_path, store=store) as subject:
+        table = subject.broker.topics.table
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(table._file, "replace", fail)
+            assert (await subject.send("T")).code == ResponseCode.SUCCESS
+            assert not table.is_saved
+        assert "topic T stays unsaved for now" in caplog.text
 
 
 async def test_a_sync_that_does_not_come_is_told(tmp_path: Path) -> None:
@@ -192,7 +209,7 @@ async def test_a_table_that_cannot_be_saved_keeps_no_other_from_it(subject: Subj
 
     broker.topics.table.save = fail  # type: ignore[method-assign]
     with pytest.raises(WriteFailed, match=r"topics\.json"):
-        broker.save_tables(is_last=True)
+        broker.save_tables()
     assert not broker.consumer_offsets.is_dirty
     del broker.topics.table.save
 

@@ -20,6 +20,7 @@ from reput.format.bodies import (
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
 from reput.format.headers import CreateTopicHeader, TopicHeader, UpdateConsumerOffsetHeader
+from reput.store.config_tables import TopicConfig
 
 
 def wanted(name: str, queue_count: int = 2, **fields: object) -> CreateTopicHeader:
@@ -198,7 +199,7 @@ async def test_a_deleted_topic_does_not_come_back_after_a_kill(tmp_path: Path) -
         await commit(subject, "T", "group", 1)
         await delete(subject, "T")
         # What a kill leaves: nothing that happens at a stop.
-        subject.broker.save_tables = lambda **_: None  # type: ignore[method-assign]
+        subject.broker.save_tables = lambda: None  # type: ignore[method-assign]
         subject.broker.store.abandon()
     async with broker_subject.running(tmp_path) as subject:
         assert subject.broker.topics.get("T") is None
@@ -208,6 +209,19 @@ async def test_a_deleted_topic_does_not_come_back_after_a_kill(tmp_path: Path) -
         await subject.send("T", b"new", queue_id=2)  # made anew: it begins at 0
         (one,) = broker_subject.messages_in((await subject.pull("T", 2)).body)
         assert (one.body, one.queue_offset) == (b"new", 0)
+
+
+async def test_a_topic_that_a_send_makes_is_in_the_file_however_many_there_are(
+    subject: Subject,
+) -> None:
+    broker = subject.broker
+    for number in range(1500):
+        broker.topics.table.put(TopicConfig(f"Other{number}", 1, 1, 6), 0)
+    await broker.loops.stop()  # nothing is saved in the background
+    assert (await subject.send("New")).code == ResponseCode.SUCCESS
+    saved = json.loads((Path(broker.store.root) / "config/topics.json").read_text())
+    assert saved["topicConfigTable"].keys() == broker.topics.all().keys()
+    assert {"New", "Other1499"} <= saved["topicConfigTable"].keys()
 
 
 async def test_queues_of_topics_that_no_table_has_are_cleaned(subject: Subject) -> None:

@@ -1,6 +1,6 @@
 """Rates and means: what was counted, over the time it took."""
 
-from reput.client.core.consume_rates import ConsumeRates
+from reput.client.core.consume_rates import ConsumeRates, RatesByTopic
 
 
 def test_rates_and_means() -> None:
@@ -37,3 +37,10 @@ def test_failures_are_of_an_hour() -> None:
     assert rates.status(3_599_999).consume_failed_msgs == 3
     rates.add_call(3_600_000, 5, 1, 0)
     assert rates.status(3_600_001).consume_failed_msgs == 0
+
+
+def test_rates_of_a_topic_begin_when_it_is_first_asked_for() -> None:
+    rates = RatesByTopic()
+    rates.of("T", 0).add_call(0, 10, 1, 0)
+    assert list(rates) == ["T"]
+    assert rates.of("T", 5).status(5).consume_rt == 10

@@ -221,7 +221,7 @@ async def test_before_the_start_and_after_the_end(cluster: ScriptedCluster) -> N
 # --- attempts ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("code", [17, 14, 1, 16, 204, 205])
+@pytest.mark.parametrize("code", [17, 14, 1, 2, 16, 204, 205, 1500])
 async def test_a_refusal_is_tried_elsewhere(
     cluster: ScriptedCluster, producer: Producer, code: int
 ) -> None:
@@ -232,7 +232,7 @@ async def test_a_refusal_is_tried_elsewhere(
     assert len(set(keys)) == 4  # an attempt more does not make another message
 
 
-@pytest.mark.parametrize("code", [2, 3, 13, 215])
+@pytest.mark.parametrize("code", [3, 13, 215])
 async def test_a_refusal_that_all_would_give_is_not(
     cluster: ScriptedCluster, producer: Producer, code: int
 ) -> None:
@@ -259,6 +259,43 @@ async def test_a_fixed_queue_gets_one_attempt(cluster: ScriptedCluster, producer
     cluster.broker.refuse(ResponseCode.SYSTEM_ERROR)
     with pytest.raises(SendFailed, match="in 1 attempt"):
         await producer.send(Message("T", b"x"), queue=MessageQueue("T", "broker-a", 0))
+
+
+@pytest.mark.parametrize("queue", [None, MessageQueue("T", "broker-a", 0)])
+async def test_a_busy_broker_is_asked_until_it_has_time(
+    cluster: ScriptedCluster, producer: Producer, queue: MessageQueue | None
+) -> None:
+    broker = cluster.broker
+    broker.refuse(ResponseCode.SYSTEM_BUSY)
+    sending = asyncio.create_task(producer.send(Message("T", b"x"), queue=queue, timeout_ms=30_000))
+    await broker.until_asked(SEND, 4)  # more than there are attempts
+    broker.store_as(ResponseCode.SUCCESS)
+
+    assert (await sending).status is SendStatus.SEND_OK
+    assert broker.sent_count == 1
+    assert len({properties(one)["UNIQ_KEY"] for one in sent(cluster)}) == 1
+
+
+async def test_a_broker_that_stays_busy_is_told_of(
+    cluster: ScriptedCluster, producer: Producer
+) -> None:
+    for broker in cluster.brokers:
+        broker.refuse(ResponseCode.SYSTEM_BUSY, "flow control")
+    with pytest.raises(SendFailed, match="flow control") as raised:
+        await producer.send(Message("Two", b"x"), timeout_ms=100)
+
+    assert raised.value.retriable
+    assert set(raised.value.broker_names[:2]) == {"broker-a", "broker-b"}
+    # Pauses of 10, 20 and 40 ms: the next, of 80, would end too late.
+    assert 2 <= len(raised.value.broker_names) <= 4
+
+
+async def test_without_retries_a_busy_broker_is_asked_once(cluster: ScriptedCluster) -> None:
+    cluster.broker.refuse(ResponseCode.SYSTEM_BUSY)
+    config = ProducerConfig(retry_times_when_send_failed=0)
+    async with Producer("P", namesrv=cluster.namesrv, config=config) as producer:
+        with pytest.raises(SendFailed, match="in 1 attempt"):
+            await producer.send(Message("T", b"x"))
 
 
 async def test_a_broker_that_is_gone_is_tried_elsewhere(

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -83,7 +84,7 @@ def test_a_missing_file_with_a_backup_is_said(path: Path, caplog: pytest.LogCapt
 def test_what_cannot_be_written_is_not_set(path: Path) -> None:
     table = KvTable(str(path))
     table.put("n", "k", "v")
-    path.with_name("kvConfig.json.tmp").mkdir()
+    path.with_name(f"kvConfig.json.{os.getpid()}.tmp").mkdir()
     with pytest.raises(WriteFailed, match=r"kvConfig\.json"):
         table.put("n", "k", "w")
     with pytest.raises(WriteFailed, match=r"kvConfig\.json"):

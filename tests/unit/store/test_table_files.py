@@ -1,6 +1,7 @@
 """Tables on disk: a whole one at any moment, and nothing of Java's lost on the way."""
 
 import json
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,12 @@ import pytest
 
 import golden
 from reput.errors import CorruptRecord, WriteFailed
-from reput.store import config_tables, paths, table_files
+from reput.store import config_tables, paths
 from reput.store.config_tables import ConsumerOffset, TopicConfig
 from reput.store.disk import Disk
 from reput.store.files import open_folder
 from reput.store.table_files import (
+    PREPARED_AT_ONCE,
     ConsumerFilter,
     ConsumerFilterTable,
     ConsumerOffsetTable,
@@ -93,8 +95,15 @@ def read(store: Path) -> Any:
     return config_tables.load(open_folder(str(store)), PATH)
 
 
+def table_of(store: Path, disk: Disk | None = None) -> DelayOffsetTable:
+    return DelayOffsetTable.load(str(store), disk or Disk())
+
+
 def save(store: Path, table: dict[str, Any], disk: Disk | None = None) -> None:
-    table_files.save(str(store), PATH, table, disk or Disk())
+    """Save one of those below, as a broker that was just started."""
+    one = table_of(store, disk)
+    one.put(1, table["offsetTable"]["1"])
+    one.save(0)
 
 
 # --- D26: whole at any moment ------------------------------------------------
@@ -147,6 +156,7 @@ def test_d26_is_synced_before_it_is_renamed(tmp_path: Path) -> None:
     save(tmp_path, OLD)
     save(tmp_path, NEW, Recorder())
     assert calls == [
+        "sync delayOffset.json",  # it was read, and is about to be the backup
         "sync delayOffset.json.tmp",
         "rename delayOffset.json.bak.tmp",
         "rename delayOffset.json.tmp",
@@ -205,7 +215,168 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         save(tmp_path, NEW)
 
 
+# --- without waiting for the disk ---------------------------------------------
+
+
+def saved(store: Path, *values: int, is_durable: bool) -> DelayOffsetTable:
+    """Return a table that was saved with each of these values, one after the other."""
+    table = table_of(store)
+    for value in values:
+        table.put(1, value)
+        table.save(0, is_durable=is_durable)
+    return table
+
+
+def value_in(store: Path, suffix: str = "") -> int:
+    value: int = json.loads(file(store, suffix).read_text())["offsetTable"]["1"]
+    return value
+
+
+def test_what_no_disk_was_waited_for_is_in_the_file_and_still_to_be_saved(tmp_path: Path) -> None:
+    class Deaf(Disk):
+        def sync_file(self, descriptor: int, path: str) -> None:
+            raise WriteFailed(path, "nobody asked")
+
+        def sync_folder(self, path: str) -> None:
+            raise WriteFailed(path, "nobody asked")
+
+    (tmp_path / "config").mkdir()
+    table = table_of(tmp_path, Deaf())
+    table.put(1, 5)
+    table.save(0, is_durable=False)
+    assert value_in(tmp_path) == 5
+    assert table.is_dirty
+    assert not table.is_saved
+    with pytest.raises(WriteFailed):
+        table.step(1)
+    assert value_in(tmp_path) == 5
+
+
+def test_only_what_is_durable_becomes_the_backup(tmp_path: Path) -> None:
+    saved(tmp_path, 1, 2, is_durable=True)
+    table = saved(tmp_path, 3, 4, is_durable=False)
+    assert (value_in(tmp_path), value_in(tmp_path, ".bak")) == (4, 2)
+    table.put(1, 5)
+    table.save(0)
+    assert (value_in(tmp_path), value_in(tmp_path, ".bak")) == (5, 2)
+    assert table.is_saved
+    table.put(1, 6)
+    table.save(0)
+    assert (value_in(tmp_path), value_in(tmp_path, ".bak")) == (6, 5)
+
+
+@pytest.mark.parametrize("left", [b"", b"\0" * 40, b'{\n\t"offsetTable":{\n'])
+def test_after_a_power_loss_the_last_durable_table_is_there(tmp_path: Path, left: bytes) -> None:
+    saved(tmp_path, 1, 2, is_durable=True)
+    saved(tmp_path, 3, 4, is_durable=False)
+    file(tmp_path).write_bytes(left)  # what a file system may make of bytes it did not write yet
+    assert table_of(tmp_path).get(1) == 2
+
+
+def test_what_was_taken_first_never_replaces_what_was_taken_later(tmp_path: Path) -> None:
+    table = table_of(tmp_path)
+    table.put(1, 1)
+    early = table.take(0)
+    table.put(1, 2)
+    table.save(0)
+    table.write(early, 0)
+    assert value_in(tmp_path) == 2
+
+
+def test_a_table_that_is_saved_while_another_thread_waits_for_the_disk_stays(
+    tmp_path: Path,
+) -> None:
+    class Slow(Disk):
+        meanwhile: Callable[[], None] | None = None
+
+        def sync_file(self, descriptor: int, path: str) -> None:
+            action, self.meanwhile = self.meanwhile, None
+            if action is not None:
+                action()
+            super().sync_file(descriptor, path)
+
+    def change() -> None:
+        table.put(1, 2)
+        table.save(0, is_durable=False)
+
+    disk = Slow()
+    table = table_of(tmp_path, disk)
+    table.put(1, 1)
+    draft = table.take(0)
+    disk.meanwhile = change
+    table.write(draft, 0)
+    assert value_in(tmp_path) == 2
+    assert not table.is_saved
+    assert table.step(0)
+    assert table.is_saved
+    assert value_in(tmp_path) == 2
+
+
+def test_what_changes_after_it_was_taken_is_written_the_next_time(tmp_path: Path) -> None:
+    table = ConsumerOffsetTable.load(str(tmp_path), Disk())
+    table.put("T", "g", 0, 1)
+    draft = table.take(0)
+    table.put("T", "g", 0, 2)
+    table.write(draft, 0)
+    assert not table.is_saved
+    assert ConsumerOffsetTable.load(str(tmp_path), Disk()).get("T", "g", 0) == 1
+    table.step(0)
+    assert table.is_saved
+    assert ConsumerOffsetTable.load(str(tmp_path), Disk()).get("T", "g", 0) == 2
+
+
 # --- the text ----------------------------------------------------------------
+
+
+def as_json(table: object) -> str:
+    return json.dumps(table, indent="\t", sort_keys=True, separators=(",", ":"))
+
+
+def test_the_text_is_that_of_json_after_every_change(tmp_path: Path) -> None:
+    """Though each change makes the text of one entry only."""
+    chance = random.Random(1)
+    topics = TopicTable.load(str(tmp_path), Disk())
+    offsets = ConsumerOffsetTable.load(str(tmp_path), Disk())
+    model: dict[str, dict[str, int]] = {}
+    for _ in range(60):
+        topic, queue_id = f"t{chance.randrange(9)}", chance.randrange(12)
+        if chance.random() < 0.3:
+            topics.delete(topic, 7)
+            offsets.delete(topic=topic)
+            model.pop(f"{topic}@g", None)
+        else:
+            size = chance.randrange(1, 9)
+            kind = (("message.type", "FIFO"),) if size == 8 else ()
+            topics.put(TopicConfig(topic, size, size, 6, attributes=kind), 7)
+            offsets.put(topic, "g", queue_id, size)
+            model.setdefault(f"{topic}@g", {})[str(queue_id)] = size
+        topics.save(7, is_durable=False)
+        offsets.save(7, is_durable=False)
+        text = (tmp_path / paths.TOPICS).read_text("ascii")
+        assert text == as_json(json.loads(text))
+        assert json.loads(text)["topicConfigTable"].keys() == topics.all().keys()
+        text = (tmp_path / paths.CONSUMER_OFFSETS).read_text("ascii")
+        assert text == as_json({"offsetTable": model})
+    assert TopicTable.load(str(tmp_path), Disk()).all() == topics.all()
+
+
+def test_texts_may_be_prepared_while_the_table_changes(tmp_path: Path) -> None:
+    table = ConsumerOffsetTable.load(str(tmp_path), Disk())
+    count = 2 * PREPARED_AT_ONCE + 1
+    for number in range(count):
+        table.put(f"t{number:04d}", "g", 0, 1)
+    pauses = 0
+    for _ in table.prepare():
+        table.put(f"t{pauses:04d}", "g", 0, 2)
+        table.delete(topic=f"t{count - 1 - pauses:04d}")
+        pauses += 1
+    assert pauses == 2
+    table.save(0)
+    again = ConsumerOffsetTable.load(str(tmp_path), Disk())
+    assert list(again.all()) == [
+        ConsumerOffset(f"t{number:04d}", "g", 0, 2 if number < pauses else 1)
+        for number in range(count - pauses)
+    ]
 
 
 def test_the_text_is_plain_json_in_ascii(tmp_path: Path) -> None:

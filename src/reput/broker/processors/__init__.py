@@ -52,6 +52,7 @@ PROCESSORS: Mapping[int, Processor] = {
     Code.GET_MAX_OFFSET: offsets.max_offset,
     Code.GET_MIN_OFFSET: offsets.min_offset,
     Code.GET_EARLIEST_MSG_STORETIME: offsets.earliest_store_time,
+    Code.QUERY_CORRECTION_OFFSET: offsets.correction_offsets,
     Code.GET_ALL_CONSUMER_OFFSET: queries.all_consumer_offsets,
     Code.GET_ALL_DELAY_OFFSET: queries.all_delay_offsets,
     Code.CLONE_GROUP_OFFSET: connections.clone_offsets,

@@ -1,14 +1,17 @@
-"""14, 15, 29 to 32: where groups are, where queues begin and end."""
+"""14, 15, 29 to 32, 308: where groups are, where queues begin and end."""
 
 from typing import TYPE_CHECKING
 
+from reput.config import JAVA_LONG_MAX
 from reput.errors import RequestRefused
-from reput.format import command as commands, headers
+from reput.format import bodies, command as commands, headers
+from reput.format.bodies import CorrectionOffsets
 from reput.format.codes import ResponseCode
 from reput.format.command import Command
 from reput.format.headers import (
     OffsetReplyHeader,
     QueryConsumerOffsetHeader,
+    QueryCorrectionOffsetHeader,
     QueueHeader,
     SearchOffsetHeader,
     TimestampReplyHeader,
@@ -52,6 +55,37 @@ def update_consumer_offset(broker: "Broker", channel: Channel, request: Command)
         header.topic, header.consumer_group, header.queue_id, header.commit_offset
     )
     return commands.reply(request)
+
+
+def correction_offsets(broker: "Broker", channel: Channel, request: Command) -> Command:
+    """Return how far the last of a topic's groups is in each queue.
+
+    A group whose next message has expired does not count there. If it is the group to compare with,
+    and others count, the answer is the largest number there is.
+
+    As Java 5.5, but for two things. Java forgets for good where the groups are that are to be left
+    out; here asking changes nothing. Java fails if the group to compare with is in a queue in which
+    none counts; here that queue is left out. 4.9 compares with nothing: it looks for a group of the
+    topic's name.
+    """
+    header = headers.decode(QueryCorrectionOffsetHeader, request.ext_fields)
+    topic, offsets = header.topic, broker.consumer_offsets
+    left_out = (header.filter_groups or "").split(",")
+    groups = {
+        group: offsets.of(topic, group)
+        for one, group in offsets.readers()
+        if one == topic and group not in left_out
+    }
+    found: dict[int, int] = {}
+    for queues in groups.values():
+        for queue_id, consumer_offset in queues.items():
+            if consumer_offset >= broker.store.min_offset(topic, queue_id):
+                found[queue_id] = min(found.get(queue_id, consumer_offset), consumer_offset)
+    for queue_id, compared_offset in groups.get(header.compare_group, {}).items():
+        if found.get(queue_id, 0) > compared_offset:
+            found[queue_id] = JAVA_LONG_MAX
+    body = bodies.encode(CorrectionOffsets(correction_offsets=found))
+    return commands.reply(request, body=body)
 
 
 def search_offset(broker: "Broker", channel: Channel, request: Command) -> Command:

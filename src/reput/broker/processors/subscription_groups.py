@@ -64,7 +64,7 @@ def _put(broker: "Broker", channel: Channel, wanted: list[SubscriptionGroupConfi
             now_ms,
         )
         _log.info("group %s set by %s: %s", group.group_name, channel.peer, group)
-    broker.subscription_groups.table.step(now_ms)
+    broker.subscription_groups.table.save(now_ms, is_durable=False)
 
 
 def delete_group(broker: "Broker", channel: Channel, request: Command) -> Command:

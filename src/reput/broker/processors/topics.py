@@ -1,7 +1,8 @@
 """17, 18, 21, 202, 215, 300, 305, 306, 316, 351: topics and their queues.
 
 Checks and texts are Java's ``AdminBrokerProcessor``, 4.9.7; 18 and 351 are 5.x's. What is changed
-is on disk when the reply is sent: a topic that was deleted does not come back (anchors D18).
+is in the file when the reply is sent, and what is deleted on disk: it does not come back (anchors
+D18).
 """
 
 import logging
@@ -84,7 +85,7 @@ def _put(broker: "Broker", channel: Channel, wanted: list[TopicConfigData]) -> N
             now_ms,
         )
         _log.info("topic %s set by %s: %s", topic.topic_name, channel.peer, topic)
-    broker.topics.table.step(now_ms)
+    broker.topics.table.save(now_ms, is_durable=False)
 
 
 def check_topic(broker: "Broker", name: str) -> None:

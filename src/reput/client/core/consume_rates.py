@@ -20,6 +20,17 @@ class _Sums:
     failed_count: int = 0
 
 
+class RatesByTopic(dict[str, "ConsumeRates"]):
+    """The rates of each topic that a consumer reads."""
+
+    def of(self, topic: str, now_ms: int) -> "ConsumeRates":
+        """Return a topic's, begun now if there are none yet."""
+        rates = self.get(topic)
+        if rates is None:
+            rates = self[topic] = ConsumeRates(now_ms)
+        return rates
+
+
 class ConsumeRates:
     """Sums of one topic: a whole minute that is over, and the one that goes on."""
 

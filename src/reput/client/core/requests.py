@@ -4,6 +4,9 @@ Requests of the hot path are put together by ``SendRequests``: what is the same 
 a producer is text already.
 """
 
+from collections.abc import Mapping
+
+from reput.errors import InvalidOption
 from reput.format import headers, sys_flag as flags
 from reput.format.codes import RequestCode
 from reput.format.command import IS_ONEWAY, Command
@@ -44,6 +47,20 @@ def unregister_client(
         client_id=client_id, producer_group=producer_group, consumer_group=consumer_group
     )
     return make(RequestCode.UNREGISTER_CLIENT, header)
+
+
+# --- administering ----------------------------------------------------------------
+
+
+def property_lines(settings: Mapping[str, str]) -> bytes:
+    """Return settings as Java's ``Properties`` reads them."""
+    lines = []
+    for name, value in settings.items():
+        if not name or any(one in name for one in "=: \t\r\n\\"):
+            raise InvalidOption("settings", name, "names of settings")
+        escaped = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+        lines.append(f"{name}={escaped}\n")
+    return "".join(lines).encode()
 
 
 # --- sending ----------------------------------------------------------------------

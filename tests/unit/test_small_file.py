@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from reput import small_file
 from reput.errors import WriteFailed
-from reput.namesrv import small_file
 
 STEPS = ("write draft", "sync draft", "rename", "sync folder")
 
@@ -22,7 +22,7 @@ def test_the_old_one_is_kept_as_backup(tmp_path: Path) -> None:
     assert [one.name for one in path.parent.iterdir()] == ["file"]
     small_file.replace_file(str(path), b"two")
     assert path.read_bytes() == b"two"
-    assert Path(small_file.backup_of(str(path))).read_bytes() == b"one"
+    assert small_file.backup_of(path).read_bytes() == b"one"
     assert len(list(path.parent.iterdir())) == 2
 
 
@@ -73,7 +73,8 @@ def test_everything_is_synced_before_it_has_its_name(
     monkeypatch.setattr(os, "fsync", sync)
     monkeypatch.setattr(Path, "replace", rename)
     small_file.replace_file(str(path), b"new")
-    assert done == ["sync file.tmp", "rename file.tmp file", f"sync {tmp_path.name}"]
+    draft = f"file.{os.getpid()}.tmp"
+    assert done == [f"sync {draft}", f"rename {draft} file", f"sync {tmp_path.name}"]
 
 
 def test_a_failure_names_the_file(tmp_path: Path) -> None:

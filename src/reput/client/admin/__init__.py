@@ -1,0 +1,125 @@
+"""Asks and changes what administrators do: topics, groups, brokers, offsets, messages.
+
+    async with Admin(namesrv="127.0.0.1:9876") as admin:
+        await admin.create_topic("Orders", queue_count=8)
+        for name in await admin.topics():
+            ...
+
+What a cluster's brokers know separately is put together here; what has to be told to each of them
+is told to each. A broker is meant by its name, which is its master, or by its ``host:port``. Topics
+and groups have their full names here: a namespace is not put before them.
+Offsets are those of ARCHITECTURE.md: ``queue_offset`` and ``consumer_offset`` count messages.
+
+    brokers.py  name_servers.py  topics.py  groups.py  members.py  progress.py  offsets.py
+    messages.py         the verbs, each a function with an ``Admin`` in front
+    cluster_calls.py    whom they ask and tell
+"""
+
+from typing import Self
+
+from reput.client.admin import (
+    brokers as broker_verbs,
+    groups as group_verbs,
+    members as member_verbs,
+    messages as message_verbs,
+    name_servers as name_server_verbs,
+    offsets as offset_verbs,
+    progress as progress_verbs,
+    topics as topic_verbs,
+)
+from reput.client.admin.cluster_calls import ClusterCalls, PartlyDone as PartlyDone
+from reput.client.admin.progress import (
+    ConsumeStats as ConsumeStats,
+    QueueProgress as QueueProgress,
+)
+from reput.client.config import ClientConfig, client_config
+from reput.clock import Clock
+
+
+class Admin:
+    """Administers the clusters of some name servers. Use it as ``async with``.
+
+    All methods raise ``RemotingError`` where nobody answers, and ``Answered``, which is one, with
+    the code and text of whoever refuses.
+
+    Args:
+        namesrv: ``host:port;host:port``; or ``client`` instead.
+        client: Name servers, and how long requests may take.
+        clock: The system's, unless a test has its own.
+    """
+
+    def __init__(
+        self,
+        namesrv: str | None = None,
+        *,
+        client: ClientConfig | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.calls = ClusterCalls(client_config(namesrv, client), clock)
+        """For the verbs below; not for users."""
+
+    async def start(self) -> None:
+        """Begin; nobody is asked anything yet."""
+        await self.calls.start()
+
+    async def close(self) -> None:
+        """End; what waits for a reply fails."""
+        await self.calls.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # clusters and brokers
+    clusters = broker_verbs.clusters
+    broker_status = broker_verbs.broker_status
+    broker_config = broker_verbs.broker_config
+    update_broker_config = broker_verbs.update_broker_config
+    broker_stats = broker_verbs.broker_stats
+    wipe_write_perm = broker_verbs.wipe_write_perm
+    add_write_perm = broker_verbs.add_write_perm
+    # name servers
+    name_server_config = name_server_verbs.name_server_config
+    update_name_server_config = name_server_verbs.update_name_server_config
+    kv = name_server_verbs.kv
+    kv_of_namespace = name_server_verbs.kv_of_namespace
+    put_kv = name_server_verbs.put_kv
+    delete_kv = name_server_verbs.delete_kv
+    # topics
+    topics = topic_verbs.topics
+    topic_route = topic_verbs.topic_route
+    topic_configs = topic_verbs.topic_configs
+    create_topic = topic_verbs.create_topic
+    delete_topic = topic_verbs.delete_topic
+    topic_status = topic_verbs.topic_status
+    groups_of_topic = topic_verbs.groups_of_topic
+    # groups
+    groups = group_verbs.groups
+    create_group = group_verbs.create_group
+    delete_group = group_verbs.delete_group
+    # members of groups
+    consumer_connection = member_verbs.consumer_connection
+    producer_connection = member_verbs.producer_connection
+    producers = member_verbs.producers
+    consumer_running_info = member_verbs.consumer_running_info
+    consume_directly = member_verbs.consume_directly
+    # how far groups are
+    consume_stats = progress_verbs.consume_stats
+    consume_time_spans = progress_verbs.consume_time_spans
+    # offsets
+    consumer_offset = offset_verbs.consumer_offset
+    update_consumer_offset = offset_verbs.update_consumer_offset
+    reset_offsets = offset_verbs.reset_offsets
+    clone_offsets = offset_verbs.clone_offsets
+    min_offset = offset_verbs.min_offset
+    max_offset = offset_verbs.max_offset
+    search_offset = offset_verbs.search_offset
+    earliest_store_time = offset_verbs.earliest_store_time
+    consume_queue = offset_verbs.consume_queue
+    # messages
+    message_by_offset_id = message_verbs.message_by_offset_id
+    message_by_unique_key = message_verbs.message_by_unique_key
+    messages_by_key = message_verbs.messages_by_key

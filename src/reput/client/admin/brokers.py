@@ -1,0 +1,90 @@
+"""Clusters and brokers: who is there, how they are, what they are set to."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from reput import config
+from reput.client.core import requests
+from reput.errors import Answered
+from reput.format import bodies, headers
+from reput.format.bodies import BrokerStats, ClusterInfo
+from reput.format.codes import RequestCode, ResponseCode
+
+if TYPE_CHECKING:
+    from reput.client.admin import Admin
+
+
+async def clusters(admin: "Admin") -> ClusterInfo:
+    """Return clusters with their brokers, and brokers with their addresses."""
+    return await admin.calls.clusters()
+
+
+async def broker_status(admin: "Admin", broker: str) -> dict[str, str]:
+    """Return what a broker measures of itself: ``msgPutTotalTodayNow``, ``putTps``, ..."""
+    reply = await admin.calls.ask_broker(broker, requests.make(RequestCode.GET_BROKER_RUNTIME_INFO))
+    return dict(sorted(bodies.decode(bodies.KvTable, reply.body).table.items()))
+
+
+async def broker_config(admin: "Admin", broker: str) -> dict[str, str]:
+    """Return a broker's settings, by RocketMQ's names."""
+    reply = await admin.calls.ask_broker(broker, requests.make(RequestCode.GET_BROKER_CONFIG))
+    return config.parse_properties(reply.body.decode())
+
+
+async def update_broker_config(admin: "Admin", broker: str, settings: Mapping[str, str]) -> None:
+    """Change settings of a running broker, by RocketMQ's names."""
+    await admin.calls.ask_broker(
+        broker,
+        requests.make(RequestCode.UPDATE_BROKER_CONFIG, body=requests.property_lines(settings)),
+    )
+
+
+async def broker_stats(admin: "Admin", broker: str, name: str, key: str) -> BrokerStats | None:
+    """Return how often something happened in the last minute, hour and day.
+
+    Args:
+        broker: Name or address.
+        name: ``TOPIC_PUT_NUMS``, ``GROUP_GET_NUMS``, ...
+        key: A topic, ``topic@group``, or cluster, as the name demands.
+
+    Returns:
+        None if nothing was counted.
+    """
+    header = headers.StatsHeader(stats_name=name, stats_key=key)
+    try:
+        reply = await admin.calls.ask_broker(
+            broker, requests.make(RequestCode.VIEW_BROKER_STATS_DATA, header)
+        )
+    except Answered as error:
+        if error.response_code == ResponseCode.SYSTEM_ERROR:
+            return None
+        raise
+    return bodies.decode(BrokerStats, reply.body)
+
+
+async def wipe_write_perm(admin: "Admin", broker_name: str) -> int:
+    """Take a broker out of the routes of producers; returns the number of its topics.
+
+    Raises:
+        PartlyDone: Some name servers did not do it.
+    """
+    replies = await admin.calls.tell_name_servers(
+        lambda: requests.make(
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER,
+            headers.BrokerNameHeader(broker_name=broker_name),
+        )
+    )
+    fields = replies[0].ext_fields
+    return headers.decode(headers.WipeWritePermReplyHeader, fields).wipe_topic_count
+
+
+async def add_write_perm(admin: "Admin", broker_name: str) -> int:
+    """Undo ``wipe_write_perm``; returns the number of its topics. Raises the same."""
+    replies = await admin.calls.tell_name_servers(
+        lambda: requests.make(
+            RequestCode.ADD_WRITE_PERM_OF_BROKER,
+            headers.BrokerNameHeader(broker_name=broker_name),
+        )
+    )
+    fields = replies[0].ext_fields
+    return headers.decode(headers.AddWritePermReplyHeader, fields).add_topic_count

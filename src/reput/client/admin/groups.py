@@ -1,0 +1,91 @@
+"""Consumer groups: which there are, and how they are made."""
+
+from typing import TYPE_CHECKING
+
+from reput.client.core import requests
+from reput.client.message import check_group
+from reput.format import bodies, headers
+from reput.format.bodies import SubscriptionGroupConfig
+from reput.format.codes import RequestCode
+
+if TYPE_CHECKING:
+    from reput.client.admin import Admin
+
+
+async def groups(
+    admin: "Admin", *, cluster: str | None = None, broker: str | None = None
+) -> dict[str, SubscriptionGroupConfig]:
+    """Return the consumer groups with their settings, by name.
+
+    Args:
+        cluster: Whose brokers; all clusters', if neither is given.
+        broker: Name or address of one broker, instead of a cluster.
+    """
+    addresses = await admin.calls.masters(cluster, broker, is_one_cluster=False)
+    found: dict[str, SubscriptionGroupConfig] = {}
+    for reply in await admin.calls.ask_all(
+        addresses, lambda: requests.make(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+    ):
+        table = bodies.decode(bodies.SubscriptionGroupTable, reply.body)
+        found.update(table.subscription_group_table)
+    return dict(sorted(found.items()))
+
+
+async def create_group(
+    admin: "Admin",
+    group: str | SubscriptionGroupConfig,
+    *,
+    cluster: str | None = None,
+    broker: str | None = None,
+) -> list[str]:
+    """Make a consumer group, or change one that is there.
+
+    Args:
+        group: Its name, or all of its settings.
+        cluster: Whose brokers; may be left out where there is but one.
+        broker: Name or address of one broker, instead of a cluster.
+
+    Returns:
+        The addresses of the brokers.
+
+    Raises:
+        InvalidOption: The name is not allowed, or it is not clear where.
+        PartlyDone: Some brokers did not do it.
+    """
+    if isinstance(group, str):
+        group = SubscriptionGroupConfig(group_name=group)
+    check_group("group", group.group_name)
+    body = bodies.encode(group)
+    return await admin.calls.tell_brokers(
+        await admin.calls.masters(cluster, broker),
+        lambda: requests.make(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body),
+    )
+
+
+async def delete_group(
+    admin: "Admin",
+    group: str,
+    *,
+    has_offsets_removed: bool = True,
+    cluster: str | None = None,
+    broker: str | None = None,
+) -> None:
+    """Delete a consumer group.
+
+    Args:
+        group: Its name.
+        has_offsets_removed: Its consumer offsets go too: a new group of the name begins anew.
+        cluster: Whose brokers; may be left out where there is but one.
+        broker: Name or address of one broker, instead of a cluster.
+
+    Raises:
+        InvalidOption: It is not clear where.
+        PartlyDone: Some brokers did not do it.
+    """
+    header = headers.GroupNameHeader(
+        group_name=group, remove_offset=has_offsets_removed, clean_offset=has_offsets_removed
+    )
+    await admin.calls.tell_brokers(
+        await admin.calls.masters(cluster, broker),
+        lambda: requests.make(RequestCode.DELETE_SUBSCRIPTIONGROUP, header),
+    )

@@ -1,0 +1,120 @@
+"""Messages: found by id or key, wherever they are."""
+
+from typing import TYPE_CHECKING
+
+from reput import config
+from reput.client.core import requests
+from reput.client.message import ReceivedMessage, received
+from reput.errors import Answered, CorruptRecord, InvalidOption
+from reput.format import headers, message_id as ids
+from reput.format.codes import RequestCode, ResponseCode
+
+if TYPE_CHECKING:
+    from reput.client.admin import Admin
+
+KEY_QUERY_COUNT_MAX = 64
+"""A broker of 4.9 gives no more messages of one key, whatever is asked for."""
+END_OF_TIME_MS = config.JAVA_LONG_MAX
+
+
+async def message_by_offset_id(admin: "Admin", offset_message_id: str) -> ReceivedMessage | None:
+    """Return the message that an offset id leads to; None if there is none.
+
+    The broker that the id names is asked, whether name servers know it or not.
+
+    Raises:
+        InvalidOption: It is no offset id.
+    """
+    try:
+        place = ids.decode_offset_id(offset_message_id)
+    except ValueError as error:
+        raise InvalidOption("offset_message_id", offset_message_id, str(error)) from error
+    address = str(place.store_host)
+    header = headers.ViewMessageHeader(offset=place.physical_offset)
+    try:
+        reply = await admin.calls.ask(
+            address, requests.make(RequestCode.VIEW_MESSAGE_BY_ID, header)
+        )
+    except Answered as error:
+        if error.response_code == ResponseCode.SYSTEM_ERROR:
+            return None
+        raise
+    try:
+        (message,) = received(reply.body, await admin.calls.name_of(address))
+        is_there = message.physical_offset == place.physical_offset
+    except (CorruptRecord, ValueError):
+        # A broker sends what it finds there, and looks only at the first four bytes.
+        return None
+    return message if is_there else None
+
+
+async def message_by_unique_key(
+    admin: "Admin", topic: str, unique_key: str
+) -> ReceivedMessage | None:
+    """Return the message with this id, the one in ``SendResult``; None if there is none.
+
+    A message that was sent twice, after a lost reply, is given as it was stored first.
+    """
+    header = headers.QueryMessageHeader(
+        topic=topic,
+        key=unique_key,
+        max_num=KEY_QUERY_COUNT_MAX,
+        begin_timestamp=0,
+        end_timestamp=END_OF_TIME_MS,
+        is_unique_key=True,
+    )
+    found = await _query(admin, topic, header)
+    same = [one for one in found if one.stored.unique_key == unique_key]
+    return min(same, key=lambda one: one.store_timestamp_ms, default=None)
+
+
+async def messages_by_key(
+    admin: "Admin",
+    topic: str,
+    key: str,
+    *,
+    count_max: int = KEY_QUERY_COUNT_MAX,
+    begin_ms: int = 0,
+    end_ms: int = END_OF_TIME_MS,
+) -> list[ReceivedMessage]:
+    """Return messages of a topic that have a key, oldest first.
+
+    Args:
+        topic: Where.
+        key: One of a message's ``keys``.
+        count_max: Of each broker, which gives the newest; 4.9 gives no more than 64.
+        begin_ms: The earliest store time.
+        end_ms: The latest store time.
+    """
+    header = headers.QueryMessageHeader(
+        topic=topic,
+        key=key,
+        max_num=count_max,
+        # The index has whole seconds: a broker passes over what is in the first of them.
+        begin_timestamp=max(0, begin_ms - 1000),
+        end_timestamp=end_ms,
+        is_unique_key=False,
+    )
+    found = await _query(admin, topic, header)
+    same = [
+        one for one in found if key in one.keys and begin_ms <= one.store_timestamp_ms <= end_ms
+    ]
+    return sorted(same, key=lambda one: one.store_timestamp_ms)
+
+
+async def _query(
+    admin: "Admin", topic: str, header: headers.QueryMessageHeader
+) -> list[ReceivedMessage]:
+    """Ask one broker of each name; those of equal hashes are left out."""
+    route = await admin.topic_route(topic)
+    found: list[ReceivedMessage] = []
+    for broker_name in sorted(route.brokers):
+        request = requests.make(RequestCode.QUERY_MESSAGE, header)
+        try:
+            reply = await admin.calls.ask(route.any_address(broker_name), request)
+        except Answered as error:
+            if error.response_code != ResponseCode.QUERY_NOT_FOUND:
+                raise
+        else:
+            found += received(reply.body, broker_name)
+    return [one for one in found if topic in (one.stored.topic, one.topic)]

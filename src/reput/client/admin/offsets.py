@@ -1,0 +1,176 @@
+"""Offsets: where groups are, where queues begin and end, and what their units say."""
+
+from typing import TYPE_CHECKING
+
+from reput.client.core import requests
+from reput.client.core.route_cache import TopicRoute
+from reput.errors import Answered, InvalidOption
+from reput.format import bodies, headers
+from reput.format.bodies import ConsumeQueueUnits, MessageQueue
+from reput.format.codes import RequestCode, ResponseCode
+from reput.format.command import Command
+
+if TYPE_CHECKING:
+    from reput.client.admin import Admin
+
+
+async def consumer_offset(admin: "Admin", group: str, queue: MessageQueue) -> int | None:
+    """Return where a group is in a queue; None if it has never been there.
+
+    A broker says 0, and not None, of a young queue that still has its first message.
+    """
+    header = headers.QueryConsumerOffsetHeader(
+        consumer_group=group, topic=queue.topic, queue_id=queue.queue_id
+    )
+    try:
+        reply = await admin.calls.ask_queue(
+            queue, requests.make(RequestCode.QUERY_CONSUMER_OFFSET, header)
+        )
+    except Answered as error:
+        if error.response_code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        raise
+    return _offset(reply)
+
+
+async def update_consumer_offset(
+    admin: "Admin", group: str, queue: MessageQueue, consumer_offset: int
+) -> None:
+    """Set where a group is in a queue. Members that are running overwrite it: stop them."""
+    if consumer_offset < 0:
+        raise InvalidOption("consumer_offset", consumer_offset, "0 or more")
+    header = headers.UpdateConsumerOffsetHeader(
+        consumer_group=group,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        commit_offset=consumer_offset,
+    )
+    await admin.calls.ask_queue(queue, requests.make(RequestCode.UPDATE_CONSUMER_OFFSET, header))
+
+
+async def reset_offsets(
+    admin: "Admin", group: str, topic: str, timestamp_ms: int, *, is_forced: bool = True
+) -> dict[MessageQueue, int]:
+    """Let a group go on with the messages of a time, whether it is running or not.
+
+    Args:
+        group: Of consumers.
+        topic: Whose queues.
+        timestamp_ms: Store time of the first message; -1: only those that are yet to come.
+        is_forced: Also forwards; else only to where it has been before.
+
+    Returns:
+        The new consumer offsets.
+    """
+    if timestamp_ms < -1:
+        raise InvalidOption("timestamp_ms", timestamp_ms, "ms since the epoch, or -1")
+    header = headers.ResetOffsetHeader(
+        topic=topic, group=group, timestamp=timestamp_ms, is_force=is_forced
+    )
+    route = await admin.topic_route(topic)
+    found: dict[MessageQueue, int] = {}
+    for broker_name in sorted(route.brokers):
+        request = requests.make(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
+        try:
+            reply = await admin.calls.ask(route.master(broker_name), request)
+        except Answered:
+            # One of two codes if nobody runs who could be told. The table then decides alone.
+            if await admin.consumer_connection(group) is not None:
+                raise
+            found.update(
+                await _reset_offline(admin, group, route, broker_name, timestamp_ms, is_forced)
+            )
+        else:
+            found.update(bodies.decode(bodies.ResetOffsets, reply.body).offset_table)
+    return dict(sorted(found.items()))
+
+
+async def _reset_offline(
+    admin: "Admin",
+    group: str,
+    route: TopicRoute,
+    broker_name: str,
+    timestamp_ms: int,
+    is_forced: bool,
+) -> dict[MessageQueue, int]:
+    found: dict[MessageQueue, int] = {}
+    for queue in route.subscribe_queues:
+        if queue.broker_name != broker_name:
+            continue
+        if timestamp_ms == -1:
+            wanted = await admin.max_offset(queue)
+        else:
+            wanted = await admin.search_offset(queue, timestamp_ms)
+        if not is_forced:
+            known = await admin.consumer_offset(group, queue)
+            wanted = wanted if known is None else min(known, wanted)
+        await admin.update_consumer_offset(group, queue, wanted)
+        found[queue] = wanted
+    return found
+
+
+async def clone_offsets(admin: "Admin", from_group: str, to_group: str, topic: str) -> None:
+    """Let a group be where another one is, in the queues of a topic."""
+    header = headers.CloneGroupOffsetHeader(
+        src_group=from_group, dest_group=to_group, topic=topic, offline=False
+    )
+    await admin.calls.tell_brokers(
+        await admin.calls.masters_of_group(from_group),
+        lambda: requests.make(RequestCode.CLONE_GROUP_OFFSET, header),
+    )
+
+
+async def min_offset(admin: "Admin", queue: MessageQueue) -> int:
+    """Return the queue offset of the oldest message."""
+    return _offset(await admin.calls.ask_queue(queue, _queue(RequestCode.GET_MIN_OFFSET, queue)))
+
+
+async def max_offset(admin: "Admin", queue: MessageQueue) -> int:
+    """Return the queue offset that the next message will get."""
+    return _offset(await admin.calls.ask_queue(queue, _queue(RequestCode.GET_MAX_OFFSET, queue)))
+
+
+async def search_offset(admin: "Admin", queue: MessageQueue, timestamp_ms: int) -> int:
+    """Return the queue offset of the first message stored at a time or later.
+
+    Brokers before 5.1.1 return the nearest, which may be the one before.
+    """
+    header = headers.SearchOffsetHeader(
+        topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms
+    )
+    request = requests.make(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
+    return _offset(await admin.calls.ask_queue(queue, request))
+
+
+async def earliest_store_time(admin: "Admin", queue: MessageQueue) -> int:
+    """Return when the oldest message was stored, ms since the epoch.
+
+    Of a queue that is empty brokers say -1, or what they like.
+    """
+    request = _queue(RequestCode.GET_EARLIEST_MSG_STORETIME, queue)
+    reply = await admin.calls.ask_queue(queue, request)
+    return headers.decode(headers.TimestampReplyHeader, reply.ext_fields).timestamp
+
+
+async def consume_queue(
+    admin: "Admin", queue: MessageQueue, queue_offset: int, count: int, group: str | None = None
+) -> ConsumeQueueUnits:
+    """Return units of a queue's index, and with a group whether its filter takes each."""
+    header = headers.QueryConsumeQueueHeader(
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        index=queue_offset,
+        count=count,
+        consumer_group=group,
+    )
+    request = requests.make(RequestCode.QUERY_CONSUME_QUEUE, header)
+    return bodies.decode(ConsumeQueueUnits, (await admin.calls.ask_queue(queue, request)).body)
+
+
+def _offset(reply: Command) -> int:
+    return headers.decode(headers.OffsetReplyHeader, reply.ext_fields).offset
+
+
+def _queue(code: RequestCode, queue: MessageQueue) -> Command:
+    header = headers.QueueHeader(topic=queue.topic, queue_id=queue.queue_id)
+    return requests.make(code, header)

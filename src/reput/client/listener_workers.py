@@ -1,0 +1,104 @@
+"""The workers of a push consumer: each takes the first queue in line, consumes some of it, again.
+
+Source: rocketmq 4.9.8 ``ConsumeMessageConcurrentlyService``, ``ConsumeMessageOrderlyService``.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+from reput.client.core.consume_rates import RatesByTopic
+from reput.client.listener import ConsumeContext, ConsumeResult, ListenerCalls
+from reput.client.owned_queues import OwnedQueue, Record
+from reput.clock import Clock
+
+log = logging.getLogger(__name__)
+
+YIELD_COUNT = 16
+"""Batches after which a worker lets the loop do something else."""
+
+
+class ListenerWorkers:
+    """A line of queues with messages, and the calls of the listener that are under way.
+
+    Args:
+        group: The consumer group, for log lines.
+        calls: Calls the listener.
+        rates: Told of each call.
+        clock: Says how long it took.
+    """
+
+    def __init__(self, group: str, calls: ListenerCalls, rates: RatesByTopic, clock: Clock) -> None:
+        self.is_closing = False
+        """Set for good: nothing more is taken from the line."""
+        self.calls_in_flight = 0
+        self.is_quiet = asyncio.Event()
+        """Set while no call is under way."""
+        self.is_quiet.set()
+        self._group = group
+        self._calls = calls
+        self._rates = rates
+        self._clock = clock
+        self._ready: deque[OwnedQueue] = deque()
+        self._idle: deque[asyncio.Future[None]] = deque()
+
+    def line_up(self, owned: OwnedQueue) -> None:
+        """Put a queue in line for a worker, unless it is, or has to rest."""
+        if owned.is_ready or owned.is_resting:
+            return
+        owned.is_ready = True
+        self._ready.append(owned)
+        while self._idle:
+            worker = self._idle.popleft()
+            if not worker.done():
+                worker.set_result(None)
+                break
+
+    async def work(self, consume: Callable[[OwnedQueue], Awaitable[None]]) -> None:
+        """Be one of the workers, until cancelled or ``is_closing``.
+
+        Args:
+            consume: Consumes some of a queue; what it raises is logged.
+        """
+        turn_count = 0
+        while not self.is_closing:
+            if not self._ready:
+                turn_count = 0
+                waiting = asyncio.get_running_loop().create_future()
+                self._idle.append(waiting)
+                await waiting
+                continue
+            owned = self._ready.popleft()
+            try:
+                await consume(owned)
+            except Exception:  # a turn of the loop; the batch is not finished
+                log.exception("consumer group %s in %s", self._group, owned.queue)
+            turn_count += 1
+            if turn_count >= YIELD_COUNT:
+                turn_count = 0
+                await asyncio.sleep(0)
+
+    async def call(self, batch: Record, context: ConsumeContext) -> ConsumeResult:
+        """Call the listener and count. ``end_call`` is due in any case, when all is noted."""
+        begun_ms = self._clock.monotonic_ms()
+        self.calls_in_flight += 1
+        self.is_quiet.clear()
+        count = len(batch.messages)
+        result = ConsumeResult.LATER
+        try:
+            result, _ = await self._calls.call(list(batch.messages), context)
+        finally:
+            now_ms = self._clock.now_ms()
+            duration_ms = self._clock.monotonic_ms() - begun_ms
+            is_failure = result in (ConsumeResult.LATER, ConsumeResult.ROLLBACK)
+            consumed_count, failed_count = (0, count) if is_failure else (count, 0)
+            rates = self._rates.of(context.queue.topic, now_ms)
+            rates.add_call(now_ms, duration_ms, consumed_count, failed_count)
+        return result
+
+    def end_call(self) -> None:
+        """Count a call as over."""
+        self.calls_in_flight -= 1
+        if not self.calls_in_flight:
+            self.is_quiet.set()

@@ -1,0 +1,54 @@
+"""308 at a broker; what is expected without expired messages is what Java 5.5.0 answered."""
+
+import pytest
+
+from broker_subject import Subject
+from reput.format import bodies
+from reput.format.bodies import CorrectionOffsets
+from reput.format.codes import RequestCode
+from reput.format.headers import QueryCorrectionOffsetHeader
+
+LONG_MAX = (1 << 63) - 1
+
+
+async def correction_offsets(
+    subject: Subject, compare_group: str, filter_groups: str | None = None
+) -> dict[int, int]:
+    header = QueryCorrectionOffsetHeader(
+        topic="T", compare_group=compare_group, filter_groups=filter_groups
+    )
+    reply = await subject.ask(RequestCode.QUERY_CORRECTION_OFFSET, header)
+    assert reply.code == 0
+    return bodies.decode(CorrectionOffsets, reply.body).correction_offsets
+
+
+def put(subject: Subject, group: str, offsets: dict[int, int], topic: str = "T") -> None:
+    for queue_id, consumer_offset in offsets.items():
+        subject.broker.consumer_offsets.put(topic, group, queue_id, consumer_offset)
+
+
+async def test_the_last_group_in_each_queue_counts(subject: Subject) -> None:
+    put(subject, "fast", {0: 9, 1: 5})
+    put(subject, "slow", {0: 3, 1: 7, 2: 1})
+    put(subject, "slow", {0: 0}, topic="Other")
+    assert await correction_offsets(subject, "nobody") == {0: 3, 1: 5, 2: 1}
+    assert await correction_offsets(subject, "slow") == {0: 3, 1: 5, 2: 1}
+
+
+async def test_groups_that_are_left_out_keep_their_offsets(subject: Subject) -> None:
+    put(subject, "fast", {0: 9, 1: 5})
+    put(subject, "slow", {0: 3, 1: 7, 2: 1})
+    assert await correction_offsets(subject, "slow", "slow,unknown") == {0: 9, 1: 5}
+    assert await correction_offsets(subject, "fast", "fast") == {0: 3, 1: 7, 2: 1}
+    assert await correction_offsets(subject, "slow", "fast,slow") == {}
+    assert subject.broker.consumer_offsets.of("T", "slow") == {0: 3, 1: 7, 2: 1}  # not so in Java
+
+
+async def test_a_group_whose_next_message_has_expired_does_not_count(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(subject, "G", {0: 1, 1: 1})
+    put(subject, "H", {0: 2})
+    monkeypatch.setattr(subject.broker.store, "min_offset", lambda _topic, _queue_id: 2)
+    assert await correction_offsets(subject, "nobody") == {0: 2}
+    assert await correction_offsets(subject, "G") == {0: LONG_MAX}

@@ -1,0 +1,112 @@
+"""Workers and their line: each queue once, whatever consuming it comes to."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+
+import pytest
+
+from reput.client.core.consume_rates import RatesByTopic
+from reput.client.core.process_queue import Batch
+from reput.client.listener import ConsumeContext, ConsumeResult, ListenerCalls
+from reput.client.listener_workers import ListenerWorkers
+from reput.client.owned_queues import OwnedQueue
+from reput.clock import ManualClock
+from reput.format.bodies import MessageQueue
+
+A, B = (MessageQueue("T", "broker-a", queue_id) for queue_id in range(2))
+
+
+class Consumption:
+    """Says which queues workers came with; is not done with any before ``may_end``."""
+
+    def __init__(self) -> None:
+        self.came: asyncio.Queue[OwnedQueue] = asyncio.Queue()
+        self.may_end = asyncio.Event()
+        self.may_end.set()
+
+    async def consume(self, owned: OwnedQueue) -> None:
+        owned.is_ready = False
+        self.came.put_nowait(owned)
+        await self.may_end.wait()
+        if owned.queue == B:
+            raise RuntimeError("for the test")
+
+
+async def listen(_messages: object, _context: object) -> ConsumeResult:
+    return ConsumeResult.LATER
+
+
+@pytest.fixture
+def workers() -> ListenerWorkers:
+    return ListenerWorkers("G", ListenerCalls(listen, 1), RatesByTopic(), ManualClock())
+
+
+@pytest.fixture
+async def consumption(workers: ListenerWorkers) -> AsyncIterator[Consumption]:
+    """What one worker does."""
+    found = Consumption()
+    task = asyncio.create_task(workers.work(found.consume))
+    yield found
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_queue_stands_in_line_once(
+    workers: ListenerWorkers, consumption: Consumption
+) -> None:
+    a, b = OwnedQueue(A, 0), OwnedQueue(B, 0)
+    for one in (a, b, a):
+        workers.line_up(one)
+    assert [await consumption.came.get() for _ in range(2)] == [a, b]
+    workers.line_up(a)
+    assert await consumption.came.get() is a
+    assert consumption.came.empty()
+
+
+async def test_a_queue_that_rests_is_not_in_line(
+    workers: ListenerWorkers, consumption: Consumption
+) -> None:
+    a, b = OwnedQueue(A, 0), OwnedQueue(B, 0)
+    a.is_resting = True
+    workers.line_up(a)
+    workers.line_up(b)
+    assert await consumption.came.get() is b
+    assert not a.is_ready
+
+
+async def test_a_worker_survives_what_goes_wrong(
+    workers: ListenerWorkers, consumption: Consumption, caplog: pytest.LogCaptureFixture
+) -> None:
+    workers.line_up(OwnedQueue(B, 0))
+    workers.line_up(OwnedQueue(A, 0))
+    with caplog.at_level(logging.ERROR):
+        assert [(await consumption.came.get()).queue for _ in range(2)] == [B, A]
+    assert "consumer group G in " in caplog.text
+    assert "for the test" in caplog.text
+
+
+async def test_who_closes_lets_what_is_begun_end_and_begins_nothing(
+    workers: ListenerWorkers,
+) -> None:
+    consumption = Consumption()
+    consumption.may_end.clear()
+    task = asyncio.create_task(workers.work(consumption.consume))
+    workers.line_up(OwnedQueue(A, 0))
+    workers.line_up(OwnedQueue(B, 0))
+    await consumption.came.get()
+    workers.is_closing = True
+    consumption.may_end.set()
+    await task
+    assert consumption.came.empty()
+
+
+async def test_it_is_quiet_when_the_last_call_has_ended(workers: ListenerWorkers) -> None:
+    context = ConsumeContext(A)
+    for _ in range(2):
+        assert await workers.call(Batch([], 0), context) is ConsumeResult.LATER
+    assert workers.calls_in_flight == 2
+    workers.end_call()
+    assert not workers.is_quiet.is_set()
+    workers.end_call()
+    assert workers.is_quiet.is_set()
