@@ -46,7 +46,7 @@ def _binary(code: int, fields: dict[str, str], body: bytes, opaque: int) -> byte
     return frame(head + extension, body, 1)
 
 
-def send_fields(topic: str, queue_id: int, key: str, born_ms: int) -> dict[str, str]:
+def request_fields(topic: str, queue_id: int, key: str, born_ms: int) -> dict[str, str]:
     """Return the fields of a SEND_MESSAGE_V2."""
     return {
         "a": "bench-producer",
@@ -74,7 +74,7 @@ def send(
     is_json: bool = True,
 ) -> bytes:
     """Return a SEND_MESSAGE_V2 frame."""
-    fields = send_fields(topic, queue_id, key, time.time_ns() // 1_000_000)
+    fields = request_fields(topic, queue_id, key, time.time_ns() // 1_000_000)
     if is_json:
         return request(310, fields, body, opaque)
     return _binary(310, fields, body, opaque)

@@ -4,7 +4,6 @@ The same bytes go to two brokers, one of which has its kernel off; log, queues a
 equal, whatever the request looks like.
 """
 
-import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,170 +13,18 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-import broker_subject
+import broker_pair
+from broker_pair import NOW_MS, Both
 from broker_subject import with_fields
-from reput.broker.server import Broker
-from reput.clock import ManualClock
 from reput.format import batch, command as commands, headers
 from reput.format.codes import RequestCode
 from reput.format.command import IS_ONEWAY, LENGTH, MARK, Command, Serialization
 from reput.format.headers import SendMessageHeader
-from reput.format.kernels import state
-from reput.format.message import Host
-from reput.remoting.channel import Channel
-from reput.store.config_tables import TopicConfig
-from reput.store.message_store import MessageStore
-
-NOW_MS = 1_700_000_000_000
-STORE_HOST = Host(b"\xc0\0\x02\x01", 10911)
-BORN = ("192.0.2.7", 4711)
-
-
-class Transport(asyncio.Transport):
-    """Collects what is written."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.written = b""
-        self.is_closed = False
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return {"peername": BORN, "sockname": ("192.0.2.1", 10911)}.get(name, default)
-
-    def write(self, data: Any) -> None:
-        self.written += bytes(data)
-
-    def close(self) -> None:
-        self.is_closed = True
-
-
-class Wire:
-    """A connection to a broker, without a socket."""
-
-    def __init__(self, broker: Broker, *, has_kernel: bool) -> None:
-        self.broker = broker
-        broker.store_host = STORE_HOST
-        broker.intake.open()
-        if not has_kernel:
-            broker.store._block[state.RECEIVE_IS_ON] = 0
-        for name, perm in (("T", 6), ("ReadOnly", 4), ("%RETRY%g", 6)):
-            broker.topics.put(
-                TopicConfig(name=name, read_queue_count=4, write_queue_count=4, perm=perm), NOW_MS
-            )
-        broker.topics.put(
-            TopicConfig(name="Narrow", read_queue_count=4, write_queue_count=1, perm=6), NOW_MS
-        )
-        self._seen_offset = 0
-        self.transport = Transport()
-        self.channel = Channel(broker._servers[0], broker._buffer, stops_reading=True)
-        self.channel.connection_made(self.transport)
-
-    def feed(self, data: bytes) -> bytes:
-        """Send bytes; return what comes back at once."""
-        while data and not self.transport.is_closed:
-            room = self.channel.get_buffer(-1)
-            size = min(len(room), len(data))
-            room[:size] = data[:size]
-            self.channel.buffer_updated(size)
-            data = data[size:]
-        written, self.transport.written = self.transport.written, b""
-        return written
-
-    def new_records(self) -> list[bytes]:
-        """The records that were written since the last call."""
-        store = self.broker.store
-        found = []
-        while self._seen_offset < store.max_physical_offset:
-            record = store.record_at(self._seen_offset)
-            if record is None:  # the blank that ends a file
-                size = store.config.mapped_file_size_commit_log
-                self._seen_offset += size - self._seen_offset % size
-                continue
-            found.append(record)
-            self._seen_offset += len(record)
-        return found
-
-    def queues(self) -> list[tuple[str, int, int]]:
-        return sorted(
-            (queue.topic, queue.queue_id, queue.max_offset) for queue in self.broker.store.queues
-        )
-
-    @property
-    def common_count(self) -> int:
-        return self.broker.intake.common_count
-
-
-class Both:
-    """The two brokers."""
-
-    def __init__(self, with_kernel: Wire, without: Wire) -> None:
-        self.with_kernel = with_kernel
-        self.without = without
-
-    def feed(self, data: bytes) -> int:
-        """Feed both, and compare; return how many sends the kernel took."""
-        before = self.with_kernel.common_count
-        got, expected = self.with_kernel.feed(data), self.without.feed(data)
-        assert replies_in(got) == replies_in(expected)
-        assert got == expected
-        assert self.with_kernel.new_records() == self.without.new_records()
-        assert self.with_kernel.queues() == self.without.queues()
-        assert self.without.common_count == 0
-        return self.with_kernel.common_count - before
-
-
-def replies_in(data: bytes) -> list[Command]:
-    found = []
-    while data:
-        (size,) = LENGTH.unpack_from(data)
-        found.append(commands.decode(data[4 : 4 + size]))
-        data = data[4 + size :]
-    return found
 
 
 @pytest.fixture
 def both(tmp_path: Path) -> Iterator[Both]:
-    yield from open_both(tmp_path)
-
-
-def open_both(root: Path) -> Iterator[Both]:
-    """The loops do not run, so that nothing happens but what is fed."""
-
-    async def start(name: str) -> Broker:
-        store = {"max_message_size": 4096}
-        broker = Broker(
-            broker_subject.broker_config(),
-            broker_subject.store_config(root / name, **store),
-            clock=ManualClock(NOW_MS),
-        )
-        broker.store = MessageStore.open(config=broker.store_config, clock=broker.clock)
-        broker._servers = []
-        broker._assemble()
-        await broker._listen()
-        return broker
-
-    async def make() -> Both:
-        return Both(
-            Wire(await start("kernel"), has_kernel=True),
-            Wire(await start("python"), has_kernel=False),
-        )
-
-    with asyncio.Runner() as runner:
-        pair = runner.run(make())
-
-        async def stop() -> None:
-            for wire in (pair.with_kernel, pair.without):
-                wire.channel.connection_lost(None)
-                for server in wire.broker._servers:
-                    await server.stop()
-                wire.broker.store.close()
-
-        try:
-            # Channels are made for a running loop, and only need one to write later.
-            runner.run(asyncio.sleep(0))
-            yield pair
-        finally:
-            runner.run(stop())
+    yield from broker_pair.open_both(tmp_path)
 
 
 def send(
@@ -371,7 +218,7 @@ fields = st.fixed_dictionaries(
 
 
 def test_random_sends(tmp_path: Path) -> None:
-    pairs = open_both(tmp_path)
+    pairs = broker_pair.open_both(tmp_path)
     both = next(pairs)
 
     @hypothesis.given(st.lists(fields, min_size=1, max_size=4))

@@ -3,7 +3,7 @@
 In memory only: heartbeats tell it all again. A client is known by its connection.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
@@ -50,13 +50,16 @@ class ConsumerGroup(Generic[_C]):
         """The ids of its members."""
         return [member.client_id for member in self.members.values()]
 
-    def subscribe(self, wanted: Iterable[SubscriptionData]) -> bool:
-        """Take over what a heartbeat subscribes to; return whether topics came or went.
+    def subscribe(self, wanted: Iterable[SubscriptionData]) -> tuple[bool, bool]:
+        """Take over what a heartbeat subscribes to.
 
-        A newer version of a subscription replaces the older one; that alone changes no assignment.
+        Returns:
+            Whether topics came or went, and whether anything changed: a newer version of a
+            subscription replaces the older one, which alone changes no assignment.
         """
         by_topic = {one.topic: one for one in wanted}
         has_changed = False
+        before = dict(self.subscriptions)
         for topic, one in by_topic.items():
             known = self.subscriptions.get(topic)
             if known is None:
@@ -66,13 +69,19 @@ class ConsumerGroup(Generic[_C]):
         for topic in [topic for topic in self.subscriptions if topic not in by_topic]:
             del self.subscriptions[topic]
             has_changed = True
-        return has_changed
+        return has_changed, self.subscriptions != before
 
 
 class Groups(Generic[_C]):
-    """Producer and consumer groups with members. Times are monotonic ms."""
+    """Producer and consumer groups with members. Times are monotonic ms.
 
-    def __init__(self) -> None:
+    Args:
+        on_change: Called when what some consumer group subscribes to has changed, or is not known
+            any more.
+    """
+
+    def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
+        self._on_change = on_change
         self._consumers: dict[str, ConsumerGroup[_C]] = {}
         self._producers: dict[str, dict[_C, Member[_C]]] = {}
 
@@ -101,7 +110,10 @@ class Groups(Generic[_C]):
         group.consume_from_where = data.consume_from_where
         is_new = channel not in group.members
         group.members[channel] = Member(channel, client_id, language, version, monotonic_ms)
-        return group.subscribe(data.subscription_data_set) or is_new
+        has_topics_changed, has_changed = group.subscribe(data.subscription_data_set)
+        if has_changed:
+            self._on_change()
+        return has_topics_changed or is_new
 
     def unregister_consumer(self, channel: _C, group_name: str) -> bool:
         """Take a member out of a group; return whether it was in."""
@@ -110,6 +122,7 @@ class Groups(Generic[_C]):
             return False
         if not group.members:
             del self._consumers[group_name]
+            self._on_change()
         return True
 
     def groups_of_topic(self, topic: str) -> list[str]:

@@ -1,6 +1,6 @@
-"""From the bytes of producers into the store.
+"""From the bytes of clients into the store, and out of it.
 
-One read of a connection is one pass: a kernel handles all common send frames that stand in the
+One read of a connection is one pass: a kernel handles all common sends and pulls that stand in the
 buffer, and their replies leave in one write. What is not common goes, in its place, through the
 processors (architecture: hot path). Both ways give the same records and the same replies.
 
@@ -50,6 +50,8 @@ class Intake:
         """Sends that the kernel took."""
         self.other_count = 0
         """Sends that went through a processor."""
+        self.common_pull_count = 0
+        """Pulls that the kernel answered."""
         self._broker = broker
         self._buffer = buffer
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
@@ -68,12 +70,14 @@ class Intake:
         properties = {props.CLUSTER: config.broker_cluster_name}
         self._broker.store.open_receiving(self._broker.store_host, props.encode(properties))
 
-    def on_bytes(self, channel: Channel, view: memoryview, end: int) -> int:
+    def on_bytes(
+        self, channel: Channel, view: memoryview, end: int, *, takes_pulls: bool = True
+    ) -> int:
         """Handle what a connection sent; see ``remoting.channel.Owner``."""
         try:
             if view.obj is not self._buffer:
                 return channel.take_frames(view, 0, end)  # a large frame
-            return self._take(channel, view, end)
+            return self._take(channel, view, end, takes_pulls)
         finally:
             if self._has_put:
                 self._has_put = False
@@ -81,24 +85,27 @@ class Intake:
                 if len(self._broker.held_pulls):
                     self._broker.store.notify()
 
-    def _take(self, channel: Channel, view: memoryview, end: int) -> int:
+    def _take(self, channel: Channel, view: memoryview, end: int, takes_pulls: bool) -> int:
         at = 0
         store = self._broker.store
-        while not channel.is_closed:
-            received, pending = store.receive(self._address, at, end, channel.host)
+        # Few bytes of pulls make many of replies.
+        while not channel.is_closed and not channel.has_stalled():
+            received, pending = store.receive(
+                self._address, at, end, channel.host, takes_pulls=takes_pulls
+            )
             at = received.position
-            if received.frame_count:
+            if received.send_count:
                 self._has_put = True
-                self.common_count += received.frame_count
+                self.common_count += received.send_count
                 self._send(channel, received.replies, pending)
+            elif received.pull_count:
+                self.common_pull_count += received.pull_count
+                channel.write(received.replies)
             if received.has_frame:
-                before = self.other_count
-                # Behind what is no send stands likely none either: no call of the kernel for each.
-                while self.other_count == before:
-                    behind = channel.take_frames(view, at, end, 1)
-                    if behind == at:
-                        return at
-                    at = behind
+                behind = channel.take_frames(view, at, end, 1)
+                if behind == at:
+                    return at
+                at = behind
             elif not received.has_more:
                 break
         return at

@@ -25,6 +25,8 @@ class Selection:
     tags_codes: tuple[int, ...] = ()
     """Of the tags; none: all messages."""
     message_filter: "MessageFilter | None" = None
+    version: int = 0
+    """Of the subscription that heartbeats have told, if it is one of those."""
 
 
 EVERYTHING = Selection()
@@ -56,5 +58,5 @@ def of_tags(expression: str | None) -> Selection:
 def of_subscription(one: SubscriptionData) -> Selection:
     """Return what a member's heartbeat selects."""
     if one.sub_string == ALL or not one.code_set:
-        return EVERYTHING
-    return Selection(tuple(one.code_set))
+        return Selection(version=one.sub_version)
+    return Selection(tuple(one.code_set), version=one.sub_version)

@@ -120,23 +120,23 @@ class Broker:
         disk = Disk()
         self.topics = Topics(TopicTable.load(self._root, disk), config, self._topic_changed)
         self.subscription_groups = SubscriptionGroups(
-            SubscriptionGroupTable.load(self._root, disk), config
+            SubscriptionGroupTable.load(self._root, disk), config, self.store.deliverer.clear
         )
-        self.consumer_offsets = ConsumerOffsetTable.load(
+        self._consumer_offsets = ConsumerOffsetTable.load(
             self._root, disk, interval_ms=config.flush_consumer_offset_interval
         )
-        self.store.retention.consumer_offsets = self.consumer_offsets.all
+        self.store.retention.consumer_offsets = lambda: self.consumer_offsets.all()
         self.delayed = DelaySchedule(
             self.store,
             DelayOffsetTable.load(self._root, disk, interval_ms=config.flush_delay_offset_interval),
         )
         self.delayed.load()
-        self.groups: Groups[Channel] = Groups()
+        self.groups: Groups[Channel] = Groups(self.store.deliverer.clear)
         self.locks = QueueLocks(config.rebalance_lock_max_live_time)
         self.held_pulls = HeldPulls(config.pull_hold_max)
         self.filters = Filters(config)
         self.retries = Retries(self.topics, self.subscription_groups, self.clock)
-        self.stats = Stats(config.broker_cluster_name, self.store.put_counts)
+        self._stats = Stats(config.broker_cluster_name, self.store.put_counts)
         self.registration = Registration(self)
         self._buffer = bytearray(READ_BYTES)
         self.intake = Intake(self, self._buffer)
@@ -192,6 +192,7 @@ class Broker:
     async def stop(self) -> None:
         """Stop: tell the name servers, answer who waits, save and close everything."""
         self.is_stopping = True
+        self.store.deliverer.close()
         try:
             await self.registration.stop()
             for held in self.held_pulls.take_all():
@@ -222,6 +223,30 @@ class Broker:
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
+    # What kernels count, too --------------------------------------------------------------------
+
+    @property
+    def consumer_offsets(self) -> ConsumerOffsetTable:
+        """How far groups have read."""
+        self._settle()
+        return self._consumer_offsets
+
+    @property
+    def stats(self) -> Stats:
+        """What was sent and pulled."""
+        self._settle()
+        return self._stats
+
+    def _settle(self) -> None:
+        """Take over what pulls said and got that the kernel answered."""
+        deliverer = self.store.deliverer
+        if not deliverer.has_news:
+            return
+        for one in deliverer.take():
+            self._stats.delivered(one)
+            if one.consumer_offset is not None:
+                self._consumer_offsets.put(one.topic, one.group, one.queue_id, one.consumer_offset)
+
     # What it allows ---------------------------------------------------------------------------
 
     @property
@@ -246,6 +271,7 @@ class Broker:
         self.config, self.store_config = self.live_config.broker, self.live_config.store
         self.topics.config = self.subscription_groups.config = self.filters.config = self.config
         self.store.retention.reconfigure(self.store_config)
+        self.store.deliverer.clear()
         if "brokerPermission" in change.at_once:
             self.topics.table.touch(now_ms)  # name servers take no topics of a known version
             for name in self.topics.all():
@@ -309,6 +335,7 @@ class Broker:
                 self.topics.table.put(changed, self.clock.now_ms())
 
     def _topic_changed(self, name: str) -> None:
+        self.store.deliverer.clear()
         self.store.set_write_queues(name, self.topics.write_queue_count(name))
         self.registration.tell_soon(name)
 
@@ -400,7 +427,7 @@ class _Port:
 
     def on_bytes(self, channel: Channel, view: memoryview, end: int) -> int:
         """Handle what arrived."""
-        return self._broker.intake.on_bytes(channel, view, end)
+        return self._broker.intake.on_bytes(channel, view, end, takes_pulls=not self._is_fast)
 
     def on_request(self, channel: Channel, request: Command) -> Command | None:
         """Handle a request."""

@@ -1,5 +1,7 @@
 """The settings of consumer groups: what subscriptionGroup.json says, and how groups come to be."""
 
+from collections.abc import Callable
+
 from reput.broker.config import BrokerConfig
 from reput.format import names
 from reput.store.table_files import SubscriptionGroup, SubscriptionGroupTable
@@ -11,11 +13,18 @@ class SubscriptionGroups:
     Args:
         table: What is saved.
         config: Whether groups come to be by themselves.
+        on_change: Called when a group was changed or deleted.
     """
 
-    def __init__(self, table: SubscriptionGroupTable, config: BrokerConfig) -> None:
+    def __init__(
+        self,
+        table: SubscriptionGroupTable,
+        config: BrokerConfig,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
         self.table = table
         self.config = config
+        self._on_change = on_change
 
     def add_built_in(self, now_ms: int) -> None:
         """Make the groups that every broker has; those that exist stay as they are."""
@@ -48,7 +57,9 @@ class SubscriptionGroups:
     def put(self, group: SubscriptionGroup, now_ms: int) -> None:
         """Add or replace a group."""
         self.table.put(group, now_ms)
+        self._on_change()
 
     def delete(self, name: str, now_ms: int) -> bool:
         """Remove a group; return whether it was there."""
+        self._on_change()
         return self.table.delete(name, now_ms)

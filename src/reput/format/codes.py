@@ -181,3 +181,16 @@ def name_of(code: int) -> str:
         return f"{ResponseCode(code).name} ({code})"
     except ValueError:
         return str(code)
+
+
+class PullFlag(enum.IntFlag):
+    """What ``sysFlag`` of a pull says. Source: ``PullSysFlag``."""
+
+    COMMIT_OFFSET = 1
+    """``commitOffset`` is how far the group has read."""
+    SUSPEND = 2
+    """The broker may wait for messages."""
+    HAS_SUBSCRIPTION = 4
+    """``subscription`` is what is wanted; otherwise heartbeats have told."""
+    CLASS_FILTER = 8
+    LITE = 16

@@ -41,7 +41,7 @@ def send_reply(
 _BEHIND_MARK = command.LENGTH.size + command.MARK.size
 
 
-def _cut(text: bytes, *marks: bytes) -> tuple[bytes, ...]:
+def cut(text: bytes, *marks: bytes) -> tuple[bytes, ...]:
     """Return what stands before, between and behind marks, each of which is there once."""
     pieces = []
     for mark in marks:
@@ -53,7 +53,7 @@ def _cut(text: bytes, *marks: bytes) -> tuple[bytes, ...]:
 
 def _json_pieces() -> tuple[bytes, ...]:
     frame = send_reply(11111, Serialization.JSON, "<ID>", 22222, 33333)
-    return _cut(frame[_BEHIND_MARK:], b"11111", b"<ID>", b"22222", b"33333")
+    return cut(frame[_BEHIND_MARK:], b"11111", b"<ID>", b"22222", b"33333")
 
 
 def _binary_pieces() -> tuple[bytes, ...]:
@@ -64,8 +64,8 @@ def _binary_pieces() -> tuple[bytes, ...]:
     head, extension = header[:extension_at], header[extension_at + 4 :]
     size = len(extension).to_bytes(4)
     assert header == head + size + extension
-    names = _cut(extension, b"\0\0\0\x04<ID>", queue_id, queue_offset)
-    return (*_cut(head, opaque), *names)
+    names = cut(extension, b"\0\0\0\x04<ID>", queue_id, queue_offset)
+    return (*cut(head, opaque), *names)
 
 
 JSON_PIECES = _json_pieces()

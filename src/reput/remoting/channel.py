@@ -161,15 +161,18 @@ class Channel(asyncio.BufferedProtocol):
         """
         while count_max > 0 and not self.is_closed:
             place = find_frame(view, at, end)
-            if place is None or place[1] > end or self._has_stalled():
+            if place is None or place[1] > end or self.has_stalled():
                 break
             self._take(commands.decode(view[place[0] : place[1]]))
             at = place[1]
             count_max -= 1
         return at
 
-    def _has_stalled(self) -> bool:
-        """Whether frames must wait: few bytes of requests can make many of replies."""
+    def has_stalled(self) -> bool:
+        """Whether frames must wait: few bytes of requests can make many of replies.
+
+        Who handles frames in another way than ``take_frames`` asks before each that may.
+        """
         if self._out_bytes > _OUT_BYTES_MAX:
             self._flush()
             self._is_stalled = self._stops_reading and not self._can_write.is_set()

@@ -28,6 +28,7 @@ import numpy.typing as npt
 from reput.errors import CorruptRecord, StoreUnavailable, WriteFailed
 from reput.format import cq_unit, java, names
 from reput.format.kernels import hot, state
+from reput.format.kernels.pull_rules import READ_UNITS_MAX
 from reput.store import paths
 from reput.store.consume_queue_ext import ConsumeQueueExt
 from reput.store.consume_queue_view import UNIT_TYPE, UnitArray
@@ -42,7 +43,10 @@ _TAIL_BYTES_MAX = 64 * 1024 * 1024
 _DESCRIPTORS_MAX = 128
 _SYNC_ONE_BY_ONE_MAX = 32
 """More files than this are made durable by one call for the whole file system."""
-READ_UNITS_MAX = 4096
+_AHEAD_UNITS = 2048
+"""Units that are read at once for who reads a queue's files in order."""
+_AHEAD_QUEUES_MAX = 128
+"""Of so many queues, those read last: 5 MB."""
 
 
 class QueueEnd(NamedTuple):
@@ -67,7 +71,7 @@ class ConsumeQueue:
     """The units of one queue, from ``min_offset`` to ``max_offset``."""
 
     __slots__ = (
-        *("_family", "_tail", "address", "extension", "files"),
+        *("_ahead", "_family", "_tail", "address", "extension", "files"),
         *("has_rest", "is_damaged", "queue_id", "row", "topic"),
     )
 
@@ -76,6 +80,7 @@ class ConsumeQueue:
     ) -> None:
         self._family = family
         self._tail: npt.NDArray[np.uint8] | None = None
+        self._ahead: npt.NDArray[np.uint8] | None = None
         self.topic = topic
         self.queue_id = queue_id
         self.address = address
@@ -263,6 +268,7 @@ class ConsumeQueue:
         row[state.QUEUE_WRITTEN_OFFSET] = queue_offset
         row[state.QUEUE_TOLD_OFFSET] = queue_offset
         row[state.QUEUE_TAIL_OFFSET] = queue_offset
+        self.forget_ahead()
 
     def reset(self) -> None:
         """Make it fresh: its files are deleted, and its units will be put again."""
@@ -350,6 +356,41 @@ class ConsumeQueue:
             found = count
         return address, found
 
+    def units_ahead(self, queue_offset: int, count: int) -> tuple[int, int]:
+        """Return what ``units_at`` does; what stands behind them in the file is kept in memory.
+
+        Who reads on there reads no file for a while; kernels look there too.
+        """
+        row = self.row
+        in_files = row[state.QUEUE_TAIL_OFFSET] - queue_offset
+        wanted = min(count, in_files, _AHEAD_UNITS)
+        at = queue_offset - row[state.QUEUE_AHEAD_OFFSET]
+        if wanted > 0 and not 0 <= at <= row[state.QUEUE_AHEAD_COUNT] - wanted:
+            address, found = self._family.read(self, queue_offset, min(in_files, _AHEAD_UNITS))
+            self._keep_ahead(address, queue_offset, found)
+            at = 0
+        if wanted < min(count, self.max_offset - queue_offset):
+            return self.units_at(queue_offset, count)  # in the tail too, or more than that
+        found = min(count, row[state.QUEUE_AHEAD_COUNT] - at)
+        return row[state.QUEUE_AHEAD] + cq_unit.SIZE * at, found
+
+    def _keep_ahead(self, address: int, queue_offset: int, count: int) -> None:
+        if self._ahead is None:
+            self._ahead = np.empty(_AHEAD_UNITS * cq_unit.SIZE, np.uint8)
+        size = cq_unit.SIZE * count
+        self._ahead.data[:size] = hot.view_at(address, size)
+        row = self.row
+        row[state.QUEUE_AHEAD] = hot.address_of(self._ahead)
+        row[state.QUEUE_AHEAD_OFFSET] = queue_offset
+        row[state.QUEUE_AHEAD_COUNT] = count
+        self._family.note_ahead(self)
+
+    def forget_ahead(self) -> None:
+        """Let go of what was read ahead."""
+        self._ahead = None
+        row = self.row
+        row[state.QUEUE_AHEAD] = row[state.QUEUE_AHEAD_OFFSET] = row[state.QUEUE_AHEAD_COUNT] = 0
+
     def units(self, queue_offset: int, count: int) -> UnitArray:
         """Return a copy of what ``units_at`` finds."""
         address, found = self.units_at(queue_offset, count)
@@ -423,6 +464,7 @@ class ConsumeQueues:
         self._disk = disk
         self._queues: dict[str, dict[int, ConsumeQueue]] = {}
         self._by_address: dict[int, ConsumeQueue] = {}
+        self._read_ahead: OrderedDict[int, ConsumeQueue] = OrderedDict()  # by address of the row
         self._descriptors: OrderedDict[str, int] = OrderedDict()
         self._noting = threading.Lock()  # of what follows
         self._unsynced: dict[str, int] = {}  # path -> bytes written
@@ -680,6 +722,13 @@ class ConsumeQueues:
         at = count * cq_unit.SIZE
         self._read_buffer[at : at + len(units)] = units
 
+    def note_ahead(self, queue: ConsumeQueue) -> None:
+        """Note that units of a queue were read ahead; those of others may have to go."""
+        self._read_ahead[queue.address] = queue
+        self._read_ahead.move_to_end(queue.address)
+        if len(self._read_ahead) > _AHEAD_QUEUES_MAX:
+            self._read_ahead.popitem(last=False)[1].forget_ahead()
+
     def delete(self, queue: ConsumeQueue, start: int) -> None:
         """Delete a file of a queue."""
         path = self._path(queue, start)
@@ -726,6 +775,8 @@ class ConsumeQueues:
 
     def _forget(self, queue: ConsumeQueue) -> None:
         queue.drop_tail()
+        queue.forget_ahead()
+        self._read_ahead.pop(queue.address, None)
         queue.row[state.QUEUE_MARKS] = 0
         for folder in (Path(queue.folder), Path(queue.folder).parent):
             with contextlib.suppress(OSError):  # not empty: other queues, or somebody else's files

@@ -137,6 +137,8 @@ class Getter:
         self._keeps_offsets = (
             config.broker_role is BrokerRole.SLAVE and not config.offset_check_in_slave
         )
+        filtered_max = config.max_filter_message_size // cq_unit.SIZE
+        self._block[state.FILTERED_UNITS_MAX] = filtered_max
         self._make_buffer(_BUFFER_BYTES)
 
     def _make_buffer(self, size: int) -> None:
@@ -181,8 +183,8 @@ class Getter:
             return self._empty(GetStatus.OFFSET_OVERFLOW_BADLY, queue, queue_offset, high)
         count = max(max_count, 1)  # the first one always passes
         if tags_codes or message_filter is not None:
-            count = max(self._config.max_filter_message_size // cq_unit.SIZE, max_count)
-        address, found = queue.units_at(queue_offset, count)
+            count = max(self._block[state.FILTERED_UNITS_MAX], max_count)
+        address, found = queue.units_ahead(queue_offset, count)
         if not found:
             following = min(queue.following_file(queue_offset), high)
             return self._empty(GetStatus.OFFSET_FOUND_NULL, queue, queue_offset, following)

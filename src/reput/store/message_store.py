@@ -29,6 +29,7 @@ from reput.store.checkpoint import CheckpointFile
 from reput.store.commit_log import CommitLog
 from reput.store.config import BrokerRole, StoreConfig
 from reput.store.consume_queue import ConsumeQueues
+from reput.store.delivering import Deliverer
 from reput.store.disk import Disk
 from reput.store.dispatch import Dispatcher, Listener
 from reput.store.files import open_folder
@@ -100,7 +101,9 @@ class MessageStore:
             consumer_offsets=lambda: config_tables.consumer_offsets(open_folder(self.root)),
         )
         self._putter = Putter(config, clock, self._hot, self.log, self.queues, self.dispatcher)
-        self._receiver = Receiver(config, self._hot, self._putter)
+        self._receiver = Receiver(config, self._hot, self.log, self._putter)
+        self.deliverer = Deliverer(self._hot, self.queues)
+        """Whose pulls ``receive`` answers."""
         self._getter = Getter(config, self._hot, self.log, self.queues, self.index)
         self._waiting = GroupCommit(config)
         self.recovery: RecoveryReport
@@ -346,15 +349,17 @@ class MessageStore:
         self._hot.set_write_queues(java.encode_utf8(topic), count)
 
     def receive(
-        self, address: int, position: int, end: int, born_host: Host
+        self, address: int, position: int, end: int, born_host: Host, *, takes_pulls: bool = True
     ) -> tuple[Received, PendingPut | None]:
-        """Take the common sends that stand in a buffer; see ``Receiver.receive``.
+        """Take the common sends or pulls that stand in a buffer; see ``Receiver.receive``.
 
         Returns:
             What was taken, and what its replies must wait for, as with ``begin_put``.
         """
-        received = self._receiver.receive(address, position, end, born_host)
-        if not received.frame_count or not self._waiting.is_needed:
+        received = self._receiver.receive(
+            address, position, end, born_host, takes_pulls=takes_pulls
+        )
+        if not received.send_count or not self._waiting.is_needed:
             return received, None
         last = PutResult(PutStatus.PUT_OK, self.log.written_offset)
         return received, self._waiting.add(last, self._clock.monotonic_ms())

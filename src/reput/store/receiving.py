@@ -1,7 +1,8 @@
-"""Receiving: common sends, straight from the bytes of a connection into the log.
+"""Receiving: common sends and pulls, straight from the bytes of a connection.
 
-One call of a kernel takes all that stand in a buffer and writes their replies. What it stops for is
-provided as for any put (``putting``); a frame that is not common is the caller's.
+One call of a kernel takes all sends or all pulls that stand in a buffer and writes their replies.
+What it stops for is provided as for any put (``putting``); a frame that is not common is the
+caller's. Whose pulls are common: ``delivering``.
 """
 
 from typing import NamedTuple
@@ -11,6 +12,7 @@ import numpy as np
 from reput.errors import WriteFailed
 from reput.format.kernels import hot, send_rules, state
 from reput.format.message import Host
+from reput.store.commit_log import CommitLog
 from reput.store.config import StoreConfig
 from reput.store.hot_state import HotState
 from reput.store.incoming import Refused
@@ -27,8 +29,10 @@ class Received(NamedTuple):
 
     position: int
     """Behind the last frame that was taken."""
-    frame_count: int
-    """How many were."""
+    send_count: int
+    """How many sends were."""
+    pull_count: int
+    """How many pulls were, if no sends were."""
     replies: bytes
     """To be sent back, one behind the other."""
     has_frame: bool
@@ -38,20 +42,25 @@ class Received(NamedTuple):
 
 
 class Receiver:
-    """Takes common sends.
+    """Takes common sends and pulls.
 
     Args:
         config: Limits.
         hot_state: What kernels share.
+        log: Where messages are.
         putter: What provides files, rows and room.
     """
 
-    def __init__(self, config: StoreConfig, hot_state: HotState, putter: Putter) -> None:
+    def __init__(
+        self, config: StoreConfig, hot_state: HotState, log: CommitLog, putter: Putter
+    ) -> None:
         self._argument = hot_state.argument
         self._block = hot_state.block
         self._config = config
+        self._commit_log = log
         self._putter = putter
         self._is_open = False
+        self._takes_sends = False
 
     def open(self, store_host: Host, suffix: bytes) -> None:
         """Make ready.
@@ -75,30 +84,38 @@ class Receiver:
         block[state.SUFFIX_SIZE] = len(suffix)
         block[state.BODY_BYTES_MAX] = config.max_message_size
         block[state.RECORD_BYTES_MAX] = config.record_bytes_max
-        self._is_open = not store_host.is_v6
-        if self._is_open:
+        self._is_open = True
+        self._takes_sends = not store_host.is_v6
+        if self._takes_sends:
             block[state.STORE_ADDRESS] = int.from_bytes(store_host.address, "big")
             block[state.STORE_PORT] = store_host.port
-        block[state.RECEIVE_IS_ON] = self._is_open
 
-    def receive(self, address: int, position: int, end: int, born_host: Host) -> Received:
-        """Take the common sends that stand in a buffer, up to the first frame that is none.
+    def receive(
+        self, address: int, position: int, end: int, born_host: Host, *, takes_pulls: bool = True
+    ) -> Received:
+        """Take the common sends, or pulls, that stand in a buffer, up to the first other frame.
 
         Args:
             address: Of the buffer, which stays where it is during the call.
             position: Where the first frame starts.
             end: Where the bytes end; the last frame may be cut there.
             born_host: The connection's other side.
+            takes_pulls: Whether pulls may be taken.
         """
-        if not self._is_open or self._putter.refusal or len(born_host.address) != 4:
-            return Received(position, 0, b"", has_frame=True, has_more=False)
+        if not self._is_open:
+            return Received(position, 0, 0, b"", has_frame=True, has_more=False)
         block = self._block
+        takes_sends = self._takes_sends and not self._putter.refusal and len(born_host.address) == 4
+        block[state.RECEIVE_IS_ON] = takes_sends
+        block[state.DELIVER_IS_ON] = takes_pulls
+        block[state.READABLE] = self._commit_log.readable_offset
         block[state.RECEIVE_ADDRESS] = address
         block[state.RECEIVE_POSITION] = position
         block[state.RECEIVE_END] = end
         block[state.REPLIES_BYTES] = 0
-        block[state.BORN_ADDRESS] = int.from_bytes(born_host.address, "big")
-        block[state.BORN_PORT] = born_host.port
+        if takes_sends:
+            block[state.BORN_ADDRESS] = int.from_bytes(born_host.address, "big")
+            block[state.BORN_PORT] = born_host.port
         count = 0
         now_ms = block[state.INPUT_TIME] = self._putter.begin()
         try:
@@ -109,12 +126,14 @@ class Receiver:
                     break
         finally:
             self._putter.end()
+        pull_count = block[state.DELIVER_COUNT]
         replies = b""
-        if count:
+        if count or pull_count:
             replies = hot.bytes_at(block[state.REPLIES_ADDRESS], block[state.REPLIES_BYTES])
         return Received(
             block[state.RECEIVE_POSITION],
             count,
+            pull_count,
             replies,
             has_frame=stop not in (state.STOP_DONE, state.STOP_REPLIES),
             has_more=stop == state.STOP_REPLIES,

@@ -11,21 +11,17 @@ from reput.broker.pull_hold import HeldPull
 from reput.broker.selection import Selection
 from reput.errors import ReputError, RequestRefused
 from reput.format import command as commands, headers
-from reput.format.codes import ResponseCode
+from reput.format.codes import PullFlag, ResponseCode
 from reput.format.command import Command
 from reput.format.headers import PullMessageHeader, PullMessageReplyHeader
 from reput.remoting.channel import Channel
+from reput.store.delivering import Reader
 from reput.store.getting import GetResult, GetStatus
 
 if TYPE_CHECKING:
     from reput.broker.server import Broker
 
 _log = logging.getLogger(__name__)
-
-COMMIT = 1
-SUSPEND = 2
-HAS_SUBSCRIPTION = 4
-CLASS_FILTER = 8
 
 _CODES = {
     GetStatus.FOUND: ResponseCode.SUCCESS,
@@ -45,12 +41,14 @@ def pull_message(broker: "Broker", channel: Channel, request: Command) -> Comman
     wanted = _selection(broker, header)
     begun_ms = broker.clock.monotonic_ms()
     result = _get(broker, header, wanted, header.queue_offset)
-    if header.sys_flag & COMMIT and broker.is_master:
+    if header.sys_flag & PullFlag.COMMIT_OFFSET and broker.is_master:
         broker.consumer_offsets.put(
             header.topic, header.consumer_group, header.queue_id, header.commit_offset
         )
+    if result.status is GetStatus.FOUND:
+        _let_kernel_answer(broker, header, wanted)
     code = _code(result, header.queue_offset)
-    if code is ResponseCode.PULL_NOT_FOUND and header.sys_flag & SUSPEND:
+    if code is ResponseCode.PULL_NOT_FOUND and header.sys_flag & PullFlag.SUSPEND:
         is_long = broker.config.long_polling_enable
         wait_ms = (
             header.suspend_timeout_millis if is_long else broker.config.short_polling_time_mills
@@ -141,12 +139,12 @@ def _check(broker: "Broker", header: PullMessageHeader) -> None:
 
 def _selection(broker: "Broker", header: PullMessageHeader) -> Selection:
     """Return what is wanted. Raises ``RequestRefused``."""
-    if header.sys_flag & CLASS_FILTER:
+    if header.sys_flag & PullFlag.CLASS_FILTER:
         raise RequestRefused(
             ResponseCode.SYSTEM_ERROR,
             "filter by class is not supported: RocketMQ has dropped filter servers",
         )
-    if header.sys_flag & HAS_SUBSCRIPTION:
+    if header.sys_flag & PullFlag.HAS_SUBSCRIPTION:
         if selection.is_tag_type(header.expression_type):
             return selection.of_tags(header.subscription)
         return broker.filters.of_expression(header.expression_type, header.subscription)
@@ -167,6 +165,23 @@ def _selection(broker: "Broker", header: PullMessageHeader) -> Selection:
     if selection.is_tag_type(known.expression_type):
         return selection.of_subscription(known)
     return broker.filters.of_expression(known.expression_type, known.sub_string)
+
+
+def _let_kernel_answer(broker: "Broker", header: PullMessageHeader, wanted: Selection) -> None:
+    """Let the kernel answer the pulls that follow this one, if it can."""
+    if wanted.message_filter is not None or not broker.is_master:
+        return
+    has_subscription = header.sys_flag & PullFlag.HAS_SUBSCRIPTION
+    topic = broker.topics.readable(header.topic)
+    reader = Reader(
+        header.topic,
+        header.consumer_group,
+        (header.subscription or "") if has_subscription else None,
+        0 if has_subscription else wanted.version,
+        wanted.tags_codes,
+        topic.read_queue_count,
+    )
+    broker.store.deliverer.add(reader)
 
 
 def _get(

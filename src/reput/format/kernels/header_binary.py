@@ -10,7 +10,13 @@ from numba import njit
 from reput.format.kernels import state
 from reput.format.kernels.append import set_word
 from reput.format.kernels.memory import COMPILE_OPTIONS, load_i16, load_i32
-from reput.format.kernels.send_fields import LONG, PROPERTIES, field_bit, is_plain_text, set_field
+from reput.format.kernels.request_fields import (
+    LONG,
+    PROPERTIES,
+    field_bit,
+    is_plain_text,
+    set_field,
+)
 
 HEAD_BYTES = struct.calcsize(">hbhii")
 """Code, language, version, opaque, flag; see ``command``."""

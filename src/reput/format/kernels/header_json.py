@@ -9,7 +9,7 @@ from numba import njit
 from reput.format.kernels import state
 from reput.format.kernels.append import set_word
 from reput.format.kernels.memory import COMPILE_OPTIONS, get_i64, get_u8, get_u16, quoted_run
-from reput.format.kernels.send_fields import (
+from reput.format.kernels.request_fields import (
     BACKSLASH,
     INT_MAX,
     LONG,

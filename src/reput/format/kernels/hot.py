@@ -65,6 +65,11 @@ def view_at(address: int, size: int) -> memoryview:
     return memoryview((ctypes.c_ubyte * size).from_address(address)).cast("B")
 
 
+def words_at(address: int, count: int) -> memoryview:
+    """Return words in memory without a copy; the caller keeps them where they are."""
+    return memoryview((ctypes.c_int64 * count).from_address(address)).cast("B").cast("q")
+
+
 def bytes_of_record(address: int) -> bytes:
     """Return a copy of a record, whose first field is its size."""
     size, _ = record.SIZE_AND_MAGIC.unpack(ctypes.string_at(address, record.SIZE_AND_MAGIC.size))

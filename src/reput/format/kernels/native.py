@@ -44,7 +44,10 @@ _SOURCES = (
         "append.py",
         "pull.py",
         "send.py",
-        "send_fields.py",
+        "deliver.py",
+        "pull_head.py",
+        "pull_rules.py",
+        "request_fields.py",
         "send_rules.py",
         "send_properties.py",
         "header_json.py",
@@ -56,7 +59,7 @@ _SOURCES = (
     # whose numbers are compiled in:
     *("state.py", "../message.py", "../properties.py", "../sys_flag.py"),
     *("../cq_unit.py", "../index_entry.py"),
-    *("../codes.py", "../command.py", "../send_reply.py"),
+    *("../codes.py", "../command.py", "../send_reply.py", "../pull_reply.py"),
 )
 
 

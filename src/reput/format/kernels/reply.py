@@ -47,13 +47,20 @@ def put_hex(at, value):
 
 
 @njit(**COMPILE_OPTIONS)
-def put_decimal(at, value):
-    """Write a number that is not negative; return where it ends."""
+def decimal_size(value):
+    """Return how many digits a number has that is not negative."""
     size = 1
     bound = 10
     while size < 19 and value >= bound:
         size += 1
         bound *= 10
+    return size
+
+
+@njit(**COMPILE_OPTIONS)
+def put_decimal(at, value):
+    """Write a number that is not negative; return where it ends."""
+    size = decimal_size(value)
     place = at + size
     while place > at:
         place -= 1

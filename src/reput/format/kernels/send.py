@@ -1,5 +1,7 @@
 r"""Kernel: sends that stand in a receive buffer become records in the log, and replies.
 
+Pulls among them are answered too (``deliver``).
+
 ``receive`` works in rounds, each of as many frames as there is room for: their records are made in
 the scratch, without place, one behind the other; ``append`` places them; replies are written to
 those that are in the log. A frame that is not common stops it, with everything before that frame
@@ -32,6 +34,7 @@ from reput.format.command import Serialization
 from reput.format.kernels import send_rules, state
 from reput.format.kernels.append import append, find_topic, set_word, word
 from reput.format.kernels.columns import AT_BORN_TIMESTAMP, AT_FLAG, AT_QUEUE_ID
+from reput.format.kernels.deliver import deliver, is_pull
 from reput.format.kernels.header_binary import read_binary
 from reput.format.kernels.header_json import read_json
 from reput.format.kernels.memory import (
@@ -48,25 +51,29 @@ from reput.format.kernels.memory import (
     store_i64,
 )
 from reput.format.kernels.reply import put_reply
-from reput.format.kernels.send_fields import (
+from reput.format.kernels.request_fields import (
     BATCH,
     BORN_TIMESTAMP,
     DEFAULT_QUEUES,
     DEFAULT_TOPIC,
-    FIELD_COUNT,
     FLAG,
     GROUP,
     INT_MAX,
     LONG,
+    LONG_MAX,
     MAX_RECONSUME_TIMES,
     PROPERTIES,
     QUEUE_ID,
     RECONSUME_TIMES,
+    SEND_FIELD_COUNT,
     SYS_FLAG,
     TOPIC,
     UNIT_MODE,
+    field_place,
+    has_field,
+    is_number,
     is_text,
-    number,
+    value_of,
 )
 from reput.format.kernels.send_properties import unescape, write_pairs
 from reput.format.kernels.send_rules import GAP, REPLY_BYTES_MAX, SLACK
@@ -88,9 +95,7 @@ TOPIC_MAX = record.TOPIC_BYTES_MAX_V1
 PROPERTIES_MAX = props.LENGTH_MAX
 COMMON_FLAGS = flags.COMPRESSED | flags.MULTI_TAGS | flags.COMPRESSION_ZLIB
 
-LONG_MAX = (1 << 63) - 1
-
-ALL_FIELDS = (1 << FIELD_COUNT) - 1
+ALL_FIELDS = (1 << SEND_FIELD_COUNT) - 1
 REQUIRED = sum(
     1 << field
     for field in (
@@ -105,46 +110,10 @@ FALSE_SIZE = len("false")
 PLACE_BYTES = state.PLACE_BYTES
 NOTE_BYTES = send_rules.NOTE_BYTES - state.PLACE_BYTES
 ROUND_IS_FULL = -1
+ROUND_MEETS_PULL = -2
 
 
-# --- one field ---------------------------------------------------------------
-
-
-@njit(**COMPILE_OPTIONS)
-def has_field(block, field):
-    """Whether the frame has a field."""
-    seen = word(block, state.FRAME_SEEN)
-    return (seen | seen >> LONG) >> field & 1 != 0
-
-
-@njit(**COMPILE_OPTIONS)
-def field_place(block, field):
-    """Return address and size of a field's value; size 0 if the frame lacks it."""
-    if not has_field(block, field):
-        return 0, 0
-    place = state.FRAME_A + 2 * field
-    return word(block, place), word(block, place + 1)
-
-
-@njit(**COMPILE_OPTIONS)
-def field_number(block, field):
-    """Return the value of a field; -1 if it is not a common number, or not there."""
-    at, size = field_place(block, field)
-    return number(at, size)
-
-
-@njit(**COMPILE_OPTIONS)
-def is_number(block, field, limit):
-    """Whether a field is a common number up to ``limit``; if so, its value is in its first word."""
-    value = field_number(block, field)
-    set_word(block, state.FRAME_A + 2 * field, value)
-    return 0 <= value <= limit
-
-
-@njit(**COMPILE_OPTIONS)
-def value_of(block, field):
-    """Return the value of a field that ``is_number`` has seen."""
-    return word(block, state.FRAME_A + 2 * field)
+# --- one frame ---------------------------------------------------------------
 
 
 @njit(**COMPILE_OPTIONS)
@@ -154,9 +123,6 @@ def is_false(block, field):
         return True
     at, size = field_place(block, field)
     return size == FALSE_SIZE and get_i32(at) == FALSE and get_u8(at + 4) == FALSE_LAST
-
-
-# --- one frame ---------------------------------------------------------------
 
 
 @njit(**COMPILE_OPTIONS)
@@ -170,9 +136,9 @@ def is_common_send(block):
         if seen & ALL_FIELDS != 0:
             return False
         seen >>= LONG
-    elif code != SEND_V2 or seen >> LONG != 0:
+    elif code != SEND_V2:
         return False
-    if seen & REQUIRED != REQUIRED:
+    if seen & ~ALL_FIELDS != 0 or seen & REQUIRED != REQUIRED:
         return False
     if has_field(block, RECONSUME_TIMES) and not is_number(block, RECONSUME_TIMES, 0):
         return False
@@ -215,12 +181,12 @@ def is_common_queue(block, topic, topic_size):
 
 
 @njit(**COMPILE_OPTIONS)
-def write_properties(block, target, serialization):
+def write_properties(block, target):
     """Write the properties that are stored; return where they end, 0: they are Python's."""
     source, size = field_place(block, PROPERTIES)
     start = target + GAP
     end = start
-    if serialization == JSON:
+    if word(block, state.FRAME_SERIALIZATION) == JSON:
         end = unescape(source, source + size, start)
         if end == 0:
             return 0
@@ -258,7 +224,7 @@ def write_head(block, at, body_size):
 
 
 @njit(**COMPILE_OPTIONS)
-def write_record(block, at, serialization, body, body_size):
+def write_record(block, at, body, body_size):
     """Write the record of the frame that was read, without its place.
 
     Return its size, 0: it is Python's.
@@ -266,7 +232,7 @@ def write_record(block, at, serialization, body, body_size):
     topic, topic_size = field_place(block, TOPIC)
     topic_place = at + AT_BODY + body_size + 1
     properties = topic_place + topic_size + 2
-    end = write_properties(block, properties, serialization)
+    end = write_properties(block, properties)
     if end == 0 or end - at > word(block, state.RECORD_BYTES_MAX):
         return 0
     write_head(block, at, body_size)
@@ -288,21 +254,32 @@ def room_for_record(block, body_size):
 
 
 @njit(**COMPILE_OPTIONS)
-def read_send(block, at, end, serialization):
+def read_header(block, at, end):
     """Read the header of a frame; return where its body starts, 0: the frame is Python's."""
-    body = at + (load_i32(at) & HEADER_MASK) + FRAME_MIN
-    if body >= end or end - body > word(block, state.BODY_BYTES_MAX):
+    mark = load_i32(at)
+    serialization = mark >> 24 & 0xFF
+    body = at + (mark & HEADER_MASK) + FRAME_MIN
+    if body > end:
         return 0
+    set_word(block, state.FRAME_SERIALIZATION, serialization)
     if serialization == JSON:
         is_read = read_json(block, at + FRAME_MIN, body)
     elif serialization == BINARY:
         is_read = read_binary(block, at + FRAME_MIN, body)
     else:
         return 0
-    if not is_read or not is_common_send(block):
-        return 0
+    return body if is_read else 0
+
+
+@njit(**COMPILE_OPTIONS)
+def is_for_log(block, body_size):
+    """Whether the frame that was read is a common send, but perhaps for its properties."""
+    if body_size == 0 or body_size > word(block, state.BODY_BYTES_MAX):
+        return False
+    if not is_common_send(block):
+        return False
     topic, topic_size = field_place(block, TOPIC)
-    return body if is_common_queue(block, topic, topic_size) else 0
+    return is_common_queue(block, topic, topic_size)
 
 
 # --- a round -----------------------------------------------------------------
@@ -316,11 +293,11 @@ def note_place(block, i):
 
 
 @njit(**COMPILE_OPTIONS)
-def remember(block, i, serialization, end):
+def remember(block, i, end):
     """Remember of the i-th frame what its reply needs."""
     note = note_place(block, i)
     put_i64(note, word(block, state.FRAME_OPAQUE))
-    put_i64(note + 8, serialization)
+    put_i64(note + 8, word(block, state.FRAME_SERIALIZATION))
     put_i64(note + 16, value_of(block, QUEUE_ID))
     put_i64(note + 24, end)
 
@@ -336,7 +313,8 @@ def has_room_for_reply(block, count):
 def collect(block):
     """Make records of the frames from RECEIVE_POSITION on, without answering them.
 
-    Returns how many, the bytes of their records, and why not more: a stop, or ROUND_IS_FULL.
+    Returns how many, the bytes of their records, and why not more: a stop, ROUND_IS_FULL, or
+    ROUND_MEETS_PULL. Where pulls were answered before, there is none.
     """
     buffer = word(block, state.RECEIVE_ADDRESS)
     received = word(block, state.RECEIVE_END)
@@ -354,23 +332,25 @@ def collect(block):
         end = position + LENGTH_BYTES + size
         if end > received:
             return count, used, state.STOP_DONE
-        if not is_on:
-            return count, used, state.STOP_FRAME
-        if not has_room_for_reply(block, count):
-            return count, used, ROUND_IS_FULL if count else state.STOP_REPLIES
-        at = buffer + position + LENGTH_BYTES
-        serialization = load_i32(at) >> 24 & 0xFF
-        body = read_send(block, at, buffer + end, serialization)
+        body = read_header(block, buffer + position + LENGTH_BYTES, buffer + end)
         if body == 0:
             return count, used, state.STOP_FRAME
         body_size = buffer + end - body
+        if is_pull(block):
+            return count, used, ROUND_MEETS_PULL if body_size == 0 else state.STOP_FRAME
+        if not is_on or not is_for_log(block, body_size):
+            return count, used, state.STOP_FRAME
+        if word(block, state.DELIVER_COUNT) > 0:
+            return 0, 0, state.STOP_REPLIES
+        if not has_room_for_reply(block, count):
+            return count, used, ROUND_IS_FULL if count else state.STOP_REPLIES
         has_room = room_for_record(block, body_size) <= word(block, state.SCRATCH_ROOM) - used
         if not has_room or count >= word(block, state.NOTES_ROOM):
             return count, used, ROUND_IS_FULL if count else state.STOP_FRAME
-        record_size = write_record(block, scratch + used, serialization, body, body_size)
+        record_size = write_record(block, scratch + used, body, body_size)
         if record_size == 0:
             return count, used, state.STOP_FRAME
-        remember(block, count, serialization, end)
+        remember(block, count, end)
         count += 1
         used += record_size
         position = end
@@ -393,14 +373,30 @@ def answer(block, count):
 
 
 @njit(**COMPILE_OPTIONS)
-def receive(block):
-    """Entry point: store and answer the sends of a receive buffer, from RECEIVE_POSITION on.
+def answer_pull(block, answered):
+    """Answer the pull at RECEIVE_POSITION, whose header was read; return STOP_DONE, or why not."""
+    if answered > 0:
+        return state.STOP_REPLIES
+    stop = deliver(block)
+    if stop == state.STOP_DONE:
+        position = word(block, state.RECEIVE_POSITION)
+        size = load_i32(word(block, state.RECEIVE_ADDRESS) + position)
+        set_word(block, state.RECEIVE_POSITION, position + LENGTH_BYTES + size)
+        set_word(block, state.DELIVER_COUNT, word(block, state.DELIVER_COUNT) + 1)
+    return stop
 
-    INPUT_TIME is their store time. Returns how many were answered; STOP says why it ended. After
-    a stop of ``append``, the record it is about stands at INPUT_POSITION of the scratch.
+
+@njit(**COMPILE_OPTIONS)
+def receive(block):
+    """Entry point: answer the sends or the pulls of a receive buffer, from RECEIVE_POSITION on.
+
+    INPUT_TIME is the sends' store time, READABLE is up to date. Returns how many sends were
+    answered, in DELIVER_COUNT how many pulls; STOP says why it ended. After a stop of ``append``,
+    the record it is about stands at INPUT_POSITION of the scratch.
     """
     answered = 0
     set_word(block, state.FRAME_TOPIC_ROW, 0)
+    set_word(block, state.DELIVER_COUNT, 0)
     while True:
         count, used, stop = collect(block)
         if count > 0:
@@ -413,7 +409,11 @@ def receive(block):
                 answered += placed
             if word(block, state.STOP) != state.STOP_DONE:
                 return answered
-        if stop != ROUND_IS_FULL:
+        if stop == ROUND_MEETS_PULL and count == 0:
+            stop = answer_pull(block, answered)
+            if stop == state.STOP_DONE:
+                continue
+        if stop != ROUND_IS_FULL and stop != ROUND_MEETS_PULL:
             set_word(block, state.STOP, stop)
             return answered
 

@@ -21,7 +21,7 @@ from reput.format.kernels.memory import (
     put_u8,
     text_run,
 )
-from reput.format.kernels.send_fields import BACKSLASH, QUOTE, first_word, name_word
+from reput.format.kernels.request_fields import BACKSLASH, QUOTE, first_word, name_word
 from reput.format.kernels.send_rules import NAMES_OF_PYTHON
 
 _WORDS = {name_word(start): len(start) for start in NAMES_OF_PYTHON}

@@ -1,11 +1,6 @@
-"""The kernel ``send.receive`` in plain Python; see there for what is common.
-
-Grammar by regular expressions, meaning by ``reput.format.command`` and ``headers``: what is common
-must mean to the kernel what it means to them.
-"""
+"""The kernel ``send.receive`` in plain Python; see there for what is common."""
 
 import ctypes
-import json
 import re
 import struct
 from dataclasses import dataclass
@@ -21,44 +16,17 @@ from reput.format import (
 from reput.format.codes import RequestCode
 from reput.format.command import Command, Serialization
 from reput.format.headers import SendMessageHeader
-from reput.format.kernels import hot_twin, send_rules, state
+from reput.format.kernels import deliver_twin, hot_twin, send_rules, state
+from reput.format.kernels.request_twin import LETTERS, ReadHeader, is_number, read_header
 from reput.format.kernels.twin_memory import Row, read, topic_row, write
 from reput.format.message import Host, StoredMessage
 from reput.format.send_reply import send_reply
 
-_INT = struct.Struct(">i")
-_NAME_LENGTH = struct.Struct(">h")
 _PLACE = struct.Struct("=qq")
-_INT_MAX = 0x7FFFFFFF
 _COMMON_FLAGS = flags.COMPRESSED | flags.MULTI_TAGS | flags.COMPRESSION_ZLIB
-_LETTERS = "abcdefghijklmn"
-_FIELDS_START = struct.calcsize(">hbhiii")
 
-_PLAIN = rb"[\x20-!#-\[\]-\x7f]*"
-_ESCAPED = rb"(?:[\x20-!#-\[\]-\x7f]|\\[\"\\/]|\\u000[12])*"
-_NUMBER = rb"(?:0|[1-9][0-9]{0,17})"
-_NAMES = b"|".join(name.encode() for name in (*_LETTERS, *send_rules.FIELD_NAMES))
-_PROPERTIES = rb'"(?:i|properties)":"(' + _ESCAPED + rb')"'
-_FIELD = rb'(?:%b|"(?!i"|properties")(?:%b)":"%b")' % (_PROPERTIES, _NAMES, _PLAIN)
-_MEMBER = (
-    rb'(?:"(?:code|flag|opaque|version)":%b|"(?:language|serializeTypeCurrentRPC)":"%b"'
-    rb'|"extFields":\{%b(?:,%b)*\})' % (_NUMBER, _PLAIN, _FIELD, _FIELD)
-)
-_JSON = re.compile(rb"\{%b(?:,%b)*\}[ \t\r\n]*" % (_MEMBER, _MEMBER))
-_JSON_PROPERTIES = re.compile(rb"[{,]" + _PROPERTIES)
 _PAIR = rb"[\x20-\x7f]+\x01[\x20-\x7f]+"
 _PAIRS = re.compile(rb"(?:%b(?:\x02%b)*\x02?)?" % (_PAIR, _PAIR))
-_PLAIN_ALL = re.compile(_PLAIN)
-_NUMBER_ALL = re.compile(_NUMBER.decode())
-
-
-@dataclass(frozen=True, slots=True)
-class _Header:
-    """A header that a reader of the kernel takes."""
-
-    command: Command
-    properties_size: int
-    """Of the properties as they stand in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,59 +52,6 @@ class _Note:
 # --- one frame ------------------------------------------------------------------------------
 
 
-def _read_json(frame: bytes, body_at: int) -> _Header | None:
-    header = frame[command.MARK.size : body_at]
-    if not _JSON.fullmatch(header):
-        return None
-    pairs = json.loads(header, object_pairs_hook=list)
-    found = dict(pairs)
-    numbers = [value for value in found.values() if isinstance(value, int)]
-    if len(found) < len(pairs) or max(numbers, default=0) > _INT_MAX:
-        return None
-    if not {"code", "flag", "opaque", "extFields"} <= found.keys():
-        return None
-    if len(dict(found["extFields"])) < len(found["extFields"]):
-        return None
-    text = _JSON_PROPERTIES.search(header)
-    return _Header(command.decode(frame), len(text[1]) if text else 0)
-
-
-def _read_binary(frame: bytes, body_at: int) -> _Header | None:
-    header = frame[command.MARK.size : body_at]
-    if len(header) < _FIELDS_START + _INT.size:
-        return None
-    remark_size, size = struct.unpack_from(">ii", header, _FIELDS_START - _INT.size)
-    at = _FIELDS_START + _INT.size
-    if remark_size or size != len(header) - at:
-        return None
-    found: dict[bytes, bytes] = {}
-    while at < len(header):
-        try:
-            (name_size,) = _NAME_LENGTH.unpack_from(header, at)
-            (value_size,) = _INT.unpack_from(header, at + 2 + name_size)
-        except struct.error:
-            return None
-        name = header[at + 2 : at + 2 + name_size]
-        at += 6 + name_size
-        value = header[at : at + value_size]
-        at += value_size
-        if name_size <= 0 or value_size <= 0 or at > len(header):
-            return None
-        if name in found or not re.fullmatch(_NAMES, name):
-            return None
-        if name not in (b"i", b"properties") and not _PLAIN_ALL.fullmatch(value):
-            return None
-        found[name] = value
-    text = found.get(b"i", found.get(b"properties", b""))
-    return _Header(command.decode(frame), len(text))
-
-
-def _is_number(text: str | None, limit: int | None = _INT_MAX) -> bool:
-    if text is None or not _NUMBER_ALL.fullmatch(text):
-        return False
-    return limit is None or int(text) <= limit
-
-
 def _by_letter(found: Command) -> dict[str, str] | None:
     """Return the fields by their letters; None if they are named otherwise than the code asks."""
     fields = found.ext_fields or {}
@@ -144,32 +59,27 @@ def _by_letter(found: Command) -> dict[str, str] | None:
         return fields if all(len(name) == 1 for name in fields) else None
     if found.code != RequestCode.SEND_MESSAGE or any(len(name) == 1 for name in fields):
         return None
-    letters = dict(zip(send_rules.FIELD_NAMES, _LETTERS, strict=True))
+    letters = dict(zip(send_rules.FIELD_NAMES, LETTERS, strict=True))
     return {letters[name]: value for name, value in fields.items()}
 
 
 def _has_common_fields(fields: dict[str, str]) -> bool:
     return (
         set("abcdefgh") <= fields.keys()
-        and all(_is_number(fields[name]) for name in "defh")
-        and _is_number(fields["g"], None)
+        and all(is_number(fields[name]) for name in "defh")
+        and is_number(fields["g"], None)
         and int(fields["f"]) & ~_COMMON_FLAGS == 0
         and fields.get("j", "0") == "0"
         and fields.get("k", "false") == fields.get("m", "false") == "false"
-        and _is_number(fields.get("l", "0"))
+        and is_number(fields.get("l", "0"))
     )
 
 
-def _read_send(block: Row, frame: bytes) -> _Send | None:
-    (mark,) = command.MARK.unpack_from(frame)
-    kind = mark >> 24 & 0xFF
-    body_at = command.MARK.size + (mark & 0xFFFFFF)
-    body_size = len(frame) - body_at
-    if not 0 < body_size <= block[state.BODY_BYTES_MAX] or kind not in (0, 1):
+def _read_send(block: Row, found: ReadHeader) -> _Send | None:
+    body_size = len(found.command.body)
+    if not 0 < body_size <= block[state.BODY_BYTES_MAX]:
         return None
-    read_header = _read_json if kind == Serialization.JSON else _read_binary
-    found = read_header(frame, body_at)
-    if found is None or found.command.flag or found.command.opaque < 0:
+    if found.command.flag or found.command.opaque < 0:
         return None
     fields = _by_letter(found.command)
     if fields is None or not _has_common_fields(fields):
@@ -243,8 +153,8 @@ def _record(block: Row, send: _Send) -> bytes | None:
 # --- a round --------------------------------------------------------------------------------
 
 
-def _collect(block: Row) -> tuple[list[_Note], bytes, int | None]:
-    """Return frames, their records, and why not more: a stop, or None if there is no room."""
+def _collect(block: Row) -> tuple[list[_Note], bytes, int | ReadHeader | None]:
+    """Return frames, their records, and why not more: a stop, a pull, or None: there is no room."""
     received = read(block[state.RECEIVE_ADDRESS], block[state.RECEIVE_END])
     position = block[state.RECEIVE_POSITION]
     is_on = block[state.RECEIVE_IS_ON] and not block[state.HAS_RECORD_CRC]
@@ -259,14 +169,20 @@ def _collect(block: Row) -> tuple[list[_Note], bytes, int | None]:
         end = position + command.LENGTH.size + size
         if end > len(received):
             return notes, records, state.STOP_DONE
-        if not is_on:
+        header = read_header(received[end - size : end])
+        if header is None:
             return notes, records, state.STOP_FRAME
+        if deliver_twin.is_pull(header):
+            is_whole = not header.command.body
+            return notes, records, header if is_whole else state.STOP_FRAME
+        send = _read_send(block, header) if is_on else None
+        if send is None:
+            return notes, records, state.STOP_FRAME
+        if block[state.DELIVER_COUNT]:
+            return [], b"", state.STOP_REPLIES
         reply_room = block[state.REPLIES_ROOM] - block[state.REPLIES_BYTES]
         if reply_room < (len(notes) + 1) * send_rules.REPLY_BYTES_MAX:
             return notes, records, None if notes else state.STOP_REPLIES
-        send = _read_send(block, received[end - size : end])
-        if send is None:
-            return notes, records, state.STOP_FRAME
         has_room = send.room <= block[state.SCRATCH_ROOM] - len(records)
         if not has_room or len(notes) >= block[state.NOTES_ROOM]:
             return notes, records, None if notes else state.STOP_FRAME
@@ -295,6 +211,7 @@ def receive(block_address: ctypes.c_int64) -> int:
     """Store and answer the sends of a receive buffer; as the kernel ``send.receive``."""
     block = Row(block_address.value)
     answered = 0
+    block[state.DELIVER_COUNT] = 0
     while True:
         notes, records, stop = _collect(block)
         if notes:
@@ -307,6 +224,20 @@ def receive(block_address: ctypes.c_int64) -> int:
             answered += placed
             if block[state.STOP] != state.STOP_DONE:
                 return answered
+        if isinstance(stop, ReadHeader):
+            stop = None if notes else _answer_pull(block, stop, answered)
         if stop is not None:
             block[state.STOP] = stop
             return answered
+
+
+def _answer_pull(block: Row, header: ReadHeader, answered: int) -> int | None:
+    """Answer a pull; return None, or why not."""
+    if answered:
+        return state.STOP_REPLIES
+    stop = deliver_twin.deliver(block, header)
+    if stop == state.STOP_DONE:
+        block[state.RECEIVE_POSITION] += header.frame_size
+        block[state.DELIVER_COUNT] += 1
+        return None
+    return stop

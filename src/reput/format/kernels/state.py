@@ -159,12 +159,29 @@ SUFFIX_ADDRESS = next(_words)
 """What is added to the properties of each message: whole pairs, each with its last separator."""
 SUFFIX_SIZE = next(_words)
 
+# --- receive: pulls among them ------------------------------------------------------
+
+DELIVER_IS_ON = next(_words)
+"""0: every pull is Python's, as on a port that serves none."""
+DELIVER_COUNT = next(_words)
+"""Out: how many pulls a call has answered. One call answers sends or pulls, not both."""
+FILTERED_UNITS_MAX = next(_words)
+"""Units that a pull of some tags looks at, if it wants less messages than that."""
+READERS = next(_words)
+"""Address of the reader table: a word per slot, the address of a reader row or 0."""
+READER_SLOTS = next(_words)
+"""A power of two, more than there are readers."""
+DELIVERED = next(_words)
+"""Address of a list of delivery rows that have counted something."""
+DELIVERED_COUNT = next(_words)
+
 FRAME_CODE = next(_words)
 """From here on: what the kernel has read of a frame; nobody else's."""
+FRAME_SERIALIZATION = next(_words)
 FRAME_FLAG = next(_words)
 FRAME_OPAQUE = next(_words)
 FRAME_SEEN = next(_words)
-"""Bits of the fields that it has: 0 to 13 for ``a`` to ``n``, 16 on for long names."""
+"""Bits of the fields that it has: 0 to 13 for ``a`` to ``n``, 32 on for long names."""
 FRAME_TOPIC_ROW = next(_words)
 """Of the frame before, in this call; 0: none."""
 FRAME_A, FRAME_A_SIZE = next(_words), next(_words)
@@ -182,6 +199,8 @@ FRAME_L, FRAME_L_SIZE = next(_words), next(_words)
 FRAME_M, FRAME_M_SIZE = next(_words), next(_words)
 FRAME_N, FRAME_N_SIZE = next(_words), next(_words)
 """Address and size of each field's value, ``a`` to ``n``."""
+FRAME_PULL, *_ = (next(_words) for _ in range(2 * 9))
+"""From here on the same, of the fields that only pulls have."""
 
 BLOCK_WORDS = next(_words)
 
@@ -228,12 +247,51 @@ QUEUE_TOLD_OFFSET = 7
 QUEUE_END_PHYSICAL = 8
 """Physical offset behind the record of the last unit."""
 QUEUE_MARKS = 9
-QUEUE_NUMBER = 10
-"""For Python: which queue this is."""
-QUEUE_WORDS = 11
+QUEUE_AHEAD = 10
+"""Address of units that Python has read from the file ahead of a reader."""
+QUEUE_AHEAD_OFFSET = 11
+"""Queue offset of the first of them."""
+QUEUE_AHEAD_COUNT = 12
+QUEUE_WORDS = 13
 
 MARK_DIRTY = 1
 MARK_TOUCHED = 2
+
+# --- a reader row: a group that reads a topic, as pulls say it -------------------------
+
+READER_GROUP = 0
+"""Address of the group's name."""
+READER_GROUP_SIZE = 1
+READER_TOPIC = 2
+READER_TOPIC_SIZE = 3
+READER_SUBSCRIPTION = 4
+"""Address of the expression that its pulls bring."""
+READER_SUBSCRIPTION_SIZE = 5
+"""-1: its pulls bring none; what is wanted is known from heartbeats."""
+READER_VERSION = 6
+"""Of what is known from heartbeats: pulls of a newer one are Python's."""
+READER_CODES = 7
+"""Address of the wanted tags codes, a word each."""
+READER_CODE_COUNT = 8
+"""0: all messages are wanted."""
+READER_DELIVERIES = 9
+"""Address of its delivery rows, one behind the other, by queue id."""
+READER_QUEUES = 10
+"""How many: other queues are Python's."""
+READER_WORDS = 11
+
+# --- a delivery row: what a reader got from a queue since Python looked ----------------
+
+DELIVERY_PULLS = 0
+"""Pulls that were answered; with the first one the row is put on the list."""
+DELIVERY_MESSAGES = 1
+DELIVERY_BYTES = 2
+DELIVERY_CONSUMER_OFFSET = 3
+"""What the group has said last of how far it has read; -1: nothing."""
+DELIVERY_READER = 4
+"""For Python: which reader this is."""
+DELIVERY_QUEUE_ID = 5
+DELIVERY_WORDS = 6
 
 # --- why a call stopped ---------------------------------------------------------
 
@@ -265,9 +323,9 @@ STOP_BUFFER = 12
 STOP_PART = 13
 """The record goes on behind the end of what was given."""
 STOP_FRAME = 14
-"""The frame at RECEIVE_POSITION is not a common send: it is Python's."""
+"""The frame at RECEIVE_POSITION is neither a common send nor a common pull: it is Python's."""
 STOP_REPLIES = 15
-"""There is no room for one more reply."""
+"""The replies must leave first: there is no room for one more, or it is of the other kind."""
 STOP_LENGTH = 16
 """The length at RECEIVE_POSITION is none that a frame may have."""
 

@@ -1,13 +1,13 @@
-"""Kernels: the fields of a send, whatever its header is written in: names, plain text, numbers.
+"""Kernels: the fields of a request, whatever its header is written in: names, plain text, numbers.
 
 A reader of headers (``header_json``, ``header_binary``) leaves in words of the block where each
-field's value stands; ``send`` says what it must be.
+field's value stands; ``send`` and ``deliver`` say what it must be.
 """
 
 from numba import njit
 
-from reput.format.kernels import state
-from reput.format.kernels.append import set_word
+from reput.format.kernels import pull_rules, send_rules, state
+from reput.format.kernels.append import set_word, word
 from reput.format.kernels.hashes import same_bytes
 from reput.format.kernels.memory import (
     COMPILE_OPTIONS,
@@ -17,11 +17,12 @@ from reput.format.kernels.memory import (
     get_u32,
     json_run,
 )
-from reput.format.kernels.send_rules import FIELD_NAMES
 
-FIELD_COUNT = len(FIELD_NAMES)
-LONG = 16
+SEND_FIELD_COUNT = len(send_rules.FIELD_NAMES)
+FIELD_NAMES = send_rules.FIELD_NAMES + pull_rules.FIELD_NAMES
+LONG = 32
 """Long names are numbered as the letters, from here on."""
+assert len(FIELD_NAMES) < LONG - 1
 
 GROUP = FIELD_NAMES.index("producerGroup")
 TOPIC = FIELD_NAMES.index("topic")
@@ -37,6 +38,15 @@ UNIT_MODE = FIELD_NAMES.index("unitMode")
 MAX_RECONSUME_TIMES = FIELD_NAMES.index("maxReconsumeTimes")
 BATCH = FIELD_NAMES.index("batch")
 BROKER_NAME = FIELD_NAMES.index("bname")
+CONSUMER_GROUP = FIELD_NAMES.index("consumerGroup")
+QUEUE_OFFSET = FIELD_NAMES.index("queueOffset")
+MAX_MESSAGES = FIELD_NAMES.index("maxMsgNums")
+COMMIT_OFFSET = FIELD_NAMES.index("commitOffset")
+SUSPEND_TIMEOUT = FIELD_NAMES.index("suspendTimeoutMillis")
+SUBSCRIPTION = FIELD_NAMES.index("subscription")
+SUB_VERSION = FIELD_NAMES.index("subVersion")
+EXPRESSION_TYPE = FIELD_NAMES.index("expressionType")
+MAX_BYTES = FIELD_NAMES.index("maxMsgBytes")
 
 QUOTE = ord('"')
 BACKSLASH = ord("\\")
@@ -44,6 +54,7 @@ SPACE = ord(" ")
 DIGITS_MAX = 18
 LETTER_A = ord("a")
 INT_MAX = 0x7FFFFFFF
+LONG_MAX = (1 << 63) - 1
 
 
 def name_word(text: str) -> int:
@@ -86,11 +97,30 @@ W_TIMESTAMP = name_word("bornTimestamp"[-8:])
 W_OPERTIES = name_word("properties"[-8:])
 W_UME_TIMES = name_word("reconsumeTimes"[-8:])
 W_SUME_TIME = name_word("maxReconsumeTimes"[8:16])
+W_CONSUMER = name_word("consumerGroup")
+W_QUEUE_OFFSET = name_word("queueOffset")
+W_MAX_MSG_NUMS = name_word("maxMsgNums")
+W_COMMIT_OFFSET = name_word("commitOffset")
+W_SUSPEND = name_word("suspendTimeoutMillis")
+W_SUBSCRIPTION = name_word("subscription")
+W_SUB_VERSION = name_word("subVersion")
+W_EXPRESSION = name_word("expressionType")
+W_MAX_MSG_BYTES = name_word("maxMsgBytes")
+W_MERGROUP = name_word("consumerGroup"[-8:])
+W_UEOFFSET = name_word("queueOffset"[-8:])
+W_XMSGNUMS = name_word("maxMsgNums"[-8:])
+W_ITOFFSET = name_word("commitOffset"[-8:])
+W_IMEOUTMILLIS = name_word("suspendTimeoutMillis"[8:16])
+W_UTMILLIS = name_word("suspendTimeoutMillis"[-8:])
+W_CRIPTION = name_word("subscription"[-8:])
+W_BVERSION = name_word("subVersion"[-8:])
+W_IONTYPE = name_word("expressionType"[-8:])
+W_MSGBYTES = name_word("maxMsgBytes"[-8:])
 
 
 @njit(**COMPILE_OPTIONS)
 def long_name_number(at, size):
-    """Return the number of a field that is named as in code 10; -1 if it is not known."""
+    """Return the number of a field of code 10 or 11; -1 if it is not known."""
     first = first_word(at, size)
     last = get_i64(at + size - 8) if size >= 8 else 0
     if size == 4:
@@ -108,18 +138,37 @@ def long_name_number(at, size):
     if size == 8:
         return UNIT_MODE if first == W_UNIT_MODE else -1
     if size == 10:
+        if first == W_MAX_MSG_NUMS and last == W_XMSGNUMS:
+            return MAX_MESSAGES
+        if first == W_SUB_VERSION and last == W_BVERSION:
+            return SUB_VERSION
         return PROPERTIES if first == W_PROPERTIES and last == W_OPERTIES else -1
+    if size == 11:
+        if first == W_QUEUE_OFFSET and last == W_UEOFFSET:
+            return QUEUE_OFFSET
+        return MAX_BYTES if first == W_MAX_MSG_BYTES and last == W_MSGBYTES else -1
     if size == 12:
+        if first == W_COMMIT_OFFSET and last == W_ITOFFSET:
+            return COMMIT_OFFSET
+        if first == W_SUBSCRIPTION and last == W_CRIPTION:
+            return SUBSCRIPTION
         return DEFAULT_TOPIC if first == W_DEFAULT and last == W_LT_TOPIC else -1
     if size == 13:
+        if first == W_CONSUMER and last == W_MERGROUP:
+            return CONSUMER_GROUP
         if first == W_PRODUCER and last == W_ER_GROUP:
             return GROUP
         return BORN_TIMESTAMP if first == W_BORN and last == W_TIMESTAMP else -1
     if size == 14:
+        if first == W_EXPRESSION and last == W_IONTYPE:
+            return EXPRESSION_TYPE
         return RECONSUME_TIMES if first == W_RECONSUME and last == W_UME_TIMES else -1
     if size == 17:
         is_max = first == W_MAX_RECONSUME and get_i64(at + 8) == W_SUME_TIME
         return MAX_RECONSUME_TIMES if is_max and last == W_UME_TIMES else -1
+    if size == 20:
+        is_timeout = first == W_SUSPEND and get_i64(at + 8) == W_IMEOUTMILLIS
+        return SUSPEND_TIMEOUT if is_timeout and last == W_UTMILLIS else -1
     if size == 21:
         is_nums = first == W_DEFAULT and get_i64(at + 8) == W_PIC_QUEUE
         return DEFAULT_QUEUES if is_nums and last == W_UEUE_NUMS else -1
@@ -131,7 +180,7 @@ def field_bit(at, size):
     """Return the number of a field's bit in FRAME_SEEN, by its name; -1 if it is not known."""
     if size == 1:
         number = get_u8(at) - LETTER_A
-        return number if 0 <= number < FIELD_COUNT else -1
+        return number if 0 <= number < SEND_FIELD_COUNT else -1
     number = long_name_number(at, size)
     return number + LONG if number >= 0 else -1
 
@@ -200,3 +249,43 @@ def number(at, size):
 def is_text(at, size, other, other_size):
     """Whether two texts are equal."""
     return size == other_size and same_bytes(at, other, size)
+
+
+# --- fields of the frame that was read ---------------------------------------
+
+
+@njit(**COMPILE_OPTIONS)
+def has_field(block, field):
+    """Whether the frame has a field."""
+    seen = word(block, state.FRAME_SEEN)
+    return (seen | seen >> LONG) >> field & 1 != 0
+
+
+@njit(**COMPILE_OPTIONS)
+def field_place(block, field):
+    """Return address and size of a field's value; size 0 if the frame lacks it."""
+    if not has_field(block, field):
+        return 0, 0
+    place = state.FRAME_A + 2 * field
+    return word(block, place), word(block, place + 1)
+
+
+@njit(**COMPILE_OPTIONS)
+def field_number(block, field):
+    """Return the value of a field; -1 if it is not a common number, or not there."""
+    at, size = field_place(block, field)
+    return number(at, size)
+
+
+@njit(**COMPILE_OPTIONS)
+def is_number(block, field, limit):
+    """Whether a field is a common number up to ``limit``; if so, its value is in its first word."""
+    value = field_number(block, field)
+    set_word(block, state.FRAME_A + 2 * field, value)
+    return 0 <= value <= limit
+
+
+@njit(**COMPILE_OPTIONS)
+def value_of(block, field):
+    """Return the value of a field that ``is_number`` has seen."""
+    return word(block, state.FRAME_A + 2 * field)

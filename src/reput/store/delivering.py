@@ -1,0 +1,198 @@
+"""Delivering: common pulls, answered by the kernel that reads them (``receiving``).
+
+The kernel knows readers: a group, a topic, and what of it the group wants. Rows of them are made
+here, of pulls that were answered the long way, and all are taken away when anything changes that
+answers depend on. What the kernel counts is collected here too.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from reput.format import java
+from reput.format.kernels import hot, hot_twin, state
+from reput.store.consume_queue import ConsumeQueues
+from reput.store.hot_state import HotState
+
+_SLOTS_AT_FIRST = 1 << 6
+_READERS_MAX = 4096
+_NOTHING_SAID = -1
+
+
+class Reader(NamedTuple):
+    """A group that reads a topic, and how its pulls say what they want."""
+
+    topic: str
+    group: str
+    subscription: str | None
+    """The expression that its pulls bring; None: they bring none."""
+    sub_version: int
+    """If they bring none: of what the group's members have subscribed to. Pulls of a newer one are
+    not common."""
+    tags_codes: tuple[int, ...]
+    """What is wanted; nothing: everything."""
+    queue_count: int
+    """Queues that may be read have ids below this."""
+
+
+class Delivery(NamedTuple):
+    """What a group got from a queue since the last look."""
+
+    topic: str
+    group: str
+    queue_id: int
+    pull_count: int
+    message_count: int
+    byte_count: int
+    consumer_offset: int | None
+    """How far it has read, as it said last; None: it said nothing."""
+
+
+class _Known:
+    """A reader and its rows."""
+
+    def __init__(self, number: int, reader: Reader) -> None:
+        self.reader = reader
+        names = (reader.group, reader.topic, reader.subscription or "")
+        self._texts = [np.frombuffer(java.encode_utf8(one) + b"\0", np.uint8) for one in names]
+        self._codes = np.array(reader.tags_codes, np.int64)
+        self.deliveries = np.zeros((reader.queue_count, state.DELIVERY_WORDS), np.int64)
+        self.deliveries[:, state.DELIVERY_CONSUMER_OFFSET] = _NOTHING_SAID
+        self.deliveries[:, state.DELIVERY_READER] = number
+        self.deliveries[:, state.DELIVERY_QUEUE_ID] = np.arange(reader.queue_count)
+        self._row = np.zeros(state.READER_WORDS, np.int64)
+        self.address = hot.address_of(self._row)
+        addresses = [hot.address_of(text) for text in self._texts]
+        sizes = [len(text) - 1 for text in self._texts]
+        if reader.subscription is None:
+            sizes[2] = -1
+        row = self._row
+        row[state.READER_GROUP], row[state.READER_TOPIC] = addresses[:2]
+        row[state.READER_GROUP_SIZE], row[state.READER_TOPIC_SIZE] = sizes[:2]
+        row[state.READER_SUBSCRIPTION] = addresses[2]
+        row[state.READER_SUBSCRIPTION_SIZE] = sizes[2]
+        row[state.READER_VERSION] = reader.sub_version
+        row[state.READER_CODES] = hot.address_of(self._codes)
+        row[state.READER_CODE_COUNT] = len(self._codes)
+        row[state.READER_DELIVERIES] = hot.address_of(self.deliveries)
+        row[state.READER_QUEUES] = reader.queue_count
+
+    def slot(self, slot_count: int) -> int:
+        """Return the first slot of the table to try for it."""
+        group, topic = (bytes(text[:-1]) for text in self._texts[:2])
+        return hot_twin.name_slot(group, slot_count) ^ hot_twin.name_slot(topic, slot_count)
+
+
+class Deliverer:
+    """The readers that the kernel knows.
+
+    Args:
+        hot_state: What kernels share.
+        queues: What is read.
+    """
+
+    def __init__(self, hot_state: HotState, queues: ConsumeQueues) -> None:
+        self._block = hot_state.block
+        self._queues = queues
+        self._known: list[_Known] = []
+        self._by_key: dict[tuple[str, str, str | None], _Known] = {}
+        self._collected: list[Delivery] = []
+        self._listed_max = 0
+        self._is_open = True
+        self._make_table(_SLOTS_AT_FIRST)
+        self._make_list()
+
+    def _make_table(self, slot_count: int) -> None:
+        self._slots = np.zeros(slot_count, np.int64)
+        for known in self._known:
+            self._enter(known)
+        self._block[state.READERS] = hot.address_of(self._slots)
+        self._block[state.READER_SLOTS] = slot_count
+
+    def _enter(self, known: _Known) -> None:
+        slot = known.slot(len(self._slots))
+        while self._slots[slot]:
+            slot = (slot + 1) & (len(self._slots) - 1)
+        self._slots[slot] = known.address
+
+    def _make_list(self) -> None:
+        """Make room on the list for all delivery rows; nothing is on it."""
+        self._list: npt.NDArray[np.int64] = np.zeros(max(2 * self._listed_max, 64), np.int64)
+        self._block[state.DELIVERED] = hot.address_of(self._list)
+
+    def __len__(self) -> int:
+        """How many readers the kernel knows."""
+        return len(self._known)
+
+    def add(self, reader: Reader) -> None:
+        """Let the kernel answer a reader's pulls, if it can; nothing if it does so already."""
+        key = reader.topic, reader.group, reader.subscription
+        known = self._by_key.get(key)
+        if not self._is_open or (known is not None and known.reader == reader):
+            return
+        queues = self._queues.of_topic(reader.topic).values()
+        # Records of light queues do not say which; units with an extension have no tags code.
+        if any(one.is_light or (reader.tags_codes and one.extension is not None) for one in queues):
+            return
+        if known is not None or len(self._known) >= _READERS_MAX:
+            self.clear()
+        self._collect()
+        known = self._by_key[key] = _Known(len(self._known), reader)
+        self._known.append(known)
+        self._listed_max += reader.queue_count
+        if self._listed_max > len(self._list):
+            self._make_list()
+        if 2 * len(self._known) > len(self._slots):
+            self._make_table(4 * len(self._slots))
+        else:
+            self._enter(known)
+
+    def clear(self) -> None:
+        """Let the kernel forget all readers, as what they may have has changed."""
+        if not self._known:
+            return
+        self._collect()
+        self._known.clear()
+        self._by_key.clear()
+        self._listed_max = 0
+        self._make_table(_SLOTS_AT_FIRST)
+
+    def close(self) -> None:
+        """Clear, for good."""
+        self.clear()
+        self._is_open = False
+
+    @property
+    def has_news(self) -> bool:
+        """Whether ``take`` returns anything."""
+        return bool(self._collected) or self._block[state.DELIVERED_COUNT] > 0
+
+    def take(self) -> list[Delivery]:
+        """Return what was delivered since the last call."""
+        self._collect()
+        collected, self._collected = self._collected, []
+        return collected
+
+    def _collect(self) -> None:
+        block = self._block
+        addresses = self._list[: block[state.DELIVERED_COUNT]].tolist()
+        block[state.DELIVERED_COUNT] = 0
+        for address in addresses:
+            words = hot.words_at(address, state.DELIVERY_WORDS)
+            known = self._known[words[state.DELIVERY_READER]]
+            said = words[state.DELIVERY_CONSUMER_OFFSET]
+            self._collected.append(
+                Delivery(
+                    known.reader.topic,
+                    known.reader.group,
+                    words[state.DELIVERY_QUEUE_ID],
+                    words[state.DELIVERY_PULLS],
+                    words[state.DELIVERY_MESSAGES],
+                    words[state.DELIVERY_BYTES],
+                    said if said != _NOTHING_SAID else None,
+                )
+            )
+            words[state.DELIVERY_PULLS] = 0
+            words[state.DELIVERY_MESSAGES] = words[state.DELIVERY_BYTES] = 0
+            words[state.DELIVERY_CONSUMER_OFFSET] = _NOTHING_SAID
