@@ -215,7 +215,7 @@ class Answered(RemotingError):
         address: Who says it.
     """
 
-    _RETRIABLE = frozenset({1, 2, 14, 16, 17, 204, 205, 215})
+    _RETRIABLE = frozenset({1, 2, 14, 16, 17, 204, 205, 215, 1500})
     _REFRESH = frozenset({16, 17})
 
     def __init__(self, code: int, remark: str | None, address: str = "") -> None:

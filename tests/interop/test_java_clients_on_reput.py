@@ -647,9 +647,15 @@ def found_after(consumer: LitePullConsumer, seek: Callable[[], None], queue_offs
 
     It may stay where it was, with the official broker too: a pull task that is cancelled after it
     began, and before it asked for its offset, takes what was sought with it
-    (``PullTaskImpl.run``, ``nextPullOffset``). Anything else is our fault.
+    (``PullTaskImpl.run``, ``nextPullOffset``). One of 5.5.0 that is interrupted while it sends
+    takes the connection with it (``NettyRemotingClient.invokeSync``). Anything else is our fault.
     """
-    seek()
+    try:
+        seek()
+    except ClientError as error:
+        is_theirs = re.search("Remoting(SendRequest|Connect)Exception", error.trace)
+        assert is_theirs, error.trace  # noqa: PT017 - raising is allowed
+        return False
     found = [one.body for one in consumer.poll(3000)]
     assert found in (numbered(10)[queue_offset:], numbered(10), [])
     return found == numbered(10)[queue_offset:]

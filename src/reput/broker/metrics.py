@@ -206,6 +206,15 @@ class Meter:
             ("slow",): broker.intake.other_count,
         }
         yield frames
+        frames = Family(
+            "reput_pull_frames_total",
+            "Answered pulls by the path they took: the kernel's, or the slow one of all others.",
+            ("path",),
+            is_counter=True,
+        )
+        common = broker.intake.common_pull_count
+        frames.values = {("kernel",): common, ("slow",): counts.pull_count - common}
+        yield frames
         self._topics.keep((name,) for name in broker.topics.all())
         for name, text, kind in (
             ("reput_topic_put_messages_total", "Messages stored.", stats.TOPIC_PUT_NUMS),

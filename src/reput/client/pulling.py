@@ -14,11 +14,7 @@ from reput.client.message import ReceivedMessage, received
 from reput.errors import Answered, CorruptRecord
 from reput.format import headers
 from reput.format.bodies import MessageQueue
-from reput.format.codes import RequestCode, ResponseCode
-
-COMMIT_OFFSET = 1
-SUSPEND = 2
-SUBSCRIPTION = 4
+from reput.format.codes import PullFlag, RequestCode, ResponseCode
 
 
 class PullStatus(enum.Enum):
@@ -98,11 +94,11 @@ class Puller:
         broker_id = self._broker_ids.get(queue, MASTER_ID)
         address = route.any_address(queue.broker_name, broker_id)
         is_master = address == route.address(queue.broker_name)
-        flag = SUSPEND if hold_ms else 0
+        flag = int(PullFlag.SUSPEND) if hold_ms else 0
         if commit_offset is not None and is_master:  # a slave would only drop it
-            flag |= COMMIT_OFFSET
+            flag |= PullFlag.COMMIT_OFFSET
         if not self._is_subscribed:
-            flag |= SUBSCRIPTION
+            flag |= PullFlag.HAS_SUBSCRIPTION
         header = headers.PullMessageHeader(
             consumer_group=self._group,
             topic=queue.topic,

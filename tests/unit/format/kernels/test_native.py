@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 import golden
@@ -26,6 +27,7 @@ needs_numba = pytest.mark.skipif(
     importlib.util.find_spec("numba") is None, reason="numba is not installed"
 )
 
+IS_SOAK = hypothesis.settings.default.max_examples > 100
 BLOCKED = "import sys; sys.modules['numba'] = sys.modules['llvmlite'] = None\n"
 
 REPORT = """
@@ -160,6 +162,7 @@ def test_numba_compiles_once_and_keeps_the_code(bare: Path, expected: str, tmp_p
 
 @needs_numba
 @pytest.mark.slow
+@pytest.mark.skipif(not IS_SOAK, reason="the second compilation of all kernels is for make soak")
 def test_numba_works_where_nothing_can_be_kept(bare: Path, expected: str) -> None:
     """In /proc not even root can make a folder."""
     said = run(bare, "/proc")
