@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from reput.format import java
+from reput.format import java, names
 from reput.format.kernels import hot, hot_twin, state
 from reput.store.consume_queue import ConsumeQueues
 from reput.store.hot_state import HotState
@@ -131,10 +131,11 @@ class Deliverer:
         known = self._by_key.get(key)
         if not self._is_open or (known is not None and known.reader == reader):
             return
+        if reader.topic.startswith(names.LMQ_PREFIX):
+            return  # records of light queues do not say their places in it
         queues = self._queues.of_topic(reader.topic).values()
-        # Records of light queues do not say which; units with an extension have no tags code.
-        if any(one.is_light or (reader.tags_codes and one.extension is not None) for one in queues):
-            return
+        if reader.tags_codes and any(one.extension is not None for one in queues):
+            return  # units have addresses instead of tags codes
         if known is not None or len(self._known) >= _READERS_MAX:
             self.clear()
         self._collect()

@@ -3,14 +3,17 @@
 That whole files are Java's byte for byte is in tests/interop/test_same_bytes.py.
 """
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given, strategies as st
 
 from reput.errors import StoreUnavailable
 from reput.format import cq_unit
 from reput.format.cq_unit import Unit
+from reput.format.kernels import hot
 from reput.store.consume_queue import ConsumeQueue, ConsumeQueues
 from reput.store.disk import Disk
 from reput.store.hot_state import HotState
@@ -174,3 +177,34 @@ def test_a_topic_that_is_dropped_leaves_nothing(queues: ConsumeQueues, tmp_path:
     assert {path.name for path in (tmp_path / "consumequeue").iterdir()} == {"U"}
     assert queues.topics() == ["U"]
     assert queues.make("T", 0).is_fresh
+
+
+# --- reading ahead ----------------------------------------------------------
+
+
+@given(
+    st.integers(0, 70),
+    st.lists(
+        st.tuples(st.integers(0, 75), st.integers(1, 12), st.sampled_from(["", "", "put", "cut"])),
+        max_size=12,
+    ),
+)
+def test_units_ahead_are_those_that_stand_there(
+    count: int, reads: list[tuple[int, int, str]]
+) -> None:
+    """The same as a read that keeps nothing finds; whatever was read, put and cut before."""
+    with tempfile.TemporaryDirectory() as root:
+        queues = ConsumeQueues(root, SIZE, HotState(), Disk())
+        queue = queues.make("T", 0)
+        fill(queue, count)
+        for queue_offset, wanted, then in reads:
+            if queue_offset < queue.max_offset:
+                plain = queue.units(queue_offset, wanted)
+                address, found = queue.units_ahead(queue_offset, wanted)
+                assert found == len(plain)
+                assert hot.bytes_at(address, found * cq_unit.SIZE) == plain.tobytes()
+            if then == "put":
+                fill(queue, wanted)
+            elif then == "cut" and queue.max_offset:
+                queue.cut(100 * max(1, queue.max_offset - wanted))
+        queues.close()

@@ -1,0 +1,196 @@
+"""Which pulls the kernel answers, and what it counts of them."""
+
+import ctypes
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reput.clock import ManualClock
+from reput.format import cq_unit, properties as props
+from reput.format.command import Command, Serialization, encode
+from reput.format.message import Host
+from reput.store import consume_queue, delivering
+from reput.store.config import StoreConfig
+from reput.store.delivering import Delivery, Reader
+from reput.store.incoming import IncomingMessage
+from reput.store.message_store import MessageStore
+from reput.store.receiving import Received
+
+HOST = Host(b"\x7f\0\0\1", 10911)
+
+
+class Subject:
+    """A store that is asked in frames."""
+
+    def __init__(self, root: Path) -> None:
+        config = StoreConfig(store_path_root_dir=str(root), mapped_file_size_commit_log=1 << 23)
+        self.store = MessageStore.open(config=config, clock=ManualClock(1_700_000_000_000))
+        self.store.open_receiving(HOST, b"")
+        self.deliverer = self.store.deliverer
+
+    def put(self, topic: str, count: int, queue_id: int = 0, tag: str = "TagA") -> None:
+        for _ in range(count):
+            message = IncomingMessage(
+                topic=topic,
+                body=b"body",
+                queue_id=queue_id,
+                property_bytes=props.encode({props.TAGS: tag}),
+                born_timestamp=0,
+                born_host=HOST,
+                store_host=HOST,
+            )
+            assert self.store.put(message).status.is_stored
+
+    def ask(self, topic: str, group: str = "g", count: int = 1, **more: Any) -> Received:
+        fields = {
+            "consumerGroup": group,
+            "topic": topic,
+            "queueId": "0",
+            "queueOffset": "0",
+            "maxMsgNums": "2",
+            "sysFlag": "4",
+            "commitOffset": "0",
+            "suspendTimeoutMillis": "0",
+            "subscription": "*",
+            "subVersion": "0",
+        } | more
+        frame = encode(Command(11, 1, ext_fields=fields, serialization=Serialization.JSON)) * count
+        buffer = bytearray(frame)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+        received, _ = self.store.receive(address, 0, len(frame), HOST)
+        return received
+
+    def reads(self, topic: str, group: str = "g", queues: int = 4, **more: Any) -> Reader:
+        """Let the kernel know a reader, as after a pull that Python has answered."""
+        self.store.get(topic, 0, 0, 1)
+        reader = Reader(topic, group, "*", 0, (), queues)._replace(**more)
+        self.deliverer.add(reader)
+        return reader
+
+
+@pytest.fixture
+def subject(tmp_path: Path) -> Iterator[Subject]:
+    one = Subject(tmp_path)
+    yield one
+    one.store.close()
+
+
+def test_a_reader_that_is_known_is_answered(subject: Subject) -> None:
+    subject.put("T", 3)
+    assert subject.ask("T").has_frame
+    subject.reads("T")
+    received = subject.ask("T", count=5)
+    assert (received.pull_count, received.send_count, received.has_frame) == (5, 0, False)
+    assert subject.ask("T", "other").has_frame
+    assert subject.ask("U").has_frame
+
+
+def test_what_was_delivered_is_told_once(subject: Subject) -> None:
+    subject.put("T", 3)
+    subject.reads("T")
+    size = len(subject.store.get("T", 0, 0, 1).data)
+    assert not subject.deliverer.has_news
+    subject.ask("T", count=2)
+    subject.ask("T", sysFlag="5", commitOffset="1", queueOffset="1")
+    subject.ask("T", sysFlag="4", commitOffset="2")
+    assert subject.deliverer.has_news
+    assert subject.deliverer.take() == [Delivery("T", "g", 0, 4, 8, 8 * size, 1)]
+    assert not subject.deliverer.has_news
+    assert subject.deliverer.take() == []
+    subject.ask("T")
+    assert subject.deliverer.take() == [Delivery("T", "g", 0, 1, 2, 2 * size, None)]
+
+
+def test_what_was_delivered_outlives_its_reader(subject: Subject) -> None:
+    subject.put("T", 3)
+    subject.reads("T")
+    subject.ask("T", sysFlag="5", commitOffset="1")
+    subject.deliverer.clear()
+    assert subject.ask("T").has_frame
+    (told,) = subject.deliverer.take()
+    assert (told.pull_count, told.consumer_offset) == (1, 1)
+
+
+def test_a_reader_that_wants_something_else_replaces_the_old_one(subject: Subject) -> None:
+    subject.put("T", 2, tag="TagA")
+    subject.put("T", 2, tag="TagB")
+    subject.reads("T")
+    subject.ask("T")
+    subject.reads("T", tags_codes=(cq_unit.tags_code("TagB"),))
+    assert len(subject.deliverer) == 1
+    received = subject.ask("T", maxMsgNums="1")
+    assert b"TagB" in received.replies
+    assert b"TagA" not in received.replies
+    assert sum(one.pull_count for one in subject.deliverer.take()) == 2
+
+
+def test_readers_by_what_their_pulls_bring(subject: Subject) -> None:
+    """With an expression, with another one, and with none."""
+    subject.put("T", 1, tag="TagA")
+    subject.put("T", 1, tag="TagB")
+    for tag in ("TagA", "TagB"):
+        subject.reads("T", subscription=tag, tags_codes=(cq_unit.tags_code(tag),))
+    subject.reads("T", subscription=None, sub_version=7)
+    assert len(subject.deliverer) == 3
+    for tag, other in (("TagA", "TagB"), ("TagB", "TagA")):
+        found = subject.ask("T", subscription=tag).replies
+        assert tag.encode() in found
+        assert other.encode() not in found
+    assert subject.ask("T", subscription="TagC").has_frame
+    assert subject.ask("T", sysFlag="0", subVersion="7").pull_count == 1
+    assert subject.ask("T", sysFlag="0", subVersion="8").has_frame
+
+
+def test_many_readers(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table and the list grow; at a limit all are forgotten, and nothing that they got."""
+    monkeypatch.setattr(delivering, "_READERS_MAX", 300)
+    topics = [f"topic-{i}" for i in range(10)]
+    groups = [f"group-{i}" for i in range(30)]
+    for topic in topics:
+        subject.put(topic, 1)
+    for topic in topics:
+        for group in groups:
+            subject.reads(topic, group, queues=2)
+            assert subject.ask(topic, group).pull_count == 1
+    assert len(subject.deliverer) == 300
+    for topic in topics:
+        for group in groups:
+            assert subject.ask(topic, group).pull_count == 1
+    subject.reads("topic-0", "one more")
+    assert len(subject.deliverer) == 1
+    told: dict[tuple[str, str], int] = {}
+    for one in subject.deliverer.take():
+        told[one.topic, one.group] = told.get((one.topic, one.group), 0) + one.pull_count
+    assert told == {(topic, group): 2 for topic in topics for group in groups}
+
+
+def test_queues_that_the_kernel_cannot_read(subject: Subject) -> None:
+    subject.put("T", 1)
+    subject.reads("T", queues=1)
+    subject.put("T", 1, queue_id=1)
+    assert subject.ask("T", queueId="1").has_frame
+    subject.reads("%LMQ%a")
+    subject.put("%LMQ%a", 1)
+    assert subject.ask("%LMQ%a").has_frame
+
+
+def test_a_closed_one_knows_nobody(subject: Subject) -> None:
+    subject.put("T", 1)
+    subject.reads("T")
+    subject.deliverer.close()
+    subject.reads("T")
+    assert len(subject.deliverer) == 0
+    assert subject.ask("T").has_frame
+
+
+def test_units_of_few_queues_are_kept_ahead(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which is read last is kept; the others are read anew, by Python."""
+    monkeypatch.setattr(consume_queue, "_AHEAD_QUEUES_MAX", 2)
+    for topic in ("A", "B", "C"):
+        subject.put(topic, 40)  # so that the first 32 are in a file only
+        subject.reads(topic)
+    assert [subject.ask(topic).pull_count for topic in ("A", "B", "C")] == [0, 1, 1]
