@@ -330,6 +330,28 @@ def test_a_queue_that_is_cut_is_read_anew(both: Both) -> None:
     assert both.feed(pull(queue_offset=20)) == 0, "where the queue ends now"
 
 
+def test_the_last_word_on_how_far_a_group_has_read(both: Both) -> None:
+    """Whatever its pulls want of the queue, and whoever answers them."""
+
+    def says(consumer_offset: int, **fields: Any) -> bytes:
+        flag = int(COMMIT) | fields.pop("sys_flag", int(TEXT))
+        return pull(sys_flag=flag, commit_offset=consumer_offset, **fields)
+
+    both.feed(heartbeat("*", 5))
+    member = {"sys_flag": 0, "subscription": None, "sub_version": 5}
+    tags = {"subscription": "TagA"}
+    both.feed(says(1) + says(2, **tags) + says(3, **member))
+    assert both.feed(says(5) + says(10, **tags) + says(20)) == 3
+    assert both.feed(says(19) + says(20, **member) + says(3)) == 3
+    assert both.feed(says(7, **tags) + says(8, queue_offset=MESSAGES) + says(6, **tags)) == 2
+
+
+def test_a_version_beyond_all_numbers(both: Both) -> None:
+    both.feed(heartbeat("*", 1 << 63))
+    both.feed(members_pull())
+    assert both.feed(members_pull()) == 1
+
+
 def test_many_replies_leave_in_parts(both: Both) -> None:
     """More than a buffer of replies, asked for in one read."""
     for i in range(20):

@@ -63,12 +63,11 @@ class Intake:
         return len(self._waiting)
 
     def open(self) -> None:
-        """Let the kernel take sends, if its replies are those that are wanted."""
+        """Let the kernel answer; sends only if its replies to them are those that are wanted."""
         config = self._broker.config
-        if config.region_id != send_reply.REGION or not config.trace_on:
-            return
-        properties = {props.CLUSTER: config.broker_cluster_name}
-        self._broker.store.open_receiving(self._broker.store_host, props.encode(properties))
+        suffix = props.encode({props.CLUSTER: config.broker_cluster_name})
+        takes_sends = config.region_id == send_reply.REGION and config.trace_on
+        self._broker.store.open_receiving(self._broker.store_host, suffix, takes_sends=takes_sends)
 
     def on_bytes(
         self, channel: Channel, view: memoryview, end: int, *, takes_pulls: bool = True
@@ -88,7 +87,7 @@ class Intake:
     def _take(self, channel: Channel, view: memoryview, end: int, takes_pulls: bool) -> int:
         at = 0
         store = self._broker.store
-        # Few bytes of pulls make many of replies.
+        # It may stall: few bytes of pulls make many of replies.
         while not channel.is_closed and not channel.has_stalled():
             received, pending = store.receive(
                 self._address, at, end, channel.host, takes_pulls=takes_pulls

@@ -359,7 +359,8 @@ class ConsumeQueue:
     def units_ahead(self, queue_offset: int, count: int) -> tuple[int, int]:
         """Return what ``units_at`` does; what stands behind them in the file is kept in memory.
 
-        Who reads on there reads no file for a while; kernels look there too.
+        Who reads on there reads no file for a while; kernels look there too. The address holds
+        until more of this family is read ahead.
         """
         row = self.row
         in_files = row[state.QUEUE_TAIL_OFFSET] - queue_offset

@@ -12,11 +12,15 @@ import numpy.typing as npt
 
 from reput.format import java, names
 from reput.format.kernels import hot, hot_twin, state
+from reput.format.kernels.pull_rules import LONG_MAX
 from reput.store.consume_queue import ConsumeQueues
 from reput.store.hot_state import HotState
 
 _SLOTS_AT_FIRST = 1 << 6
+_LIST_AT_FIRST = 1 << 6
 _READERS_MAX = 4096
+_ROWS_MAX = 1 << 18
+"""Of deliveries: 12 MB; a topic may have 65,535 queues."""
 _NOTHING_SAID = -1
 
 
@@ -49,18 +53,29 @@ class Delivery(NamedTuple):
     """How far it has read, as it said last; None: it said nothing."""
 
 
-class _Known:
-    """A reader and its rows."""
+class _Deliveries:
+    """What a group got of a topic: a row a queue, shared by all its readers of the topic.
 
-    def __init__(self, number: int, reader: Reader) -> None:
+    Shared, as what their pulls say last of how far the group has read is what counts.
+    """
+
+    def __init__(self, number: int, topic: str, group: str, queue_count: int) -> None:
+        self.topic = topic
+        self.group = group
+        self.rows = np.zeros((queue_count, state.DELIVERY_WORDS), np.int64)
+        self.rows[:, state.DELIVERY_CONSUMER_OFFSET] = _NOTHING_SAID
+        self.rows[:, state.DELIVERY_NUMBER] = number
+        self.rows[:, state.DELIVERY_QUEUE_ID] = np.arange(queue_count)
+
+
+class _Known:
+    """A reader and its row."""
+
+    def __init__(self, reader: Reader, deliveries: _Deliveries) -> None:
         self.reader = reader
         names = (reader.group, reader.topic, reader.subscription or "")
         self._texts = [np.frombuffer(java.encode_utf8(one) + b"\0", np.uint8) for one in names]
         self._codes = np.array(reader.tags_codes, np.int64)
-        self.deliveries = np.zeros((reader.queue_count, state.DELIVERY_WORDS), np.int64)
-        self.deliveries[:, state.DELIVERY_CONSUMER_OFFSET] = _NOTHING_SAID
-        self.deliveries[:, state.DELIVERY_READER] = number
-        self.deliveries[:, state.DELIVERY_QUEUE_ID] = np.arange(reader.queue_count)
         self._row = np.zeros(state.READER_WORDS, np.int64)
         self.address = hot.address_of(self._row)
         addresses = [hot.address_of(text) for text in self._texts]
@@ -72,11 +87,11 @@ class _Known:
         row[state.READER_GROUP_SIZE], row[state.READER_TOPIC_SIZE] = sizes[:2]
         row[state.READER_SUBSCRIPTION] = addresses[2]
         row[state.READER_SUBSCRIPTION_SIZE] = sizes[2]
-        row[state.READER_VERSION] = reader.sub_version
+        row[state.READER_VERSION] = min(reader.sub_version, LONG_MAX)
         row[state.READER_CODES] = hot.address_of(self._codes)
         row[state.READER_CODE_COUNT] = len(self._codes)
-        row[state.READER_DELIVERIES] = hot.address_of(self.deliveries)
-        row[state.READER_QUEUES] = reader.queue_count
+        row[state.READER_DELIVERIES] = hot.address_of(deliveries.rows)
+        row[state.READER_QUEUES] = len(deliveries.rows)
 
     def slot(self, slot_count: int) -> int:
         """Return the first slot of the table to try for it."""
@@ -95,17 +110,18 @@ class Deliverer:
     def __init__(self, hot_state: HotState, queues: ConsumeQueues) -> None:
         self._block = hot_state.block
         self._queues = queues
-        self._known: list[_Known] = []
-        self._by_key: dict[tuple[str, str, str | None], _Known] = {}
+        self._known: dict[tuple[str, str, str | None], _Known] = {}
+        self._deliveries: list[_Deliveries] = []
+        self._by_group: dict[tuple[str, str], _Deliveries] = {}
+        self._row_count = 0
         self._collected: list[Delivery] = []
-        self._listed_max = 0
         self._is_open = True
         self._make_table(_SLOTS_AT_FIRST)
-        self._make_list()
+        self._make_list(_LIST_AT_FIRST)
 
     def _make_table(self, slot_count: int) -> None:
         self._slots = np.zeros(slot_count, np.int64)
-        for known in self._known:
+        for known in self._known.values():
             self._enter(known)
         self._block[state.READERS] = hot.address_of(self._slots)
         self._block[state.READER_SLOTS] = slot_count
@@ -116,9 +132,9 @@ class Deliverer:
             slot = (slot + 1) & (len(self._slots) - 1)
         self._slots[slot] = known.address
 
-    def _make_list(self) -> None:
-        """Make room on the list for all delivery rows; nothing is on it."""
-        self._list: npt.NDArray[np.int64] = np.zeros(max(2 * self._listed_max, 64), np.int64)
+    def _make_list(self, size: int) -> None:
+        """Make room on the list, on which nothing is."""
+        self._list: npt.NDArray[np.int64] = np.zeros(size, np.int64)
         self._block[state.DELIVERED] = hot.address_of(self._list)
 
     def __len__(self) -> int:
@@ -128,7 +144,7 @@ class Deliverer:
     def add(self, reader: Reader) -> None:
         """Let the kernel answer a reader's pulls, if it can; nothing if it does so already."""
         key = reader.topic, reader.group, reader.subscription
-        known = self._by_key.get(key)
+        known = self._known.get(key)
         if not self._is_open or (known is not None and known.reader == reader):
             return
         if reader.topic.startswith(names.LMQ_PREFIX):
@@ -136,18 +152,30 @@ class Deliverer:
         queues = self._queues.of_topic(reader.topic).values()
         if reader.tags_codes and any(one.extension is not None for one in queues):
             return  # units have addresses instead of tags codes
-        if known is not None or len(self._known) >= _READERS_MAX:
+        if reader.queue_count > _ROWS_MAX:
+            return
+        is_new_group = (reader.topic, reader.group) not in self._by_group
+        has_room = self._row_count + is_new_group * reader.queue_count <= _ROWS_MAX
+        if known is not None or not has_room or len(self._known) >= _READERS_MAX:
             self.clear()
-        self._collect()
-        known = self._by_key[key] = _Known(len(self._known), reader)
-        self._known.append(known)
-        self._listed_max += reader.queue_count
-        if self._listed_max > len(self._list):
-            self._make_list()
+        known = self._known[key] = _Known(reader, self._deliveries_of(reader))
         if 2 * len(self._known) > len(self._slots):
             self._make_table(4 * len(self._slots))
         else:
             self._enter(known)
+
+    def _deliveries_of(self, reader: Reader) -> _Deliveries:
+        key = reader.topic, reader.group
+        found = self._by_group.get(key)
+        if found is None:
+            found = _Deliveries(len(self._deliveries), *key, reader.queue_count)
+            self._by_group[key] = found
+            self._deliveries.append(found)
+            self._row_count += reader.queue_count
+            if self._row_count > len(self._list):
+                self._collect()
+                self._make_list(2 * self._row_count)
+        return found
 
     def clear(self) -> None:
         """Let the kernel forget all readers, as what they may have has changed."""
@@ -155,8 +183,9 @@ class Deliverer:
             return
         self._collect()
         self._known.clear()
-        self._by_key.clear()
-        self._listed_max = 0
+        self._deliveries.clear()
+        self._by_group.clear()
+        self._row_count = 0
         self._make_table(_SLOTS_AT_FIRST)
 
     def close(self) -> None:
@@ -181,12 +210,12 @@ class Deliverer:
         block[state.DELIVERED_COUNT] = 0
         for address in addresses:
             words = hot.words_at(address, state.DELIVERY_WORDS)
-            known = self._known[words[state.DELIVERY_READER]]
+            deliveries = self._deliveries[words[state.DELIVERY_NUMBER]]
             said = words[state.DELIVERY_CONSUMER_OFFSET]
             self._collected.append(
                 Delivery(
-                    known.reader.topic,
-                    known.reader.group,
+                    deliveries.topic,
+                    deliveries.group,
                     words[state.DELIVERY_QUEUE_ID],
                     words[state.DELIVERY_PULLS],
                     words[state.DELIVERY_MESSAGES],

@@ -260,6 +260,7 @@ class MessageStore:
                 self._let_go()
 
     def _let_go(self) -> None:
+        self.deliverer.close()
         self.log.close()
         self.index.close()
         self.queues.close()
@@ -340,9 +341,9 @@ class MessageStore:
             return self._waiting.add(result, monotonic_ms)
         return PendingPut(result, monotonic_ms, monotonic_ms, result)
 
-    def open_receiving(self, store_host: Host, suffix: bytes) -> None:
+    def open_receiving(self, store_host: Host, suffix: bytes, *, takes_sends: bool = True) -> None:
         """Make ready for ``receive``; see ``Receiver.open``."""
-        self._receiver.open(store_host, suffix)
+        self._receiver.open(store_host, suffix, takes_sends=takes_sends)
 
     def set_write_queues(self, topic: str, count: int) -> None:
         """Say how many queues of a topic ``receive`` puts to; 0, as at first: none."""

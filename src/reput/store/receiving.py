@@ -32,7 +32,7 @@ class Received(NamedTuple):
     send_count: int
     """How many sends were."""
     pull_count: int
-    """How many pulls were, if no sends were."""
+    """How many pulls were; 0 if sends were."""
     replies: bytes
     """To be sent back, one behind the other."""
     has_frame: bool
@@ -62,12 +62,13 @@ class Receiver:
         self._is_open = False
         self._takes_sends = False
 
-    def open(self, store_host: Host, suffix: bytes) -> None:
+    def open(self, store_host: Host, suffix: bytes, *, takes_sends: bool = True) -> None:
         """Make ready.
 
         Args:
             store_host: What message ids bear; common sends are taken if it is IPv4.
             suffix: Whole pairs that are added to the properties of each message.
+            takes_sends: Whether sends may be taken.
         """
         block, config = self._block, self._config
         self._replies = np.empty(_REPLIES_BYTES, np.uint8)
@@ -85,7 +86,7 @@ class Receiver:
         block[state.BODY_BYTES_MAX] = config.max_message_size
         block[state.RECORD_BYTES_MAX] = config.record_bytes_max
         self._is_open = True
-        self._takes_sends = not store_host.is_v6
+        self._takes_sends = takes_sends and not store_host.is_v6
         if self._takes_sends:
             block[state.STORE_ADDRESS] = int.from_bytes(store_host.address, "big")
             block[state.STORE_PORT] = store_host.port

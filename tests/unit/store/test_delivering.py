@@ -166,6 +166,20 @@ def test_many_readers(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None
     assert told == {(topic, group): 2 for topic in topics for group in groups}
 
 
+def test_rows_are_bounded(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By groups and queues, whatever expressions the pulls of a group bring."""
+    monkeypatch.setattr(delivering, "_ROWS_MAX", 100)
+    subject.put("T", 1)
+    for i in range(30):
+        subject.reads("T", subscription=f"TagA||x{i}", queues=60)
+    assert len(subject.deliverer) == 30
+    subject.reads("T", "other", queues=60)
+    assert len(subject.deliverer) == 1
+    subject.reads("T", "third", queues=101)
+    assert len(subject.deliverer) == 1
+    assert subject.ask("T", "third").has_frame
+
+
 def test_queues_that_the_kernel_cannot_read(subject: Subject) -> None:
     subject.put("T", 1)
     subject.reads("T", queues=1)

@@ -5,9 +5,9 @@ A part of ``send.receive``, which reads their headers. A pull that is not common
 
 **What is common**:
 
-* DELIVER_IS_ON. Code 11 or 361, flag 0, opaque not negative; no body. Long names only, those of
-  ``pull_rules`` with ``topic``, ``queueId``, ``sysFlag`` and ``bname``, as ``send`` has texts and
-  numbers; only ``pull_rules.OPTIONAL`` may be missing.
+* DELIVER_IS_ON. Code 11 or 361, flag 0, opaque not negative; no body.
+* Its fields are those of ``pull_rules``, ``topic``, ``queueId``, ``sysFlag`` and ``bname``; of them
+  ``pull_rules.OPTIONAL`` may be missing. Texts and numbers are written as in ``send``.
 * ``sysFlag``: ``pull_rules.COMMON_FLAGS``. ``expressionType``: ``TAG``.
 * There is a reader row for its group, its topic, and the expression that it brings, if ``sysFlag``
   says that it brings one. Python makes rows of pulls that it has answered, and takes all of them
@@ -15,11 +15,11 @@ A part of ``send.receive``, which reads their headers. A pull that is not common
 * If it brings none: ``subVersion`` is not above READER_VERSION.
 * ``queueId`` is below READER_QUEUES; the topic has a row of KIND_PLAIN, and the queue has one.
 * The units that Python would look at stand in memory, in the tail or in what was read ahead; or
-  the reply is full before those that do are used up.
+  the reply is full before the units in memory are used up.
 * Some records are wanted; none that was looked at is gone, damaged, or not mapped.
 * ``maxMsgNums`` is not 0.
-* The next offset has as many digits as the offset behind the first ``maxMsgNums`` units, for which
-  the head in front of the records has room.
+* The next offset has as many digits as the offset behind the first ``maxMsgNums`` units. The head
+  of the reply stands in front of the records, and is given its room before they are found.
 """
 
 from numba import njit

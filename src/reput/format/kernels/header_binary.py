@@ -1,4 +1,4 @@
-"""Kernel: read the binary header of a send.
+"""Kernel: read the binary header of a send or a pull.
 
 No remark, no field twice, no field that is not known, no empty value, no text that is not plain.
 """

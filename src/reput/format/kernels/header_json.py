@@ -1,4 +1,4 @@
-"""Kernel: read the JSON header of a send that is written as clients write it.
+"""Kernel: read the JSON header of a send or a pull that is written as clients write it.
 
 No space between tokens, no key twice, no key that is not known, no remark; text is ASCII, and only
 the properties may hold escapes. Everything else is JSON for ``reput.format.command``.

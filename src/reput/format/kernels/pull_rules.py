@@ -25,6 +25,7 @@ COMMON_FLAGS = int(
 
 TAG = "TAG"
 """The ``expressionType`` of common pulls, if they have one."""
+LONG_MAX = (1 << 63) - 1
 READ_UNITS_MAX = 4096
 """At most so many units are looked at for one pull."""
 HEAD_BYTES_MAX = 400

@@ -54,7 +54,7 @@ SPACE = ord(" ")
 DIGITS_MAX = 18
 LETTER_A = ord("a")
 INT_MAX = 0x7FFFFFFF
-LONG_MAX = (1 << 63) - 1
+LONG_MAX = pull_rules.LONG_MAX
 
 
 def name_word(text: str) -> int:
@@ -120,7 +120,7 @@ W_MSGBYTES = name_word("maxMsgBytes"[-8:])
 
 @njit(**COMPILE_OPTIONS)
 def long_name_number(at, size):
-    """Return the number of a field of code 10 or 11; -1 if it is not known."""
+    """Return the number of a field by its long name; -1 if it is not known."""
     first = first_word(at, size)
     last = get_i64(at + size - 8) if size >= 8 else 0
     if size == 4:

@@ -375,7 +375,8 @@ def answer(block, count):
 @njit(**COMPILE_OPTIONS)
 def answer_pull(block, answered):
     """Answer the pull at RECEIVE_POSITION, whose header was read; return STOP_DONE, or why not."""
-    if answered > 0:
+    # Of this call, or of one before it that was not told of a stop.
+    if answered > 0 or (word(block, state.DELIVER_COUNT) == 0 and word(block, state.REPLIES_BYTES)):
         return state.STOP_REPLIES
     stop = deliver(block)
     if stop == state.STOP_DONE:

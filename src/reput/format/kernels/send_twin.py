@@ -233,7 +233,7 @@ def receive(block_address: ctypes.c_int64) -> int:
 
 def _answer_pull(block: Row, header: ReadHeader, answered: int) -> int | None:
     """Answer a pull; return None, or why not."""
-    if answered:
+    if answered or (not block[state.DELIVER_COUNT] and block[state.REPLIES_BYTES]):
         return state.STOP_REPLIES
     stop = deliver_twin.deliver(block, header)
     if stop == state.STOP_DONE:

@@ -130,7 +130,7 @@ RESULT_DAMAGED = next(_words)
 # --- receive: sends that stand in a receive buffer -------------------------------
 
 RECEIVE_IS_ON = next(_words)
-"""0: every frame is Python's; the store is closed, or a slave's, or sends are held back."""
+"""0: every send is Python's; the store is closed, or a slave's, or sends are held back."""
 RECEIVE_ADDRESS = next(_words)
 RECEIVE_END = next(_words)
 """How many bytes stand there."""
@@ -275,12 +275,12 @@ READER_CODES = 7
 READER_CODE_COUNT = 8
 """0: all messages are wanted."""
 READER_DELIVERIES = 9
-"""Address of its delivery rows, one behind the other, by queue id."""
+"""Address of its group's delivery rows of the topic, one behind the other, by queue id."""
 READER_QUEUES = 10
 """How many: other queues are Python's."""
 READER_WORDS = 11
 
-# --- a delivery row: what a reader got from a queue since Python looked ----------------
+# --- a delivery row: what a group got from a queue since Python looked -----------------
 
 DELIVERY_PULLS = 0
 """Pulls that were answered; with the first one the row is put on the list."""
@@ -288,8 +288,8 @@ DELIVERY_MESSAGES = 1
 DELIVERY_BYTES = 2
 DELIVERY_CONSUMER_OFFSET = 3
 """What the group has said last of how far it has read; -1: nothing."""
-DELIVERY_READER = 4
-"""For Python: which reader this is."""
+DELIVERY_NUMBER = 4
+"""For Python: of which topic and group."""
 DELIVERY_QUEUE_ID = 5
 DELIVERY_WORDS = 6
 
