@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from reput.broker.route import PERIOD_MS_MAX, PERIOD_MS_MIN
+from reput.broker.sync_thread import SyncThread
 from reput.errors import WriteFailed
 from reput.store.table_files import SavedTable
 
@@ -38,8 +39,9 @@ class Loops:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="reput-disk")
+        self._sync = SyncThread(lambda: broker.store.sync(), self._synced)
+        self._saving: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._sync_is_due = asyncio.Event()
         self.failures: dict[str, str] = {}
         """Loop -> the error it ended with last; empty while all run."""
         self.turns: dict[str, int] = {}
@@ -50,13 +52,13 @@ class Loops:
         work: dict[str, Callable[[], object]] = {
             "store": self._run_store,
             "disk": self._run_disk,
-            "sync": self._run_sync,
             "holds": self._run_holds,
             "delayed": self._run_delayed,
             "tables": self._run_tables,
             "clients": self._run_clients,
             "registration": self._run_registration,
         }
+        self._sync.start()
         loop = asyncio.get_running_loop()
         self._tasks = [
             loop.create_task(self._supervise(name, body), name=name) for name, body in work.items()
@@ -64,14 +66,16 @@ class Loops:
 
     async def stop(self) -> None:
         """Stop all; what the disk is at work on is waited for."""
-        for task in self._tasks:
+        self._sync.stop()
+        tasks = self._tasks if self._saving is None else [*self._tasks, self._saving]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         self._disk.shutdown(wait=True)
 
     def sync_soon(self) -> None:
         """Make durable what was put; replies wait for it."""
-        self._sync_is_due.set()
+        self._sync.ask()
 
     async def _supervise(self, name: str, body: Callable[[], object]) -> None:
         while True:
@@ -126,21 +130,24 @@ class Loops:
             written = store.max_physical_offset
             await self._wait(BUSY_MS if is_busy else IDLE_MS)
 
-    async def _run_sync(self) -> None:
-        loop = asyncio.get_running_loop()
-        broker = self._broker
-        while True:
-            await self._sync_is_due.wait()
-            self._sync_is_due.clear()
-            try:
-                await loop.run_in_executor(self._disk, broker.store.sync)
-            except WriteFailed as error:
-                _log.error("%s", error)
-            self._step_memory()
-            # Topics that messages have made are to be as durable as the messages.
-            await self._save(broker.topics.table)
-            broker.intake.settle()
-            self._turn("sync")
+    def _synced(self, problem: Exception | None) -> None:
+        """Answer those whose messages the disk has, or will never have."""
+        self._turn("sync")
+        if isinstance(problem, WriteFailed):
+            _log.error("%s", problem)
+        elif problem is not None:
+            self.failures["sync"] = f"{type(problem).__name__}: {problem}"
+            _log.error("the log could not be made durable", exc_info=problem)
+        self._step_memory()
+        if self._broker.topics.table.is_saved:
+            self._broker.intake.settle()
+        elif self._saving is None or self._saving.done():
+            self._saving = asyncio.get_running_loop().create_task(self._save_and_settle())
+
+    async def _save_and_settle(self) -> None:
+        # Topics that messages have made are to be as durable as the messages.
+        await self._save(self._broker.topics.table)
+        self._broker.intake.settle()
 
     async def _run_delayed(self) -> None:
         broker = self._broker
@@ -178,7 +185,7 @@ class Loops:
         while True:
             broker.expire_held_pulls()
             self._turn("holds")
-            await self._wait(BUSY_MS if len(broker.held_pulls) else IDLE_MS)
+            await self._wait(broker.held_pulls.left_ms(broker.clock.monotonic_ms(), IDLE_MS))
 
     async def _run_tables(self) -> None:
         broker = self._broker

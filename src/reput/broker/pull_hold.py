@@ -88,6 +88,12 @@ class HeldPulls:
                 self._end(pull)
                 yield pull
 
+    def left_ms(self, now_ms: int, most_ms: int) -> int:
+        """Return how long to wait before the next call of ``expire``; 1 to ``most_ms``."""
+        if not self._deadlines:
+            return most_ms
+        return min(max(self._deadlines[0][0] - now_ms, 1), most_ms)
+
     def forget(self, channel: Channel) -> None:
         """Drop what a connection waits for."""
         for pull in list(self._by_channel.get(channel, ())):
