@@ -145,8 +145,11 @@ class Loops:
             self._saving = asyncio.get_running_loop().create_task(self._save_and_settle())
 
     async def _save_and_settle(self) -> None:
-        # Topics that messages have made are to be as durable as the messages.
-        await self._save(self._broker.topics.table)
+        # Topics that messages have made are to be as durable as the messages. A save that another
+        # one overtook has done nothing.
+        table = self._broker.topics.table
+        while not table.is_saved and await self._save(table):
+            pass
         self._broker.intake.settle()
 
     async def _run_delayed(self) -> None:
@@ -164,10 +167,10 @@ class Loops:
             left_ms = DELAYED_MS if due_ms is None else due_ms - now_ms
             await self._wait(0 if is_busy else max(1, min(left_ms, DELAYED_MS)))
 
-    async def _save(self, table: SavedTable) -> None:
-        """Make a table durable, if it is not."""
+    async def _save(self, table: SavedTable) -> bool:
+        """Make a table durable, if it is not; return whether the disk went along."""
         if table.is_saved:
-            return
+            return True
         for _ in table.prepare():
             await asyncio.sleep(0)  # others are served in between
         now_ms = self._broker.clock.now_ms()
@@ -177,6 +180,8 @@ class Loops:
             await loop.run_in_executor(self._disk, table.write, draft, now_ms)
         except WriteFailed as error:
             _log.error("a table stays unsaved for now: %s", error)
+            return False
+        return True
 
     # Clients ----------------------------------------------------------------------------------
 
