@@ -15,6 +15,8 @@ ROOT = Path(__file__).parents[2]
 SOURCES = ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE", "NOTICE")
 SHARED_OBJECT = "reput/format/kernels/_kernels.so"
 
+pytestmark = pytest.mark.xdist_group("packaging")  # one wheel, built once
+
 HEAVY = ("numpy", "pyarrow", "pyspark", "numba", "pandas")
 
 
