@@ -199,8 +199,16 @@ FRAME_L, FRAME_L_SIZE = next(_words), next(_words)
 FRAME_M, FRAME_M_SIZE = next(_words), next(_words)
 FRAME_N, FRAME_N_SIZE = next(_words), next(_words)
 """Address and size of each field's value, ``a`` to ``n``."""
-FRAME_PULL, *_ = (next(_words) for _ in range(2 * 9))
-"""From here on the same, of the fields that only pulls have."""
+FRAME_O, FRAME_O_SIZE = next(_words), next(_words)
+FRAME_P, FRAME_P_SIZE = next(_words), next(_words)
+FRAME_Q, FRAME_Q_SIZE = next(_words), next(_words)
+FRAME_R, FRAME_R_SIZE = next(_words), next(_words)
+FRAME_S, FRAME_S_SIZE = next(_words), next(_words)
+FRAME_T, FRAME_T_SIZE = next(_words), next(_words)
+FRAME_U, FRAME_U_SIZE = next(_words), next(_words)
+FRAME_V, FRAME_V_SIZE = next(_words), next(_words)
+FRAME_W, FRAME_W_SIZE = next(_words), next(_words)
+"""The same of the fields that only pulls have."""
 
 BLOCK_WORDS = next(_words)
 

@@ -17,8 +17,12 @@ def is_reason(name: str) -> bool:
     return name.startswith("STOP_") and name != "STOP_ROW"
 
 
+ROWS = ("TOPIC", "QUEUE", "READER", "DELIVERY")
+
+
 def is_of_a_row(name: str) -> bool:
-    return name.startswith(("TOPIC_", "QUEUE_", "KIND_", "MARK_")) and name != "TOPIC_SLOTS"
+    kind, _, rest = name.partition("_")
+    return kind in (*ROWS, "KIND", "MARK") and rest != "SLOTS"
 
 
 def is_of_the_block(name: str) -> bool:
@@ -30,10 +34,10 @@ def test_the_block_has_each_word_once() -> None:
     assert sorted(numbers(is_of_the_block).values()) == list(range(BLOCK_END))
 
 
-@pytest.mark.parametrize(("kind", "width"), [("TOPIC", "TOPIC_WORDS"), ("QUEUE", "QUEUE_WORDS")])
-def test_a_row_has_each_word_once(kind: str, width: str) -> None:
+@pytest.mark.parametrize("kind", ROWS)
+def test_a_row_has_each_word_once(kind: str) -> None:
     words = numbers(lambda name: name.startswith(f"{kind}_") and is_of_a_row(name))
-    assert sorted(words.values()) == list(range(getattr(state, width) + 1))
+    assert sorted(words.values()) == list(range(getattr(state, f"{kind}_WORDS") + 1))
 
 
 def test_reasons_to_stop_differ() -> None:
