@@ -1,4 +1,4 @@
-"""The only place that waits: runs each step at its pace.
+"""Where the broker waits: runs each step at its pace, and what needs the disk in other threads.
 
 A loop that fails is logged, counted and started again; ``failures`` turns health red (anchors D28).
 """

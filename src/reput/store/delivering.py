@@ -73,8 +73,8 @@ class _Known:
 
     def __init__(self, reader: Reader, deliveries: _Deliveries) -> None:
         self.reader = reader
-        names = (reader.group, reader.topic, reader.subscription or "")
-        self._texts = [np.frombuffer(java.encode_utf8(one) + b"\0", np.uint8) for one in names]
+        texts = (reader.group, reader.topic, reader.subscription or "")
+        self._texts = [np.frombuffer(java.encode_utf8(one) + b"\0", np.uint8) for one in texts]
         self._codes = np.array(reader.tags_codes, np.int64)
         self._row = np.zeros(state.READER_WORDS, np.int64)
         self.address = hot.address_of(self._row)

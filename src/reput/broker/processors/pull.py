@@ -15,6 +15,7 @@ from reput.format.codes import PullFlag, ResponseCode
 from reput.format.command import Command
 from reput.format.headers import PullMessageHeader, PullMessageReplyHeader
 from reput.remoting.channel import Channel
+from reput.store.config_tables import TopicConfig
 from reput.store.delivering import Reader
 from reput.store.getting import GetResult, GetStatus
 
@@ -37,7 +38,7 @@ _CODES = {
 def pull_message(broker: "Broker", channel: Channel, request: Command) -> Command | None:
     """Return messages of a queue, or hold the request until there are some."""
     header = headers.decode(PullMessageHeader, request.ext_fields)
-    _check(broker, header)
+    topic = _check(broker, header)
     wanted = _selection(broker, header)
     begun_ms = broker.clock.monotonic_ms()
     result = _get(broker, header, wanted, header.queue_offset)
@@ -46,7 +47,7 @@ def pull_message(broker: "Broker", channel: Channel, request: Command) -> Comman
             header.topic, header.consumer_group, header.queue_id, header.commit_offset
         )
     if result.status is GetStatus.FOUND:
-        _let_kernel_answer(broker, header, wanted)
+        _let_kernel_answer(broker, header, topic, wanted)
     code = _code(result, header.queue_offset)
     if code is ResponseCode.PULL_NOT_FOUND and header.sys_flag & PullFlag.SUSPEND:
         is_long = broker.config.long_polling_enable
@@ -105,8 +106,8 @@ def _looked_again(broker: "Broker", held: HeldPull, *, is_last: bool) -> Command
     return _reply(broker, held.request, held.header, result, code, begun_ms)
 
 
-def _check(broker: "Broker", header: PullMessageHeader) -> None:
-    """Raises ``RequestRefused``."""
+def _check(broker: "Broker", header: PullMessageHeader) -> TopicConfig:
+    """Return the topic, which may be pulled. Raises ``RequestRefused``."""
     if broker.is_stopping:
         # Consumers come back in seconds. A plain "nothing there" makes those of 4.x pull again at
         # once, and wait half a minute for the answer that the end of the connection takes away.
@@ -135,6 +136,7 @@ def _check(broker: "Broker", header: PullMessageHeader) -> None:
             f"topicConfig.readQueueNums:[{topic.read_queue_count}] "
             f"consumer:[{header.consumer_group}]",
         )
+    return topic
 
 
 def _selection(broker: "Broker", header: PullMessageHeader) -> Selection:
@@ -167,12 +169,13 @@ def _selection(broker: "Broker", header: PullMessageHeader) -> Selection:
     return broker.filters.of_expression(known.expression_type, known.sub_string)
 
 
-def _let_kernel_answer(broker: "Broker", header: PullMessageHeader, wanted: Selection) -> None:
+def _let_kernel_answer(
+    broker: "Broker", header: PullMessageHeader, topic: TopicConfig, wanted: Selection
+) -> None:
     """Let the kernel answer the pulls that follow this one, if it can."""
     if wanted.message_filter is not None or not broker.is_master:
         return
     has_subscription = header.sys_flag & PullFlag.HAS_SUBSCRIPTION
-    topic = broker.topics.readable(header.topic)
     reader = Reader(
         header.topic,
         header.consumer_group,

@@ -141,8 +141,7 @@ def _count(block: Row, reader: Row, fields: dict[str, str]) -> None:
     size = 8 * state.DELIVERY_WORDS
     delivery = Row(reader[state.READER_DELIVERIES] + size * int(fields["queueId"]))
     if not delivery[state.DELIVERY_PULLS]:
-        place = block[state.DELIVERED] + 8 * block[state.DELIVERED_COUNT]
-        write(place, delivery.address.to_bytes(8, "little"))
+        Row(block[state.DELIVERED])[block[state.DELIVERED_COUNT]] = delivery.address
         block[state.DELIVERED_COUNT] += 1
     delivery[state.DELIVERY_PULLS] += 1
     delivery[state.DELIVERY_MESSAGES] += block[state.RESULT_COUNT]
