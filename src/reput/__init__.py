@@ -18,6 +18,7 @@ Where to look:
       core/        what they decide: routes, queues, what is in flight
       admin/       what administrators ask and change
     spark/         the DataFrame source
+      jobs/        work on whole stores, spread over executors: a module a job
     testing/       a broker inside of a test, and the pytest plugin
     cli/           the reput command
 

@@ -33,7 +33,7 @@ def test_every_option_is_documented_and_every_documented_option_exists() -> None
     known = {name.lower() for name in allowed.split(", ")}
     page = (DOCS / "spark-options.md").read_text()
     cells = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
-    documented = {name.lower() for cell in cells for name in re.findall(r"`(\w+)`", cell)}
+    documented = {name.lower() for cell in cells for name in re.findall(r"`([\w.]+)`", cell)}
     assert documented == known
 
 

@@ -1,11 +1,17 @@
 """RocketMQ stores as Spark DataFrames: ``spark.read.format("rocketmq")``."""
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-def explain(path: str, **options: object) -> str:
+if TYPE_CHECKING:
+    from reput.spark.stream import Lag
+
+
+def explain(path: str | None = None, **options: object) -> str:
     """Return what a read with these options would read and skip, without Spark.
 
     Args:
-        path: The store folder, as for ``load``.
+        path: The store folder, as for ``load``; left out, with ``nameServer``, for brokers.
         **options: Options of the source: ``explain(path, topic="orders", startingTimestamp=0)``.
 
     Raises:
@@ -15,7 +21,28 @@ def explain(path: str, **options: object) -> str:
     from reput.spark.scan import MessageScan
 
     texts = {name: str(value) for name, value in options.items()}
-    parsed = option_texts.parse({**texts, "path": path})
-    scan = MessageScan(parsed, list(rows.message_fields(parsed)))
+    parsed = option_texts.parse(texts if path is None else {**texts, "path": path})
+    option_texts.check_batch(parsed)
+    columns = list(rows.message_fields(parsed))
+    if parsed.live is not None:
+        from reput.spark.live import LiveScan
+
+        of_brokers = LiveScan(parsed, columns)
+        of_brokers.tasks()
+        return "\n".join(of_brokers.summary.lines)
+    scan = MessageScan(parsed, columns)
     scan.tasks()
     return "\n".join(scan.summary.lines)
+
+
+def lag_of(latest_offset: str | Mapping[str, Any]) -> "Lag":
+    """Return what a progress report of Spark tells of a stream's lag, without Spark.
+
+    Args:
+        latest_offset: ``latestOffset`` of a source of a stream's progress:
+            ``query.lastProgress.sources[0].latestOffset``, the same of ``event.progress`` in a
+            ``StreamingQueryListener``.
+    """
+    from reput.spark import stream
+
+    return stream.lag_of(latest_offset)

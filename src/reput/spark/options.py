@@ -35,6 +35,12 @@ ISOLATIONS = ("committed", "half", "all")
 SCANS = ("auto", "log", "consumequeue")
 DECOMPRESS = ("auto", "none")
 
+TOOLS_GROUP = "TOOLS_CONSUMER"
+"""A group that every broker has: nothing has to be made for it, and nobody's offsets are its."""
+COMMIT_NONE = "none"
+COMMIT_ON_COMMIT = "onCommit"
+COMMITS = (COMMIT_NONE, COMMIT_ON_COMMIT)
+
 QueueOffsets = dict[str, dict[str, dict[int, int]]]
 """topic -> broker -> queue id -> number, as the JSON options have it."""
 
@@ -70,10 +76,50 @@ class Bound:
 
 
 @dataclass(frozen=True)
+class LiveOptions:
+    """Where brokers are, and how they are asked."""
+
+    name_server: str
+    """``host:port``, several separated by ``;``."""
+    cluster: str | None = None
+    """Only the brokers of this cluster."""
+    brokers: frozenset[str] | None = None
+    """Only the brokers of these names."""
+    consumer_group: str = TOOLS_GROUP
+    """In whose name messages are pulled."""
+    group: str | None = None
+    """Whose consumer offsets a stream moves."""
+    commit_offsets: str = COMMIT_NONE
+    pull_batch_size: int = 32
+    """Most messages a pull asks for; brokers have a limit of their own, usually 32."""
+    pull_timeout_ms: int = 10_000
+    """How long any answer may take."""
+    retry_count: int = 3
+    """How often a request is made again that got no answer, or a no that may pass."""
+    retry_interval_ms: int = 1_000
+
+
+@dataclass(frozen=True)
+class TriggerLimits:
+    """How much a micro-batch of a stream may, and should, hold."""
+
+    max_offsets: int | None = None
+    """Most messages."""
+    max_bytes: int | None = None
+    """Most bytes of log."""
+    min_offsets: int | None = None
+    """Fewest messages, until ``max_delay_ms`` is over."""
+    max_delay_ms: int = 15 * 60_000
+
+
+@dataclass(frozen=True)
 class ReadOptions:
-    """Everything a batch read was told."""
+    """Everything a read was told."""
 
     paths: tuple[str, ...]
+    """Store folders; none where ``live`` is set."""
+    live: LiveOptions | None = None
+    """Read from brokers."""
     allow_live: bool = False
     topics: frozenset[str] | None = None
     topic_pattern: str | None = None
@@ -111,6 +157,8 @@ class ReadOptions:
     scan: str = "auto"
     broker: str = ""
     """Name to show in column ``broker``; empty: what the store's own tables tell."""
+    trigger: TriggerLimits = TriggerLimits()
+    """Of a stream."""
 
     @property
     def selects_topics(self) -> bool:
@@ -126,6 +174,50 @@ class ReadOptions:
 
 
 CORRUPT_COLUMN = "_corrupt_record"
+HIDDEN = "(hidden)"
+"""Stands for a secret wherever options are shown."""
+
+_SECRET_NAME = re.compile(r"secret|password|token|credential|access.?key", re.IGNORECASE)
+_NAME_SERVER = ("nameServer", "rocketmq.namesrv.addr")
+_LIVE_ONLY = (
+    "cluster",
+    "consumerGroup",
+    "group",
+    "commitOffsets",
+    "pullBatchSize",
+    "pullTimeoutMs",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+)
+_STORE_ONLY = (
+    "path",
+    "paths",
+    "allowLive",
+    "startingPhysicalOffset",
+    "endingPhysicalOffset",
+    "columnNameOfCorruptRecord",
+    "view",
+    "scan",
+)
+_NOT_YET = {
+    "accessKey": "left out: access control is not supported yet; use a broker without it",
+    "secretKey": "left out: access control is not supported yet; use a broker without it",
+    "securityToken": "left out: access control is not supported yet; use a broker without it",
+    "tls.enable": "left out: TLS is not supported yet; brokers speak plain text on the same port",
+    "namespace": "left out: topics have their full names, namespace%topic",
+    "vipChannel": "left out: brokers are asked on the port that name servers tell",
+}
+
+_STREAM_ONLY = {
+    "maxOffsetsPerTrigger": "max_offsets",
+    "maxBytesPerTrigger": "max_bytes",
+    "minOffsetsPerTrigger": "min_offsets",
+}
+_BATCH_ONLY = (
+    *("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"),
+    *("startingPhysicalOffset", "endingPhysicalOffset"),
+)
+_DURATION_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 _TOPIC_OPTIONS = "topic (or topics, subscribe), subscribePattern, assign"
 
@@ -146,6 +238,14 @@ class _Texts:
             raise InvalidOption(given[1], self._texts[given[1].lower()][1], other)
         return self._texts[given[0].lower()][1].strip() if given else None
 
+    def is_given(self, name: str) -> bool:
+        """Whether it is set, without taking it for one that is known."""
+        return name.lower() in self._texts
+
+    def given(self, name: str) -> str:
+        """Return what is set, as it was written."""
+        return self._texts[name.lower()][1]
+
     def flag(self, name: str, default: bool) -> bool:
         text = self.text(name)
         if text is None:
@@ -162,6 +262,14 @@ class _Texts:
             raise InvalidOption(name, text, f"a whole number from {least} to {(1 << 63) - 1}")
         return int(text)
 
+    def bounded(self, name: str, least: int, most: int, default: int) -> int:
+        number = self.number(name, least)
+        if number is None:
+            return default
+        if number > most:
+            raise InvalidOption(name, number, f"a whole number from {least} to {most}")
+        return number
+
     def size(self, name: str, default: int) -> int:
         text = self.text(name)
         if text is None:
@@ -170,6 +278,15 @@ class _Texts:
         if not match or int(match[1]) == 0:
             raise InvalidOption(name, text, "a size such as 67108864, 64k, 128m or 1g")
         return int(match[1]) << (10 * " kmgt".index(match[2] or " "))
+
+    def duration_ms(self, name: str, default: int) -> int:
+        text = self.text(name)
+        if text is None:
+            return default
+        match = re.fullmatch(r"(\d{1,12})\s*(ms|s|m|h|d)", text.lower())
+        if not match:
+            raise InvalidOption(name, text, "a duration such as 500ms, 30s, 15m or 1h")
+        return int(match[1]) * _DURATION_MS[match[2]]
 
     def choice(self, name: str, allowed: tuple[str, ...], default: str) -> str:
         text = self.text(name)
@@ -197,26 +314,60 @@ class _Texts:
 
 
 def parse(options: Mapping[str, str]) -> ReadOptions:
-    """Return the options of a batch read of stores.
+    """Return the options of a read of stores, or of brokers.
+
+    What only a batch or only a stream can do is for ``check_batch`` and ``parse_stream`` to refuse:
+    a data source gets its options before it is told which of them it is.
 
     Raises:
-        InvalidOption: A value is not allowed, two options exclude each other, ``path`` is missing,
-            or a name is not known.
+        InvalidOption: A value is not allowed, two options exclude each other, neither ``path`` nor
+            ``nameServer`` is there, or a name is not known.
+    """
+    return _parse(_Texts(options), "earliest")
+
+
+def parse_stream(options: Mapping[str, str]) -> ReadOptions:
+    """Return the options of a stream, which starts at the latest where nothing is said.
+
+    Raises:
+        InvalidOption: As ``parse``, and where a stream cannot do what is asked for.
     """
     texts = _Texts(options)
+    for name in _BATCH_ONLY:
+        if texts.is_given(name):
+            raise InvalidOption(
+                name,
+                texts.text(name),
+                "left out: a stream has no end, and starts at offsets of queues or at times",
+            )
+    parsed = _parse(texts, "latest")
+    if parsed.live is not None:
+        raise InvalidOption(
+            "nameServer", parsed.live.name_server, "left out: a stream reads store folders, path"
+        )
+    if parsed.view != "messages":
+        raise InvalidOption("view", parsed.view, "messages: the other views are for batch reads")
+    if parsed.scan == "log":
+        raise InvalidOption("scan", parsed.scan, "consumequeue or auto: a stream follows queues")
+    return parsed
+
+
+def _parse(texts: _Texts, start: str) -> ReadOptions:
+    live = _live(texts)
     topics, pattern, assign = _topics(texts)
     mode_given = texts.text("mode") is not None
     mode = texts.choice("mode", MODES, FAILFAST)
     corrupt = texts.text("columnNameOfCorruptRecord")
     shows_damage = mode in (PERMISSIVE, SALVAGE) and mode_given
     parsed = ReadOptions(
-        paths=_paths(texts),
+        paths=_paths(texts) if live is None else (),
+        live=live,
         allow_live=texts.flag("allowLive", False),
         topics=topics,
         topic_pattern=pattern,
         assign=assign,
-        start=_bound(texts, "starting", EARLIEST),
-        end=_bound(texts, "ending", LATEST),
+        start=_bound(texts, "starting", start),
+        end=_bound(texts, "ending", "latest"),
         late_timestamp=texts.choice(
             "startingOffsetsByTimestampStrategy", ("error", "latest"), "error"
         ),
@@ -246,15 +397,84 @@ def parse(options: Mapping[str, str]) -> ReadOptions:
         check_crc=texts.flag("checkCrc", True),
         view=texts.choice("view", VIEWS, "messages"),
         scan=texts.choice("scan", SCANS, "auto"),
-        broker=texts.text("broker") or "",
+        broker=(texts.text("broker") or "") if live is None else "",
+        trigger=_trigger(texts),
     )
     unknown = texts.unknown()
     if unknown:
         raise InvalidOption(
-            unknown[0], options.get(unknown[0]), "one of " + ", ".join(texts.known())
+            unknown[0],
+            HIDDEN if _SECRET_NAME.search(unknown[0]) else texts.given(unknown[0]),
+            "one of " + ", ".join(texts.known()),
         )
     _check_ranges(parsed)
     return parsed
+
+
+def check_batch(options: ReadOptions) -> None:
+    """Refuse what only a stream can do. Raises ``InvalidOption``."""
+    numbers = [n for queues in _queues_of(options.start.offsets) for n in queues.values()]
+    if options.start.word == "latest" or LATEST in numbers:
+        raise InvalidOption(
+            "startingOffsets",
+            LATEST if LATEST in numbers else "latest",
+            f"earliest, group:NAME or JSON with offsets from 0, or {EARLIEST} for earliest: a "
+            "batch that starts at the latest reads nothing",
+        )
+    for name, field_name in _STREAM_ONLY.items():
+        if (value := getattr(options.trigger, field_name)) is not None:
+            raise InvalidOption(name, value, "left out in a batch read, which is one batch")
+    live = options.live
+    if live is not None and live.commit_offsets != COMMIT_NONE:
+        raise InvalidOption(
+            "commitOffsets",
+            live.commit_offsets,
+            "none in a batch read: a batch does not tell its source that it went well, so there "
+            "is no time at which offsets could be committed",
+        )
+    if live is not None and live.group is not None:
+        raise InvalidOption(
+            "group",
+            live.group,
+            "left out in a batch read, which commits no offsets; startingOffsets=group:NAME begins "
+            "where a group is",
+        )
+
+
+def _live(texts: _Texts) -> LiveOptions | None:
+    """Return the options of brokers, None if none are to be read."""
+    for name, allowed in _NOT_YET.items():
+        if texts.is_given(name):
+            value = HIDDEN if _SECRET_NAME.search(name) else texts.text(name)
+            raise InvalidOption(name, value, allowed)
+    name_server = texts.text(*_NAME_SERVER)
+    if name_server is None:
+        for name in _LIVE_ONLY:
+            if (value := texts.text(name)) is not None:
+                raise InvalidOption(name, value, "left out, unless nameServer is set")
+        return None
+    for name in _STORE_ONLY:
+        if texts.is_given(name) and (name, texts.text(name)) != ("view", "messages"):
+            allowed = "left out, where nameServer is set: it is about store folders"
+            raise InvalidOption(name, texts.text(name), allowed)
+    mode = texts.text("mode")
+    if mode is not None and mode.upper() != FAILFAST:
+        raise InvalidOption("mode", mode, f"{FAILFAST}, where nameServer is set")
+    servers = ";".join(re.findall(r"[^\s;,]+", name_server))
+    if not servers:
+        raise InvalidOption(_NAME_SERVER[0], name_server, "host:port, several separated by ;")
+    return LiveOptions(
+        name_server=servers,
+        cluster=texts.text("cluster") or None,
+        brokers=texts.words("broker"),
+        consumer_group=texts.text("consumerGroup") or TOOLS_GROUP,
+        group=texts.text("group") or None,
+        commit_offsets=texts.choice("commitOffsets", COMMITS, COMMIT_NONE),
+        pull_batch_size=texts.bounded("pullBatchSize", 1, 1 << 16, 32),
+        pull_timeout_ms=texts.bounded("pullTimeoutMs", 1, 1 << 31, 10_000),
+        retry_count=texts.bounded("fetchOffset.numRetries", 0, 1 << 16, 3),
+        retry_interval_ms=texts.bounded("fetchOffset.retryIntervalMs", 0, 1 << 31, 1_000),
+    )
 
 
 def _paths(texts: _Texts) -> tuple[str, ...]:
@@ -272,7 +492,11 @@ def _paths(texts: _Texts) -> tuple[str, ...]:
         return tuple(found)
     parts = tuple(part.strip() for part in (text or "").split(",") if part.strip())
     if not parts:
-        raise InvalidOption("path", text, "the store folder: .load('/path/to/store') or its URI")
+        raise InvalidOption(
+            "path",
+            text,
+            "the store folder: .load('/path/to/store') or its URI; or nameServer to read brokers",
+        )
     return parts
 
 
@@ -309,35 +533,53 @@ def _topics(
     return topics, pattern, assign
 
 
-def _bound(texts: _Texts, which: str, whole: int) -> Bound:
+def _bound(texts: _Texts, which: str, default: str) -> Bound:
+    """Return one end of a read; ``default`` is where it is of which nothing is said."""
     name = f"{which}Offsets"
     text = texts.text(name)
-    allowed_word = "earliest" if whole == EARLIEST else "latest"
+    # An end before everything is never meant; a start behind everything is, by streams.
+    words = ("earliest", "latest") if which == "starting" else ("latest",)
     timestamp = texts.number(f"{which}Timestamp")
     by_timestamp = texts.text(f"{name}ByTimestamp")
     timestamps = _queue_offsets(f"{name}ByTimestamp", by_timestamp, 0) if by_timestamp else {}
-    word: str | None = allowed_word
+    word = default if text is None else words[0]
     group = None
     offsets: QueueOffsets = {}
     if text is not None and text.startswith("{"):
-        # A batch may not start at the latest nor end at the earliest: nothing would be left.
         offsets = _queue_offsets(name, text, EARLIEST)
-        for queues in (queues for brokers in offsets.values() for queues in brokers.values()):
-            if any(number == _other(whole) for number in queues.values()):
-                raise InvalidOption(name, text, f"offsets from 0, or {whole} for {allowed_word}")
+        numbers = [number for queues in _queues_of(offsets) for number in queues.values()]
+        if which == "ending" and EARLIEST in numbers:
+            raise InvalidOption(name, text, f"offsets from 0, or {LATEST} for latest")
     elif text is not None and text.startswith("group:"):
         group = text.removeprefix("group:")
         if not group:
             raise InvalidOption(name, text, "group:NAME")
-    elif text is not None and text.lower() != allowed_word:
-        raise InvalidOption(
-            name, text, f'{allowed_word}, group:NAME or JSON {{"topic": {{"broker": {{"0": 23}}}}}}'
-        )
+    elif text is not None and text.lower() in words:
+        word = text.lower()
+    elif text is not None:
+        shape = 'group:NAME or JSON {"topic": {"broker": {"0": 23}}}'
+        raise InvalidOption(name, text, f"{', '.join(words)}, {shape}")
     return Bound(word, group, offsets, timestamps, timestamp)
 
 
-def _other(whole: int) -> int:
-    return LATEST if whole == EARLIEST else EARLIEST
+def _queues_of(offsets: QueueOffsets) -> list[dict[int, int]]:
+    return [queues for brokers in offsets.values() for queues in brokers.values()]
+
+
+def _trigger(texts: _Texts) -> TriggerLimits:
+    limits = TriggerLimits(
+        max_offsets=texts.number("maxOffsetsPerTrigger", 1),
+        max_bytes=texts.size("maxBytesPerTrigger", 0) or None,
+        min_offsets=texts.number("minOffsetsPerTrigger", 1),
+        max_delay_ms=texts.duration_ms("maxTriggerDelay", TriggerLimits.max_delay_ms),
+    )
+    if limits.min_offsets and limits.max_offsets and limits.min_offsets > limits.max_offsets:
+        raise InvalidOption(
+            "minOffsetsPerTrigger",
+            limits.min_offsets,
+            f"at most maxOffsetsPerTrigger, {limits.max_offsets}",
+        )
+    return limits
 
 
 def _queue_offsets(name: str, text: str, least: int) -> QueueOffsets:

@@ -6,8 +6,11 @@ looked at a single record. Queue ranges are cut by message count.
 """
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,24 @@ class Points:
     physical_offsets: tuple[int, ...]
 
 
-Partition = LogRange | QueueRange | Points
+@dataclass(frozen=True, slots=True)
+class ArchiveRows:
+    """Row groups of an archive's Parquet files."""
+
+    store: int
+    row_groups: tuple[tuple[str, tuple[int, ...]], ...]
+    """(path in the archive, numbers of its row groups)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveDamage:
+    """A run of damage that an archive tells of, which has no row group."""
+
+    store: int
+    physical_offset: int
+
+
+Partition = LogRange | QueueRange | Points | ArchiveRows | ArchiveDamage
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +148,83 @@ def split_queues(
     if gathered:
         ranges.append(QueueRange(store, tuple(gathered)))
     return ranges
+
+
+def share_messages(
+    backlogs: Sequence[int], limit: int, oldest_first: Callable[[], Sequence[int]]
+) -> list[int]:
+    """Return how many messages to take of each queue, ``limit`` at most in all.
+
+    Each queue that has any gives one, and of the rest in proportion to what it has: a queue of few
+    does not wait for one of many. Where there are more queues than messages to take, those whose
+    next message is the oldest give one, so that each has its turn.
+
+    Args:
+        backlogs: Messages that wait in each queue.
+        limit: Most to take, 1 or more.
+        oldest_first: Returns all places of ``backlogs``, those of the oldest next message first;
+            asked only where it matters.
+    """
+    total = sum(backlogs)
+    if total <= limit:
+        return [*backlogs]
+    waiting = [i for i, backlog in enumerate(backlogs) if backlog]
+    shares = [0] * len(backlogs)
+    if limit < len(waiting):
+        for i in [i for i in oldest_first() if backlogs[i]][:limit]:
+            shares[i] = 1
+        return shares
+    left, rest = limit - len(waiting), total - len(waiting)
+    for i in waiting:
+        shares[i] = 1 + (backlogs[i] - 1) * left // rest
+    # What rounding down left goes to those whom it cost most.
+    waiting.sort(key=lambda i: (backlogs[i] - 1) * left % rest, reverse=True)
+    for i in waiting[: limit - sum(shares)]:
+        shares[i] += 1
+    return shares
+
+
+def share_bytes(
+    sizes: Sequence[npt.NDArray[np.int64]],
+    backlog_bytes: Sequence[int],
+    limit: int,
+    oldest_first: Callable[[], Sequence[int]],
+) -> list[int]:
+    """Return how many records to take of each queue, ``limit`` bytes at most in all.
+
+    As ``share_messages``; but a queue's first record that does not fit any more waits, and one that
+    is the oldest and larger than the limit is taken alone, or nothing would ever be.
+
+    Args:
+        sizes: Bytes of the next records of each queue, as many as might be taken.
+        backlog_bytes: Bytes of all records that wait in each queue, or about that.
+        limit: Most bytes to take.
+        oldest_first: As in ``share_messages``.
+    """
+    counts = [0] * len(sizes)
+    firsts = [int(one[0]) if len(one) else 0 for one in sizes]
+    order: Sequence[int] = range(len(sizes))
+    if sum(firsts) > limit:
+        order = oldest_first()
+    order = [i for i in order if len(sizes[i])]
+    left = limit
+    for i in order:
+        if firsts[i] <= left:
+            counts[i], left = 1, left - firsts[i]
+        elif left == limit:
+            counts[i] = 1
+            return counts
+    # Each in proportion to what it has; then, in turn, what rounding left.
+    ends = [np.cumsum(one, dtype=np.int64) for one in sizes]
+    rests = {i: max(backlog_bytes[i] - firsts[i], 1) for i in order if counts[i]}
+    total, room = sum(rests.values()), left
+    budgets = [(i, room * rest // total) for i, rest in rests.items()]
+    for i, budget in [*budgets, *((i, None) for i in rests)]:
+        taken = int(ends[i][counts[i] - 1])
+        most = taken + min(left, left if budget is None else budget)
+        counts[i] = int(np.searchsorted(ends[i], most, "right"))
+        left -= int(ends[i][counts[i] - 1]) - taken
+    return counts
 
 
 def join_spans(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +36,7 @@ from reput.format import (
     sys_flag as flags,
 )
 from reput.format.message import Verdict
-from reput.spark import plan
+from reput.spark import archive_files, plan
 from reput.spark.filters import Constraint, Span
 from reput.spark.options import (
     EARLIEST,
@@ -53,12 +53,17 @@ from reput.store.commit_log_view import Damage, LogBatch, LogFile
 from reput.store.consume_queue_view import BatchConsumeQueueView, ConsumeQueueView
 from reput.store.reader import END_OF_TIME_MS, Boundary, Condition, StoreReader
 
+if TYPE_CHECKING:
+    from reput.spark.archive_view import ArchiveReader
+
 log = logging.getLogger("reput.spark")
 
 QUEUE_SHARE_MAX = 0.5
 """Reading by queue pays while the wanted records are less than this part of the log."""
 CLOCK_SLACK_MS = 60_000
 """Store times grow, but for a clock set back; files and slices are skipped with this much room."""
+_CHECKSUMS = (Verdict.BAD_CRC, Verdict.BAD_RECORD_CRC)
+"""Damage that is a whole record all the same."""
 _SAMPLE_UNITS = 256
 _NAMES_SHOWN = 20
 _UNITS_AT_ONCE = 1 << 20
@@ -101,6 +106,8 @@ class StoreFacts:
     """Where the log ends."""
     scanned: tuple[tuple[int, int], ...]
     """Parts of the log that are walked: units that point there are left."""
+    must_have_all: bool = False
+    """A message of a queue slice that is not there is a loss: nobody else looks for it."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +132,7 @@ class MessageScan:
     ) -> None:
         self._options = options
         self._columns = tuple(columns)
-        self._constraint = _option_constraint(options).meet(constraint or Constraint())
+        self._constraint = option_constraint(options).meet(constraint or Constraint())
         self.summary = Summary()
 
     # On the driver --------------------------------------------------------------------------
@@ -140,10 +147,10 @@ class MessageScan:
         """
         self.summary.add(f"wanted: {self._constraint.describe()}")
         planners = [
-            _StorePlanner(number, path, self._options, self._constraint, self.summary)
+            _planner_of(path)(number, path, self._options, self._constraint, self.summary)
             for number, path in enumerate(store_paths(self._options))
         ]
-        _check_brokers(self._options, {planner.broker for planner in planners})
+        check_brokers(self._options, {planner.broker for planner in planners})
         tasks = [task for planner in planners for task in planner.tasks()]
         for line in self.summary.lines:
             log.info("%s", line)
@@ -167,17 +174,38 @@ class MessageScan:
                 return reading.queue_range(task.partition)
             case plan.Points():
                 return reading.points(task.partition)
+            case plan.ArchiveRows():
+                return reading.archive_rows(task.partition)
+            case plan.ArchiveDamage():
+                return reading.archive_damage(task.partition)
+
+
+def open_reader(path: str, *, allow_live: bool = False) -> StoreReader:
+    """Open what is at a path or URI: an archive or a store. Raises as ``StoreReader.open``."""
+    if archive_files.is_archive(path):
+        from reput.spark import archive_view  # Parquet, which reads of stores do not need
+
+        return archive_view.ArchiveReader.open(path)
+    return StoreReader.open(path, allow_live=allow_live)
+
+
+def _planner_of(path: str) -> "type[StorePlanner]":
+    if archive_files.is_archive(path):
+        from reput.spark import archive_scan
+
+        return archive_scan.ArchivePlanner
+    return StorePlanner
 
 
 @lru_cache(maxsize=4)
 def _open_planned(path: str, plan_id: str) -> StoreReader:
-    return StoreReader.open(path)
+    return open_reader(path)
 
 
 def _open(facts: StoreFacts, allow_live: bool) -> StoreReader:
     # A store that a broker writes to has other files and ends at every read.
     if allow_live:
-        return StoreReader.open(facts.path, allow_live=True)
+        return open_reader(facts.path, allow_live=True)
     return _open_planned(facts.path, facts.plan)
 
 
@@ -193,14 +221,18 @@ def store_paths(options: ReadOptions) -> list[str]:
             found.append(path)
             continue
         matches = sorted(glob.glob(path))  # noqa: PTH207 - Path would not take it absolute
-        stores = [one for one in matches if Path(one, paths.COMMIT_LOG).is_dir()]
+        stores = [
+            one
+            for one in matches
+            if Path(one, paths.COMMIT_LOG).is_dir() or archive_files.is_archive(one)
+        ]
         if not stores:
             raise InvalidOption("path", path, "a pattern that matches folders with a commitlog")
         found += stores
     return found
 
 
-def _check_brokers(options: ReadOptions, brokers: set[str]) -> None:
+def check_brokers(options: ReadOptions, brokers: set[str]) -> None:
     """Refuse JSON options that name brokers of none of the stores, which would select nothing."""
     for name, table in options.by_broker():
         for named in table.values():
@@ -211,7 +243,8 @@ def _check_brokers(options: ReadOptions, brokers: set[str]) -> None:
                     raise InvalidOption(name, broker, f"brokers of the stores: {known}")
 
 
-def _option_constraint(options: ReadOptions) -> Constraint:
+def option_constraint(options: ReadOptions) -> Constraint:
+    """Return what options demand of columns."""
     topics = options.topics
     if options.assign is not None:
         topics = frozenset(options.assign)
@@ -224,8 +257,20 @@ def _option_constraint(options: ReadOptions) -> Constraint:
     )
 
 
-class _StorePlanner:
-    """Plans one store."""
+class StorePlanner:
+    """Plans one store.
+
+    Args:
+        number: Which of the read's stores.
+        path: Its folder.
+        options: What the read was told.
+        constraint: What rows must meet.
+        summary: Where decisions are noted.
+        by_queue_only: What has no unit in a queue is not looked for, as a stream does not.
+
+    Raises:
+        StoreUnavailable: The path is no store, or in use.
+    """
 
     def __init__(
         self,
@@ -234,6 +279,8 @@ class _StorePlanner:
         options: ReadOptions,
         constraint: Constraint,
         summary: Summary,
+        *,
+        by_queue_only: bool = False,
     ) -> None:
         self._number = number
         self._path = path
@@ -241,12 +288,14 @@ class _StorePlanner:
         self._constraint = constraint
         self._summary = summary
         self._filter = RowFilter(options, constraint)
-        self._reader = StoreReader.open(path, allow_live=options.allow_live)
+        self._by_queue_only = by_queue_only
+        self._reader = open_reader(path, allow_live=options.allow_live)
         self._plan = uuid.uuid4().hex
         self._scanned: tuple[tuple[int, int], ...] = ()
         self.broker = options.broker or self._tolerated(self._reader.broker_name, "")
 
     def tasks(self) -> list[Task]:
+        """Plan a batch read. Raises as ``MessageScan.tasks`` does."""
         self._check_topics()
         self._check_queue_ends()
         limits = self._limits()
@@ -263,6 +312,39 @@ class _StorePlanner:
         end = self._reader.end_offset
         facts = StoreFacts(self._path, self._plan, self.broker, limits, end, self._scanned)
         return [Task(part, facts) for part in parts]
+
+    @property
+    def reader(self) -> StoreReader:
+        """The store."""
+        return self._reader
+
+    def facts(self, end_offset: int, *, must_have_all: bool) -> StoreFacts:
+        """Return what whoever reads queue slices or points of this plan has to know."""
+        return StoreFacts(
+            self._path, self._plan, self.broker, None, end_offset, (), must_have_all=must_have_all
+        )
+
+    def queues(self) -> list[tuple[str, int]]:
+        """Return the wanted queues that have files: (topic, queue id)."""
+        return [
+            (topic, queue_id)
+            for topic, ids in self._wanted_queues().items()
+            for queue_id in ids
+            if self._is_assigned(topic, queue_id)
+        ]
+
+    def starts(self) -> dict[tuple[str, int], int]:
+        """Return the queue offset at which to start each wanted queue.
+
+        Raises:
+            InvalidOption: Topics, offsets or times that were named do not fit the store.
+            DataLoss: What was named is gone, unless ``failOnDataLoss`` is false.
+        """
+        self._check_topics()
+        self._check_queue_ends()
+        limits = {queue: self._queue_limits(*queue) for queue in self.queues()}
+        self._check_named_queues(limits)
+        return {queue: start for queue, (start, _) in limits.items()}
 
     def _tolerated(self, read: Callable[[], T], default: T) -> T:
         """Return what a table says; a damaged one is no reason not to read, but in FAILFAST."""
@@ -312,7 +394,7 @@ class _StorePlanner:
         end = self._reader.end_offset
         for topic, ids in self._wanted_queues().items():
             for queue_id in ids:
-                reached = self._queue_view(topic, queue_id).end_physical_offset
+                reached = self.queue_view(topic, queue_id).end_physical_offset
                 if reached is not None and reached > end:
                     self._lose(
                         f"queue {topic}/{queue_id} of {self._path} has messages up to physical "
@@ -359,7 +441,7 @@ class _StorePlanner:
                         self._lose(f"queue {topic}/{queue_id} is not in {self._path}")
 
     def _queue_limits(self, topic: str, queue_id: int) -> tuple[int, int]:
-        view = self._queue_view(topic, queue_id)
+        view = self.queue_view(topic, queue_id)
         low, high = view.min_offset, view.max_offset
         others = [offset for offset, _ in self._unqueued.get((topic, queue_id), ())]
         if others:
@@ -376,7 +458,8 @@ class _StorePlanner:
             start = view.unit(start).queue_offset  # a batch is one row, also a part of it
         return max(start, low), max(min(stop, high), max(start, low))
 
-    def _queue_view(self, topic: str, queue_id: int) -> ConsumeQueueView | BatchConsumeQueueView:
+    def queue_view(self, topic: str, queue_id: int) -> ConsumeQueueView | BatchConsumeQueueView:
+        """Return a queue, of one kind or the other."""
         if queue_id in self._reader.batch_queue_ids.get(topic, ()):
             return self._reader.batch_queue(topic, queue_id)
         return self._reader.queue(topic, queue_id)
@@ -410,13 +493,13 @@ class _StorePlanner:
             return self._consumer_offset(name, bound.group, topic, queue_id, default)
         asked = _of_broker(bound.offsets.get(topic, {}), self.broker, {}).get(queue_id)
         if asked is None:
-            return low if is_start else high
+            return high if bound.word == "latest" else low
         return {EARLIEST: low, LATEST: high}.get(asked, asked)
 
     def _offset_by_time(self, topic: str, queue_id: int, time_ms: int, high: int) -> int:
         """Return the first queue offset at or after a time, ``high`` if there is none."""
         found = self._reader.offset_by_time(topic, queue_id, time_ms, Boundary.LOWER)
-        is_last = found == self._queue_view(topic, queue_id).max_offset
+        is_last = found == self.queue_view(topic, queue_id).max_offset
         others = self._unqueued.get((topic, queue_id), ())
         return min([high if is_last else found, *(n for n, ms in others if ms >= time_ms)])
 
@@ -597,6 +680,8 @@ class _StorePlanner:
     @cached_property
     def _unqueued(self) -> dict[tuple[str, int], list[tuple[int, int]]]:
         """What only the log tells of queues: (topic, queue id) -> (queue offset, store time)."""
+        if self._by_queue_only:
+            return {}
         found: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
         for start, stop in self._unaccounted:
             for batch in self._reader.walk(start, stop, check_crc=False):
@@ -756,7 +841,7 @@ class _PartitionReading:
             rows = rows[self._inside_limits(columns.take(rows))]
         if len(rows) == 0:
             return
-        for kept in self._portions(columns if len(rows) == columns.count else columns.take(rows)):
+        for kept in portions(columns if len(rows) == columns.count else columns.take(rows)):
             notes = dict.fromkeys(range(kept.count), note) if note else None
             try:
                 batch = self._maker.batch(kept, notes)
@@ -766,15 +851,6 @@ class _PartitionReading:
                 raise CorruptRecord(error.reason, physical_offset=offset, file=file) from None
             if batch.num_rows:
                 yield batch
-
-    def _portions(self, columns: kernels.Columns) -> Iterator[kernels.Columns]:
-        """Yield rows in portions that stay small when their bodies are unpacked."""
-        is_packed = (columns.numbers("sys_flag") & flags.COMPRESSED) != 0
-        packed = np.where(is_packed, columns.numbers("store_size"), 0)
-        numbers = np.cumsum(packed, dtype=np.int64) // _PACKED_BYTES_A_BATCH
-        for number in np.unique(numbers):
-            rows = np.flatnonzero(numbers == number)
-            yield columns if len(rows) == columns.count else columns.take(rows)
 
     def _inside_limits(self, columns: kernels.Columns) -> npt.NDArray[np.bool_]:
         assert self._limits is not None
@@ -838,8 +914,7 @@ class _PartitionReading:
 
     def _salvaged(self, run: Damage) -> kernels.Columns | None:
         """Return a record whose checksum alone is wrong, which salvage hands out."""
-        is_whole = run.verdict in (Verdict.BAD_CRC, Verdict.BAD_RECORD_CRC)
-        if self._options.mode != SALVAGE or not is_whole:
+        if self._options.mode != SALVAGE or run.verdict not in _CHECKSUMS:
             return None
         start = run.physical_offset
         batches = self._reader.log.walk(start, start + 1, check_crc=False, is_end=False)
@@ -851,6 +926,9 @@ class _PartitionReading:
     def queue_range(self, part: plan.QueueRange) -> Iterator[pa.RecordBatch]:
         """Yield the rows that the units of some queue slices point at, in log order."""
         units = [self._units(one) for one in part.slices]
+        if self._facts.must_have_all:
+            for one, (numbers, _, _) in zip(part.slices, units, strict=True):
+                self._check_whole(one, numbers)
         which = np.repeat(np.arange(len(units)), [len(numbers) for numbers, _, _ in units])
         numbers = np.concatenate([numbers for numbers, _, _ in units])
         offsets = np.concatenate([offsets for _, offsets, _ in units])
@@ -878,9 +956,25 @@ class _PartitionReading:
         numbers, units = self._reader.queue(one.topic, one.queue_id).units(one.start, one.stop)
         offsets = units["physical_offset"].astype(np.int64)
         keep = offsets < self._facts.end_offset
+        if self._facts.must_have_all:
+            keep &= offsets >= self._reader.log.min_offset
         for start, stop in self._facts.scanned:
             keep &= (offsets < start) | (offsets >= stop)
         return numbers[keep], offsets[keep], units["size"][keep].astype(np.int32)
+
+    def _check_whole(self, one: plan.QueueSlice, numbers: npt.NDArray[np.int64]) -> None:
+        """Refuse a slice of which messages are gone since it was planned, or units missing."""
+        if len(numbers) < one.count:
+            left = f"{numbers[0]} to {numbers[-1] + 1}" if len(numbers) else "nothing"
+            self._lose(
+                f"queue {one.topic}/{one.queue_id} of {self._facts.path} has {len(numbers)} of the "
+                f"{one.count} messages {one.start} to {one.stop}: {left}"
+            )
+
+    def _lose(self, what: str) -> None:
+        if self._options.fail_on_data_loss:
+            raise DataLoss(f"{what} (failOnDataLoss=false reads what is left)")
+        log.warning("%s", what)
 
     def _is_right(
         self,
@@ -901,6 +995,33 @@ class _PartitionReading:
         )
         return right
 
+    def archive_rows(self, part: plan.ArchiveRows) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of row groups of an archive."""
+        for path, numbers in part.row_groups:
+            for columns in self._archive.columns(path, numbers):
+                yield from self._rows(columns)
+
+    def archive_damage(self, part: plan.ArchiveDamage) -> Iterator[pa.RecordBatch]:
+        """Yield a run of damage that an archive tells of."""
+        for _, run in self._archive.damage():
+            if run.physical_offset == part.physical_offset:
+                is_checked = self._options.check_crc or run.verdict not in _CHECKSUMS
+                if is_checked:
+                    yield from self._damage([(run, self._row(run))])
+                else:
+                    start = run.physical_offset
+                    for batch in self._reader.log.walk(
+                        start, start + 1, check_crc=False, is_end=False
+                    ):
+                        yield from self._rows(batch.columns())
+
+    @property
+    def _archive(self) -> "ArchiveReader":
+        from reput.spark.archive_view import ArchiveReader
+
+        assert isinstance(self._reader, ArchiveReader)
+        return self._reader
+
     def points(self, part: plan.Points) -> Iterator[pa.RecordBatch]:
         """Yield the rows of single records."""
         records: list[bytes] = []
@@ -908,7 +1029,9 @@ class _PartitionReading:
         for physical_offset in part.physical_offsets:
             try:
                 records.append(self._reader.log.record_bytes(physical_offset))
-            except NotInStore:
+            except NotInStore as error:
+                if self._facts.must_have_all:
+                    self._lose(f"a message of {self._facts.path} is gone: {error}")
                 continue  # index entries outlive their records
             except CorruptRecord:
                 yield from self._point(physical_offset)
@@ -930,6 +1053,16 @@ class _PartitionReading:
             yield from self._rows(batch.columns().take(is_there))
             runs = [one for one in batch.damage if one.physical_offset <= physical_offset < one.end]
             yield from self._damage([(run, self._row(run)) for run in runs])
+
+
+def portions(columns: kernels.Columns) -> Iterator[kernels.Columns]:
+    """Yield rows in portions that stay small when their bodies are unpacked."""
+    is_packed = (columns.numbers("sys_flag") & flags.COMPRESSED) != 0
+    packed = np.where(is_packed, columns.numbers("store_size"), 0)
+    numbers = np.cumsum(packed, dtype=np.int64) // _PACKED_BYTES_A_BATCH
+    for number in np.unique(numbers):
+        rows = np.flatnonzero(numbers == number)
+        yield columns if len(rows) == columns.count else columns.take(rows)
 
 
 def _columns_of(records: list[bytes]) -> kernels.Columns:

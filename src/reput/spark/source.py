@@ -6,12 +6,14 @@ Found without registration through ``pyspark_rocketmq``. PySpark 4.2 or later.
 import datetime
 import sys
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
+    DataSourceStreamReader,
     EqualNullSafe,
     EqualTo,
     Filter,
@@ -22,6 +24,14 @@ from pyspark.sql.datasource import (
     IsNotNull,
     LessThan,
     LessThanOrEqual,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
 )
 from pyspark.sql.types import (
     ArrayType,
@@ -42,6 +52,7 @@ from reput.spark import filters, options as option_texts, views
 from reput.spark.filters import Constraint
 from reput.spark.rows import message_fields
 from reput.spark.scan import MessageScan
+from reput.spark.stream import QueueStream
 
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 _SPARK_TYPES: dict[pa.DataType, DataType] = {
@@ -59,7 +70,7 @@ _MICROSECOND = datetime.timedelta(microseconds=1)
 
 
 class RocketMQDataSource(DataSource):
-    """RocketMQ stores as DataFrames. Options: docs/reference/spark-options.md."""
+    """RocketMQ stores and brokers as DataFrames. Options: docs/reference/spark-options.md."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -86,6 +97,22 @@ class RocketMQDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader; one that takes predicates only where Spark is there to push them."""
+        option_texts.check_batch(self._options)
+        columns = self._columns_of(schema)
+        if self._options.view != "messages":
+            return ViewReader(self._options, columns)
+        # Spark refuses a reader that overrides pushFilters while its pushdown is switched off, and
+        # tells nobody whether it is; but only its pushdown worker ever calls it.
+        reader = PushdownReader if _is_pushdown_worker() else MessageReader
+        return reader(self._options, columns)
+
+    def streamReader(self, schema: StructType) -> "MessageStreamReader":
+        """Return the reader of a stream."""
+        options = option_texts.parse_stream(dict(self.options))
+        return MessageStreamReader(options, self._columns_of(schema))
+
+    def _columns_of(self, schema: StructType) -> list[str]:
+        """Return the columns of a schema that a user may have given."""
         fields = self._fields()
         for field in schema.fields:
             known = fields.get(field.name)
@@ -96,13 +123,7 @@ class RocketMQDataSource(DataSource):
                 raise InvalidOption(
                     "schema", f"{field.name} {field.dataType.simpleString()}", allowed
                 )
-        columns = [field.name for field in schema.fields]
-        if self._options.view != "messages":
-            return ViewReader(self._options, columns)
-        # Spark refuses a reader that overrides pushFilters while its pushdown is switched off, and
-        # tells nobody whether it is; but only its pushdown worker ever calls it.
-        reader = PushdownReader if _is_pushdown_worker() else MessageReader
-        return reader(self._options, columns)
+        return [field.name for field in schema.fields]
 
 
 def _is_pushdown_worker() -> bool:
@@ -122,8 +143,13 @@ class MessageReader(DataSourceReader):
         self._columns = columns
         self._constraint = Constraint()
 
-    def _scan(self) -> MessageScan:
-        return MessageScan(self._options, self._columns, self._constraint)
+    def _scan(self) -> Any:
+        """Return what plans and reads: a scan of stores, or of brokers."""
+        if self._options.live is None:
+            return MessageScan(self._options, self._columns, self._constraint)
+        from reput.spark.live import LiveScan  # who reads stores needs no network
+
+        return LiveScan(self._options, self._columns, self._constraint)
 
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the read."""
@@ -135,7 +161,8 @@ class MessageReader(DataSourceReader):
         # reader before it asks for partitions: what planning found travels in the tasks.
         if partition.value is None:
             return iter(())
-        return self._scan().read(partition.value)
+        rows: Iterator[pa.RecordBatch] = self._scan().read(partition.value)
+        return rows
 
 
 class PushdownReader(MessageReader):
@@ -159,6 +186,64 @@ class PushdownReader(MessageReader):
     def _is_of_shown(self, constraint: Constraint) -> bool:
         """Whether it speaks of what ``resolveTopics`` shows, which is not what is stored."""
         return self._options.resolve_topics and bool(constraint.not_null & {"topic", "queue_id"})
+
+
+class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Follows queues. One micro-batch is told by two positions, see ``reput.spark.stream``."""
+
+    def __init__(self, options: option_texts.ReadOptions, columns: Sequence[str]) -> None:
+        self._options = options
+        self._stream = QueueStream(options, columns)
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Return where a new query starts."""
+        return self._stream.initial_offset()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return a limit that makes Spark say when there shall be none.
+
+        Spark has limits of one kind at a time; ``latestOffset`` adds the others.
+        """
+        limits = self._options.trigger
+        if limits.max_offsets is not None:
+            return ReadMaxRows(limits.max_offsets)
+        if limits.max_bytes is not None:
+            return ReadMaxBytes(limits.max_bytes)
+        if limits.min_offsets is not None:
+            return ReadMinRows(limits.min_offsets)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Return where the next micro-batch ends."""
+        limits = self._options.trigger
+        match limit:
+            case ReadAllAvailable():
+                return self._stream.latest_offset(start, None)
+            case ReadMaxRows():
+                limits = replace(limits, max_offsets=limit.max_rows)
+            case ReadMaxBytes():
+                limits = replace(limits, max_bytes=limit.max_bytes)
+            case ReadMinRows():
+                limits = replace(limits, min_offsets=limit.min_rows)
+            case _:
+                raise InvalidOption("limit", limit, "rows or bytes: queues are no files")
+        return self._stream.latest_offset(start, limits)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Return the ends of the queues, and the lag: ``reput.spark.lag_of`` reads it."""
+        return self._stream.report()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Let the queues end where they end now."""
+        self._stream.freeze()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Plan a micro-batch."""
+        return [StorePartition(task) for task in self._stream.tasks(start, end)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a partition as Arrow batches."""
+        return self._stream.read(partition.value)
 
 
 class ViewReader(DataSourceReader):

@@ -1,13 +1,21 @@
 """Options: what each takes, what it refuses and how it says so."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from reput.errors import InvalidOption
 from reput.spark import options
-from reput.spark.options import EARLIEST, LATEST, Bound, ReadOptions
+from reput.spark.options import (
+    EARLIEST,
+    LATEST,
+    Bound,
+    LiveOptions,
+    ReadOptions,
+    TriggerLimits,
+)
 
 PATH = {"path": "/store"}
 QUEUES = {"T": {"b": {"0": 23}}}
@@ -111,6 +119,13 @@ ACCEPTED: list[tuple[str, str, str, Any]] = [
     ("view", "ConsumeQueue", "view", "consumequeue"),
     ("scan", "LOG", "scan", "log"),
     ("broker", "broker-a", "broker", "broker-a"),
+    ("startingOffsets", "latest", "start", Bound("latest")),
+    ("maxOffsetsPerTrigger", "5", "trigger", TriggerLimits(max_offsets=5)),
+    ("maxBytesPerTrigger", "64m", "trigger", TriggerLimits(max_bytes=64 << 20)),
+    ("minOffsetsPerTrigger", "7", "trigger", TriggerLimits(min_offsets=7)),
+    ("maxTriggerDelay", "250ms", "trigger", TriggerLimits(max_delay_ms=250)),
+    ("maxTriggerDelay", "30 S", "trigger", TriggerLimits(max_delay_ms=30_000)),
+    ("maxTriggerDelay", "2h", "trigger", TriggerLimits(max_delay_ms=7_200_000)),
 ]
 
 
@@ -132,10 +147,8 @@ REFUSED = [
     ("assign", '{"T": {"b": [-1]}}', "JSON"),
     ("assign", '{"T": {"b": [true]}}', "JSON"),
     ("assign", '{"T": {"b": [1.5]}}', "JSON"),
-    ("startingOffsets", "latest", "earliest, group:NAME or JSON"),
     ("startingOffsets", "group:", "group:NAME"),
-    ("startingOffsets", "12", "earliest, group:NAME or JSON"),
-    ("startingOffsets", '{"T": {"b": {"0": -1}}}', "offsets from 0, or -2 for earliest"),
+    ("startingOffsets", "12", "earliest, latest, group:NAME or JSON"),
     ("startingOffsets", '{"T": {"b": {"0": -3}}}', "JSON"),
     ("startingOffsets", '{"T": {"b": {"x": 1}}}', "JSON"),
     ("startingOffsets", '{"T": {"b": 1}}', "JSON"),
@@ -151,6 +164,10 @@ REFUSED = [
     ("startingPhysicalOffset", "1.5", "a whole number from 0"),
     ("endingPhysicalOffset", str(1 << 63), "a whole number from 0"),
     ("minPartitions", "0", "a whole number from 1"),
+    ("maxOffsetsPerTrigger", "0", "a whole number from 1"),
+    ("minOffsetsPerTrigger", "-1", "a whole number from 1"),
+    ("maxBytesPerTrigger", "0", "a size such as"),
+    *(("maxTriggerDelay", text, "a duration such as") for text in ("5", "1.5s", "-1s", "")),
     ("maxRecordsPerPartition", "0", "a whole number from 1"),
     *(("maxBytesPerPartition", text, "a size such as") for text in ("0", "-1", "1.5g", "x", "")),
     ("tags", "||", "TagA, TagA || TagB, or *"),
@@ -277,3 +294,155 @@ def test_options_by_broker() -> None:
         "startingOffsets": {"T": {"b": {0: 23}}},
         "endingOffsetsByTimestamp": {"T": {"b": {0: 23}}},
     }
+
+
+# --- brokers ----------------------------------------------------------------
+
+
+def parse_live(**given: Any) -> ReadOptions:
+    texts = {name.replace("__", "."): str(value) for name, value in given.items()}
+    return options.parse({"nameServer": "ns:9876", **texts})
+
+
+def refuse_live(**given: Any) -> InvalidOption:
+    with pytest.raises(InvalidOption) as error:
+        parse_live(**given)
+    return error.value
+
+
+def live_of(**given: Any) -> LiveOptions:
+    live = parse_live(**given).live
+    assert live is not None
+    return live
+
+
+def test_brokers_instead_of_a_folder() -> None:
+    assert parse_live() == ReadOptions((), live=LiveOptions("ns:9876"))
+    assert options.parse({"rocketmq.namesrv.addr": "a; b,c:1"}).live == LiveOptions("a;b;c:1")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "member", "value"),
+    [
+        ("cluster", "c", "cluster", "c"),
+        ("broker", "a, b", "brokers", frozenset({"a", "b"})),
+        ("consumerGroup", "g", "consumer_group", "g"),
+        ("pullBatchSize", "1000", "pull_batch_size", 1000),
+        ("pullTimeoutMs", "1", "pull_timeout_ms", 1),
+        ("fetchOffset__numRetries", "0", "retry_count", 0),
+        ("fetchOffset__retryIntervalMs", "0", "retry_interval_ms", 0),
+        ("group", "g", "group", "g"),
+        ("commitOffsets", "oncommit", "commit_offsets", "onCommit"),
+    ],
+)
+def test_accepted_of_brokers(name: str, text: str, member: str, value: Any) -> None:
+    assert live_of(**{name: text}) == replace(LiveOptions("ns:9876"), **{member: value})
+    assert parse_live(**{name: text}).broker == ""
+    if name != "broker":
+        error = refuse(**{name.replace("__", "."): text})
+        assert error.allowed == "left out, unless nameServer is set"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "allowed"),
+    [
+        ("nameServer", ";", "host:port, several separated by ;"),
+        *((name, "1", "left out, where nameServer is set") for name in options._STORE_ONLY),
+        ("mode", "SALVAGE", "FAILFAST, where nameServer is set"),
+        ("pullBatchSize", "0", "a whole number from 1"),
+        ("pullBatchSize", "65537", "a whole number from 1 to 65536"),
+        ("fetchOffset__numRetries", "-1", "a whole number from 0"),
+        ("commitOffsets", "always", "none, onCommit"),
+        ("namespace", "n", "topics have their full names"),
+        ("vipChannel", "true", "on the port that name servers tell"),
+        ("tls__enable", "true", "TLS is not supported yet"),
+    ],
+)
+def test_refused_of_brokers(name: str, text: str, allowed: str) -> None:
+    error = refuse_live(**{name: text})
+    assert error.name == name.replace("__", ".")
+    assert allowed in error.allowed
+    assert parse_live(view="messages", mode="failfast").live is not None
+
+
+@pytest.mark.parametrize("name", ["accessKey", "secretKey", "securityToken", "mySecretKey"])
+def test_secrets_are_never_shown(name: str) -> None:
+    for error in (refuse_live(**{name: "pass-1"}), refuse(**{name: "pass-1"})):
+        assert "pass-1" not in str(error)
+        assert error.value == options.HIDDEN
+    if name == "accessKey":
+        assert "access control is not supported yet" in error.allowed
+
+
+def test_what_only_a_stream_can_do() -> None:
+    options.check_batch(parse())
+    options.check_batch(parse_live(commitOffsets="none"))
+    with pytest.raises(InvalidOption, match="a batch does not tell its source"):
+        options.check_batch(parse_live(group="g", commitOffsets="onCommit"))
+    with pytest.raises(InvalidOption, match="startingOffsets=group:NAME"):
+        options.check_batch(parse_live(group="g"))
+
+
+# --- what is for streams, and what for batches ------------------------------
+
+
+def stream(**given: Any) -> ReadOptions:
+    return options.parse_stream({**PATH, **{name: str(value) for name, value in given.items()}})
+
+
+def test_a_stream_starts_at_the_latest_where_nothing_is_said() -> None:
+    assert stream().start == Bound("latest")
+    assert stream(startingTimestamp=5).start == Bound("latest", timestamp_ms=5)
+    assert stream(startingOffsets="earliest").start == Bound("earliest")
+    # Queues that are not among those that are named have their start, as in a batch.
+    named = stream(startingOffsets=json.dumps(QUEUES)).start
+    assert named == Bound("earliest", offsets={"T": {"b": {0: 23}}})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("endingOffsets", "latest", "a stream has no end"),
+        ("endingTimestamp", "5", "a stream has no end"),
+        ("endingOffsetsByTimestamp", json.dumps(QUEUES), "a stream has no end"),
+        ("startingPhysicalOffset", "5", "starts at offsets of queues or at times"),
+        ("endingPhysicalOffset", "5", "a stream has no end"),
+        ("view", "index", "messages"),
+        ("scan", "log", "a stream follows queues"),
+    ],
+)
+def test_a_stream_refuses_what_only_a_batch_can_do(name: str, value: str, allowed: str) -> None:
+    parse(**{name: value})
+    with pytest.raises(InvalidOption) as error:
+        stream(**{name: value})
+    assert error.value.name == name
+    assert allowed in error.value.allowed
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("startingOffsets", "latest"),
+        ("startingOffsets", '{"T": {"b": {"0": -1}}}'),
+        ("maxOffsetsPerTrigger", "5"),
+        ("maxBytesPerTrigger", "5"),
+        ("minOffsetsPerTrigger", "5"),
+    ],
+)
+def test_a_batch_refuses_what_only_a_stream_can_do(name: str, value: str) -> None:
+    stream(**{name: value})
+    with pytest.raises(InvalidOption) as error:
+        options.check_batch(parse(**{name: value}))
+    assert error.value.name == name
+    assert "batch" in error.value.allowed
+
+
+def test_a_batch_that_says_where_to_start_is_one() -> None:
+    for text in ("earliest", "group:g", json.dumps(QUEUES), '{"T": {"b": {"0": -2}}}'):
+        options.check_batch(parse(startingOffsets=text))
+
+
+def test_fewest_and_most_messages_go_together() -> None:
+    stream(minOffsetsPerTrigger=5, maxOffsetsPerTrigger=5)
+    with pytest.raises(InvalidOption, match="at most maxOffsetsPerTrigger, 5"):
+        stream(minOffsetsPerTrigger=6, maxOffsetsPerTrigger=5)

@@ -5,6 +5,7 @@ import pickle
 from typing import Any
 
 import hypothesis
+import numpy as np
 import pytest
 from hypothesis import strategies as st
 
@@ -132,3 +133,75 @@ def test_small_queues_share_a_partition() -> None:
 )
 def test_partitions_travel(part: plan.Partition) -> None:
     assert pickle.loads(pickle.dumps(part)) == part
+
+
+# --- shares of a micro-batch -------------------------------------------------
+
+BACKLOGS = st.lists(st.integers(0, 1000), min_size=1, max_size=8)
+
+
+def in_order(count: int) -> Any:
+    return lambda: list(range(count))
+
+
+@hypothesis.given(BACKLOGS, st.integers(1, 3000))
+def test_shares_of_messages(backlogs: list[int], limit: int) -> None:
+    shares = plan.share_messages(backlogs, limit, in_order(len(backlogs)))
+    assert sum(shares) == min(limit, sum(backlogs))
+    assert all(0 <= share <= backlog for share, backlog in zip(shares, backlogs, strict=True))
+    waiting = [i for i, backlog in enumerate(backlogs) if backlog]
+    if limit >= len(waiting):
+        assert all(shares[i] for i in waiting)
+        # In proportion, but for the one that each gives and for rounding.
+        rest, total = limit - len(waiting), sum(backlogs) - len(waiting)
+        for i in waiting if 0 < rest < total else ():
+            assert abs(shares[i] - 1 - (backlogs[i] - 1) * rest / total) < 1
+    else:
+        assert [i for i, share in enumerate(shares) if share] == waiting[:limit]
+
+
+@pytest.mark.parametrize(
+    ("backlogs", "limit", "expected"),
+    [
+        ([100, 1, 0, 50], 15, [9, 1, 0, 5]),
+        ([10, 10], 20, [10, 10]),
+        ([10, 10], 5, [3, 2]),
+        ([1 << 62, 1], 1 << 40, [(1 << 40) - 1, 1]),
+        ([0, 0], 5, [0, 0]),
+    ],
+)
+def test_examples_of_shares(backlogs: list[int], limit: int, expected: list[int]) -> None:
+    assert plan.share_messages(backlogs, limit, in_order(len(backlogs))) == expected
+
+
+def test_the_oldest_come_first_where_not_all_can() -> None:
+    assert plan.share_messages([5, 5, 0, 5], 2, lambda: [2, 3, 0, 1]) == [1, 0, 0, 1]
+
+
+SIZES = st.lists(st.lists(st.integers(1, 500), max_size=20), min_size=1, max_size=6)
+
+
+@hypothesis.given(SIZES, st.integers(1, 6000))
+def test_shares_of_bytes(sizes: list[list[int]], limit: int) -> None:
+    arrays = [np.array(one, np.int64) for one in sizes]
+    totals = [sum(one) for one in sizes]
+    counts = plan.share_bytes(arrays, totals, limit, in_order(len(sizes)))
+    taken = sum(sum(one[:count]) for one, count in zip(sizes, counts, strict=True))
+    assert taken <= limit or sum(counts) == 1
+    if sum(totals) <= limit:
+        assert counts == [len(one) for one in sizes]
+    waiting = [i for i, one in enumerate(sizes) if one]
+    if waiting:
+        assert counts[waiting[0]] or sum(one[0] for one in sizes if one) <= limit
+        assert sum(counts)
+    if sum(one[0] for one in sizes if one) <= limit:
+        assert all(counts[i] for i in waiting)
+        # Nothing that waits at the front of a queue would have fitted, too.
+        left = limit - taken
+        assert all(counts[i] == len(sizes[i]) or sizes[i][counts[i]] > left for i in waiting)
+
+
+def test_the_oldest_is_taken_alone_if_it_is_larger_than_the_limit() -> None:
+    arrays = [np.array([10, 10]), np.array([900, 10]), np.array([20])]
+    assert plan.share_bytes(arrays, [20, 910, 20], 100, lambda: [1, 0, 2]) == [0, 1, 0]
+    assert plan.share_bytes(arrays, [20, 910, 20], 100, lambda: [0, 1, 2]) == [2, 0, 1]

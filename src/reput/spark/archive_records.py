@@ -1,0 +1,156 @@
+"""Records as an archive's columns, and back: head, body, tail.
+
+A record is cut around its body: what is before, the body as stored, and what is behind. The three
+follow each other in the log, so joining them is the record, byte for byte, and the body is a column
+that any reader of Parquet finds. Nothing is computed and nothing is kept twice that is large.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from reput.format import message as record, sys_flag as flags
+from reput.format.kernels import Columns
+from reput.spark.options import ReadOptions
+from reput.spark.rows import FIELDS, RowMaker
+
+HEAD, BODY, TAIL = "record_head", "body", "record_tail"
+_RECORD_COLUMNS = (HEAD, BODY, TAIL)
+_PLAIN_COLUMNS = tuple(name for name in FIELDS if name != BODY)
+_LOW_SYS_FLAG = record.POSITION_SYS_FLAG + 3
+_BODY_LENGTH_V4 = (
+    record.HEAD.size + 2 * record.HOST_V4_BYTES + record.STORE_TIMESTAMP.size + record.TAIL.size - 4
+)
+"""Where BODYLEN stands between two IPv4 hosts; each host that is IPv6 moves it on."""
+_V6_MORE_BYTES = record.HOST_V6_BYTES - record.HOST_V4_BYTES
+
+SCHEMA = pa.schema(
+    [
+        *((name, FIELDS[name]) for name in _PLAIN_COLUMNS),
+        *((name, pa.binary()) for name in _RECORD_COLUMNS),
+    ]
+)
+"""The columns of an archive's Parquet files."""
+
+
+class ColumnMaker:
+    """Makes the columns of an archive from records of a log file.
+
+    Args:
+        broker: Value of column ``broker``.
+    """
+
+    def __init__(self, broker: str) -> None:
+        self._maker = RowMaker(_PLAIN_COLUMNS, ReadOptions(paths=()), broker)
+
+    def table(
+        self,
+        data: npt.NDArray[np.uint8],
+        positions: npt.NDArray[np.int64],
+        sizes: npt.NDArray[np.int64],
+    ) -> pa.Table:
+        """Return records as ``SCHEMA`` has them.
+
+        Args:
+            data: A log file.
+            positions: Of the records in it, ascending; the last is less than 2 GB behind the first.
+            sizes: Of the records.
+        """
+        plain = self._maker.batch(Columns(data, positions))
+        pieces = split_records(data, positions, sizes)
+        return pa.Table.from_arrays([*plain.columns, *pieces], schema=SCHEMA)
+
+
+def split_records(
+    data: npt.NDArray[np.uint8], positions: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
+) -> list[pa.Array]:
+    """Return heads, bodies and tails of records; arguments as ``ColumnMaker.table`` has them."""
+    if not len(positions):
+        return [pa.array([], pa.binary()) for _ in _RECORD_COLUMNS]
+    low_flags = data[positions + _LOW_SYS_FLAG]
+    lengths_at = positions + _BODY_LENGTH_V4
+    for bit in (flags.BORN_HOST_V6, flags.STORE_HOST_V6):
+        lengths_at += np.where(low_flags & bit, _V6_MORE_BYTES, 0)
+    body_sizes = np.zeros(len(positions), np.int64)
+    for i in range(4):
+        body_sizes = body_sizes << 8 | data[lengths_at + i]
+    bodies_at = lengths_at + 4
+    cuts = np.stack([positions, bodies_at, bodies_at + body_sizes, positions + sizes], axis=1)
+    base, end = int(positions[0]), int(positions[-1] + sizes[-1])
+    # One array over all the bytes, cut at each border; every fourth value is between two records.
+    offsets = (cuts.reshape(-1) - base).astype(np.int32)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data[base:end])]
+    runs = pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers)
+    firsts = np.arange(0, len(offsets), 4)
+    return [runs.take(pa.array(firsts + i)) for i in range(len(_RECORD_COLUMNS))]
+
+
+def join_records(table: pa.Table) -> tuple[pa.Buffer, npt.NDArray[np.int64]]:
+    """Return the records of a row group, one behind the other, and where each starts and the end.
+
+    Args:
+        table: Columns ``record_head``, ``body``, ``record_tail``.
+    """
+    columns = [_whole(table.column(name)) for name in _RECORD_COLUMNS]
+    joined = pc.binary_join_element_wise(*columns, pa.scalar(b"", pa.binary()))
+    joined = _whole(joined)
+    _, offsets, data = joined.buffers()
+    bounds = np.frombuffer(offsets, np.int32)[joined.offset : joined.offset + len(joined) + 1]
+    return data, bounds.astype(np.int64)
+
+
+def columns_of(table: pa.Table) -> Columns:
+    """Return the records of a row group, decoded."""
+    data, bounds = join_records(table)
+    return Columns(data if data is not None else b"", bounds[:-1])
+
+
+def record_columns() -> list[str]:
+    """Return the names of the columns that make the record."""
+    return list(_RECORD_COLUMNS)
+
+
+def writer_options(rows_max: int, level: int) -> dict[str, Any]:
+    """Return how the Parquet files are encoded.
+
+    Numbers that grow are kept as differences, ids by what they do not share with the one before;
+    the rest is left to zstd. Row groups carry the least and the largest value, pages too.
+
+    Args:
+        rows_max: Rows of the largest row group.
+        level: How hard zstd tries.
+    """
+    growing = ("queue_offset", "physical_offset", "born_timestamp", "store_timestamp", "store_size")
+    prefixed = ("msg_id", "offset_msg_id")
+    repeated = [
+        *("topic", "broker", "queue_id", "tags", "flag", "sys_flag", "born_host", "store_host"),
+        *("reconsume_times", "prepared_transaction_offset", "properties.key_value.key"),
+    ]
+    words = {"ndv": max(rows_max, 1), "fpp": 0.01}
+    return {
+        "compression": "zstd",
+        "compression_level": level,
+        "use_dictionary": repeated,
+        "column_encoding": {
+            **dict.fromkeys(growing, "DELTA_BINARY_PACKED"),
+            **dict.fromkeys(prefixed, "DELTA_BYTE_ARRAY"),
+        },
+        "write_page_index": True,
+        "sorting_columns": [pq.SortingColumn(SCHEMA.get_field_index("physical_offset"))],
+        "bloom_filter_options": {"msg_id": words, "keys.list.element": words},
+        # Statistics of bodies and of pieces of records say nothing and take room.
+        "write_statistics": [
+            *("topic", "queue_id", "queue_offset", "physical_offset", "msg_id", "tags"),
+            *("born_timestamp", "store_timestamp"),
+        ],
+    }
+
+
+def _whole(column: Any) -> pa.Array:
+    if isinstance(column, pa.ChunkedArray):
+        return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+    return column

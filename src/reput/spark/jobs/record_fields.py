@@ -1,0 +1,152 @@
+"""Which field of a record, unit or page a byte belongs to, and what it says. Pure.
+
+For people who look at a difference: ``body[17]`` says more than ``byte 84103``.
+"""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from reput.format import cq_unit, index_entry, message as record, sys_flag as flags
+
+_SHOWN_BYTES = 12
+
+_HEAD_FIELDS = (
+    ("total_size", 4),
+    ("magic", 4),
+    ("body_crc", 4),
+    ("queue_id", 4),
+    ("flag", 4),
+    ("queue_offset", 8),
+    ("physical_offset", 8),
+    ("sys_flag", 4),
+    ("born_timestamp", 8),
+)
+_UNIT_FIELDS = (("physical_offset", 8), ("size", 4), ("tags_code", 8))
+_BATCH_UNIT_FIELDS = (
+    *_UNIT_FIELDS,
+    ("store_timestamp", 8),
+    ("queue_offset", 8),
+    ("message_count", 2),
+    ("compacted_offset", 4),
+    ("reserved", 4),
+)
+_INDEX_HEAD_FIELDS = (
+    ("begin_timestamp", 8),
+    ("end_timestamp", 8),
+    ("begin_physical_offset", 8),
+    ("end_physical_offset", 8),
+    ("slots_used", 4),
+    ("next_entry", 4),
+)
+_ENTRY_FIELDS = (("key_hash", 4), ("physical_offset", 8), ("seconds", 4), ("previous_entry", 4))
+_CHECKPOINT_FIELDS = (
+    ("physical_timestamp", 8),
+    ("queue_timestamp", 8),
+    ("index_timestamp", 8),
+    ("master_flushed_offset", 8),
+    ("confirmed_physical_offset", 8),
+    ("queue_physical_offset", 8),
+)
+_INTEGERS = {1: "b", 2: "h", 4: "i", 8: "q"}
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field and where it stands."""
+
+    name: str
+    start: int
+    stop: int
+    is_number: bool = True
+
+    def text(self, data: bytes | memoryview, position: int) -> str:
+        """Return what the field says, or of a long one the bytes from ``position`` on."""
+        width = self.stop - self.start
+        if self.is_number and width in _INTEGERS and self.stop <= len(data):
+            return str(struct.unpack_from(">" + _INTEGERS[width], data, self.start)[0])
+        return hex_text(data[max(position, self.start) : self.stop])
+
+
+def hex_text(data: bytes | memoryview) -> str:
+    """Return the first bytes in hexadecimal."""
+    shown = bytes(data[:_SHOWN_BYTES]).hex(" ")
+    return f"{shown} ..." if len(data) > _SHOWN_BYTES else shown or "nothing"
+
+
+def of_record(data: bytes | memoryview, position: int) -> Field:
+    """Return the field of a whole record that holds a byte of it."""
+    return next(one for one in _record_fields(data) if position < one.stop)
+
+
+def _record_fields(data: bytes | memoryview) -> Iterator[Field]:
+    at = 0
+    for name, width in _HEAD_FIELDS:
+        yield Field(name, at, at + width)
+        at += width
+    (sys_flag,) = struct.unpack_from(">i", data, record.POSITION_SYS_FLAG)
+    (magic,) = struct.unpack_from(">i", data, record.POSITION_MAGIC)
+    born = record.host_bytes(sys_flag & flags.BORN_HOST_V6)
+    yield Field("born_host", at, at + born, is_number=False)
+    at += born
+    yield Field("store_timestamp", at, at + 8)
+    at += 8
+    store = record.host_bytes(sys_flag & flags.STORE_HOST_V6)
+    yield Field("store_host", at, at + store, is_number=False)
+    at += store
+    yield Field("reconsume_times", at, at + 4)
+    yield Field("prepared_transaction_offset", at + 4, at + 12)
+    yield Field("body_length", at + 12, at + 16)
+    (body_bytes,) = struct.unpack_from(">i", data, at + 12)
+    at += record.TAIL.size
+    yield Field("body", at, at + body_bytes, is_number=False)
+    at += body_bytes
+    length = record.TOPIC_LENGTH_V2 if magic == record.MAGIC_V2 else record.TOPIC_LENGTH_V1
+    yield Field("topic_length", at, at + length.size)
+    (topic_bytes,) = length.unpack_from(data, at)
+    at += length.size
+    yield Field("topic", at, at + topic_bytes, is_number=False)
+    at += topic_bytes
+    yield Field("properties_length", at, at + record.PROPERTIES_LENGTH.size)
+    at += record.PROPERTIES_LENGTH.size
+    yield Field("properties", at, len(data), is_number=False)
+
+
+def of_unit(position: int, *, is_batch: bool = False) -> tuple[int, Field]:
+    """Return the number of the unit that holds a byte of a queue, and its field in the unit."""
+    fields = _BATCH_UNIT_FIELDS if is_batch else _UNIT_FIELDS
+    number, rest = divmod(position, cq_unit.BATCH_SIZE if is_batch else cq_unit.SIZE)
+    return number, _among(fields, rest)
+
+
+def of_index(position: int, slot_count: int) -> tuple[str, Field, int]:
+    """Return what of an index file holds a byte, its field there, and where that thing starts."""
+    if position < index_entry.HEADER.size:
+        return "header", _among(_INDEX_HEAD_FIELDS, position), 0
+    slot, rest = divmod(position - index_entry.HEADER.size, index_entry.SLOT.size)
+    if slot < slot_count:
+        return f"slot {slot}", Field("newest_entry", 0, 4), position - rest
+    first = index_entry.HEADER.size + slot_count * index_entry.SLOT.size
+    number, rest = divmod(position - first, index_entry.ENTRY.size)
+    return f"entry {number}", _among(_ENTRY_FIELDS, rest), position - rest
+
+
+def of_checkpoint(position: int) -> Field | None:
+    """Return the field of the checkpoint page that holds a byte; None behind them."""
+    if position >= sum(width for _, width in _CHECKPOINT_FIELDS):
+        return None
+    return _among(_CHECKPOINT_FIELDS, position)
+
+
+def _among(fields: tuple[tuple[str, int], ...], position: int) -> Field:
+    at = 0
+    for name, width in fields:
+        if position < at + width:
+            return Field(name, at, at + width)
+        at += width
+    raise AssertionError(f"{position} is behind the last field")
+
+
+def unit_bytes(*, is_batch: bool) -> int:
+    """Return the bytes of a unit."""
+    return cq_unit.BATCH_SIZE if is_batch else cq_unit.SIZE

@@ -1,0 +1,457 @@
+"""The job ``restore``: a store from an archive.
+
+    restore(spark, "/backup/archive", "/data/store")                        # all, byte for byte
+    restore(spark, "/backup/archive", "/data/store", topics=["orders"])     # packed anew
+
+All of an archive becomes the log files it was made of, at their old physical offsets, each checked
+against the checksum of the log file that was archived. A part of it is packed into new log files:
+records keep their queue offset, times and hosts, and get a new physical offset, which changes their
+offset ids. What refers to physical offsets in a message (``prepared_transaction_offset``) is left.
+
+Queues and index are not archived: any broker derives them when it opens the store, and so does the
+job ``dispatch``. The broker's tables are put back as they were when the archive was last written.
+"""
+
+import hashlib
+import itertools
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from reput.errors import CorruptRecord, InvalidOption, StoreUnavailable
+from reput.format import body as bodies, message as record, properties as props
+from reput.spark import archive_files as files, archive_records as records
+from reput.spark.archive_files import Manifest, Part, RowGroup
+from reput.spark.archive_view import ArchiveReader, open_parquet
+from reput.spark.jobs.archive import Progress, run_tasks
+from reput.store import paths
+from reput.store.disk import Disk
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_MARK = "restoring.json"
+"""Says what is being restored into a folder, until all of it is there."""
+_COLUMNS = ["physical_offset", "store_size", "store_timestamp"]
+_LONGS = 1 << 63
+
+Rows = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class RestoreResult:
+    """What was restored."""
+
+    archive: str
+    store: str
+    is_identical: bool
+    """Log files are the archived ones, byte for byte; else they are packed anew."""
+    log_files: int
+    file_bytes: int
+    """What the broker has to be told as ``mappedFileSizeCommitLog``."""
+    messages: int
+    log_bytes: int
+    """From the first record to behind the last one."""
+    damaged_bytes: int
+    """Restored as they were; 0 where the log is packed anew."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which records are wanted."""
+
+    topics: frozenset[str] | None = None
+    """None for all."""
+    begin_ms: int = -_LONGS
+    """Store time; included."""
+    end_ms: int = _LONGS - 1
+    """Store time; not included."""
+
+    @property
+    def is_all(self) -> bool:
+        """Whether nothing is left out."""
+        return self == Selection()
+
+    def may_have(self, part: Part, group: RowGroup) -> bool:
+        """Whether a row group can hold such records."""
+        is_wanted = self.topics is None or part.topic in self.topics
+        return is_wanted and group.min_time_ms < self.end_ms and group.max_time_ms >= self.begin_ms
+
+
+@dataclass(frozen=True)
+class _NewFile:
+    """A log file that is packed from a run of the wanted records."""
+
+    archive: str
+    store: str
+    selection: Selection
+    first: int
+    """Physical offset of its first record in the archived log."""
+    last: int
+    """The same of its last record."""
+    start: int
+    """Physical offset of the new log file."""
+    used: int
+    """Bytes of records."""
+    file_bytes: int
+    is_last: bool
+
+
+def restore(
+    spark: "SparkSession",
+    archive: str,
+    store: str,
+    *,
+    topics: Sequence[str] | None = None,
+    begin_ms: int | None = None,
+    end_ms: int | None = None,
+    repack: bool = False,
+    file_bytes: int | None = None,
+    progress: Progress | None = None,
+) -> RestoreResult:
+    """Make a store from an archive, or from a part of it.
+
+    Run again after it was killed, it starts over and gives the same bytes.
+
+    Args:
+        spark: The session.
+        archive: The archive's folder.
+        store: The folder to make; new or empty, and seen by the workers under this path.
+        topics: Only these; all.
+        begin_ms: Only messages stored from this time on, ms; all.
+        end_ms: Only messages stored before this time, ms; all.
+        repack: Leave out what is damaged, blank or missing, though all is wanted.
+        file_bytes: Size of log files that are packed anew; as they were.
+        progress: Told how far it is.
+
+    Raises:
+        StoreUnavailable: There is no archive, or log files are missing in between.
+        InvalidOption: The folder holds something else; a topic is not in the archive; a record is
+            larger than a file.
+        CorruptRecord: The archive is damaged.
+        WriteFailed: The folder cannot be written to.
+    """
+    manifests = ArchiveReader.open(archive).manifests
+    selection = _selection(manifests, topics, begin_ms, end_ms)
+    is_identical = selection.is_all and not repack and file_bytes is None
+    if is_identical:
+        _refuse_gaps(archive, manifests)
+    size = file_bytes or max((one.nominal_size for one in manifests), default=0)
+    _begin(archive, store, [selection, size, is_identical])
+    if is_identical:
+        tasks = [(archive, store, one.start) for one in manifests]
+        run_tasks(spark, tasks, _restore_file, progress)
+        result = RestoreResult(
+            archive=archive,
+            store=store,
+            is_identical=True,
+            log_files=len(manifests),
+            file_bytes=size,
+            messages=sum(one.messages for one in manifests),
+            log_bytes=manifests[-1].end - manifests[0].start if manifests else 0,
+            damaged_bytes=sum(one.damaged_bytes for one in manifests),
+        )
+    else:
+        result = _restore_part(spark, archive, store, manifests, selection, size, progress)
+    _finish(store)
+    return result
+
+
+def _restore_part(
+    spark: "SparkSession",
+    archive: str,
+    store: str,
+    manifests: list[Manifest],
+    selection: Selection,
+    file_bytes: int,
+    progress: Progress | None,
+) -> RestoreResult:
+    tasks = [(archive, one.start, selection) for one in manifests]
+    found = [
+        np.frombuffer(data, np.int64).reshape(2, -1)
+        for data in run_tasks(spark, tasks, _find_records, None)
+    ]
+    offsets, sizes = np.concatenate([np.empty((2, 0), np.int64), *found], axis=1)
+    cuts = [*pack(sizes, file_bytes)]
+    new_files = [
+        _NewFile(
+            archive,
+            store,
+            selection,
+            int(offsets[first]),
+            int(offsets[stop - 1]),
+            number * file_bytes,
+            int(sizes[first:stop].sum()),
+            file_bytes,
+            is_last=stop == len(sizes),
+        )
+        for number, (first, stop) in enumerate(cuts)
+    ]
+    run_tasks(spark, new_files, _pack_file, progress)
+    end = new_files[-1].start + new_files[-1].used if new_files else 0
+    return RestoreResult(
+        archive=archive,
+        store=store,
+        is_identical=False,
+        log_files=len(new_files),
+        file_bytes=file_bytes,
+        messages=len(sizes),
+        log_bytes=end,
+        damaged_bytes=0,
+    )
+
+
+def pack(sizes: Rows, file_bytes: int) -> Iterator[tuple[int, int]]:
+    """Cut records into files as a broker does: behind each file's last record there is a blank.
+
+    Args:
+        sizes: Of the records, in order.
+        file_bytes: Of a log file.
+
+    Yields:
+        (number of the first record, number behind the last one) of each file.
+
+    Raises:
+        InvalidOption: A record has no room in any file.
+    """
+    room = file_bytes - record.BLANK.size
+    if len(sizes) and int(sizes.max()) > room:
+        raise InvalidOption("file_bytes", file_bytes, f"{int(sizes.max()) + record.BLANK.size} up")
+    ends = np.cumsum(sizes)
+    first = 0
+    while first < len(sizes):
+        before = int(ends[first - 1]) if first else 0
+        stop = int(np.searchsorted(ends, before + room, "right"))
+        yield first, stop
+        first = stop
+
+
+# On the driver --------------------------------------------------------------------------------
+
+
+def _selection(
+    manifests: list[Manifest],
+    topics: Sequence[str] | None,
+    begin_ms: int | None,
+    end_ms: int | None,
+) -> Selection:
+    if topics is not None:
+        known = sorted({part.topic for one in manifests for part in one.parts})
+        for topic in topics:
+            if topic not in known:
+                raise InvalidOption("topics", topic, f"topics of the archive: {', '.join(known)}")
+    return Selection(
+        None if topics is None else frozenset(topics),
+        -_LONGS if begin_ms is None else begin_ms,
+        _LONGS - 1 if end_ms is None else end_ms,
+    )
+
+
+def _refuse_gaps(archive: str, manifests: list[Manifest]) -> None:
+    for one, following in itertools.pairwise(manifests):
+        if one.start + one.nominal_size != following.start:
+            raise StoreUnavailable(
+                f"{archive} lacks the log files between {one.name} and {following.name}, without "
+                "which no broker opens the log: restore with repack=True what is there"
+            )
+
+
+def _begin(archive: str, store: str, request: list[object]) -> None:
+    """Make the store's folder, or see that it is what an earlier run began; put the tables in."""
+    disk, folder = Disk(), Path(store)
+    text = msgspec.json.encode([archive, *request], order="deterministic")
+    mark = folder / _MARK
+    disk.make_folder(store)
+    if any(folder.iterdir()):
+        if not mark.exists() or mark.read_bytes() != text:
+            raise InvalidOption("store", store, "a folder that is new or empty")
+    else:
+        disk.replace(str(mark), text)
+    disk.make_folder(str(folder / paths.COMMIT_LOG))
+    for path in (folder / paths.COMMIT_LOG).iterdir():
+        disk.unlink(str(path))
+    tables = Path(archive, paths.CONFIG)
+    disk.make_folder(str(folder / paths.CONFIG))
+    for table in sorted(tables.glob("*.json")):
+        disk.replace(str(folder / paths.CONFIG / table.name), table.read_bytes())
+
+
+def _finish(store: str) -> None:
+    disk = Disk()
+    disk.unlink(str(Path(store, _MARK)))
+    disk.sync_folder(store)
+
+
+# On the executors -----------------------------------------------------------------------------
+
+
+def _restore_file(task: tuple[str, str, int]) -> int:
+    """Write a log file as it was; return its size."""
+    archive, store, start = task
+    manifest = files.load_manifest(files.manifest_path(archive, start))
+    data = ArchiveReader.open(archive).log.file_bytes(start)
+    if hashlib.sha256(data).hexdigest() != manifest.sha256:
+        raise CorruptRecord(
+            "put together again it has another checksum than the log file that was archived",
+            file=str(files.manifest_path(archive, start)),
+        )
+    _write_log_file(store, manifest.name, memoryview(data), len(data))
+    return len(data)
+
+
+def _find_records(task: tuple[str, int, Selection]) -> bytes:
+    """Return physical offsets and sizes of the wanted records of a log file, in log order."""
+    archive, start, selection = task
+    manifest = files.load_manifest(files.manifest_path(archive, start))
+    found = [one.selected() for one in _wanted(archive, [manifest], selection)]
+    both = np.concatenate([np.empty((2, 0), np.int64), *found], axis=1)
+    return both[:, np.argsort(both[0])].tobytes()
+
+
+def _pack_file(task: _NewFile) -> int:
+    """Write a log file of records that stood elsewhere; return how many there are."""
+    manifests = [
+        one
+        for one in ArchiveReader.open(task.archive).manifests
+        if one.start <= task.last and task.first < one.start + one.size
+    ]
+    groups = [
+        one
+        for one in _wanted(task.archive, manifests, task.selection)
+        if one.group.min_offset <= task.last and task.first < one.group.end_offset
+    ]
+    found = [one.selected() for one in groups]
+    offsets, sizes = np.concatenate([np.empty((2, 0), np.int64), *found], axis=1)
+    inside = (offsets >= task.first) & (offsets <= task.last)
+    order = np.argsort(offsets[inside])
+    offsets, sizes = offsets[inside][order], sizes[inside][order]
+    positions = np.cumsum(sizes) - sizes
+    assert int(sizes.sum()) == task.used
+    data = np.zeros(task.used + record.BLANK.size, np.uint8)
+    for group in groups:
+        group.copy(offsets, positions, data)
+    _move(data, positions, sizes, task.start)
+    used = task.used
+    if not task.is_last:
+        blank = record.pack_blank(task.file_bytes - used)
+        data[used : used + len(blank)] = np.frombuffer(blank, np.uint8)
+        used += len(blank)
+    name = paths.offset_name(task.start)
+    _write_log_file(task.store, name, data.data[:used], task.file_bytes)
+    return len(offsets)
+
+
+def _move(data: npt.NDArray[np.uint8], positions: Rows, sizes: Rows, start: int) -> None:
+    """Make records say that they stand where they now do."""
+    offsets = positions + start
+    for i in range(record.PHYSICAL_OFFSET.size):
+        at = positions + record.POSITION_PHYSICAL_OFFSET + i
+        data[at] = offsets >> (56 - 8 * i) & 0xFF
+    # A record with a checksum of its own: it covers the offset, too.
+    last = positions + sizes - record.CRC_PROPERTY_BYTES
+    has_crc = np.ones(len(positions), np.bool_)
+    for i, byte in enumerate(record.CRC_PROPERTY_PREFIX):
+        has_crc &= data[last + i] == byte
+    digits_at = len(record.CRC_PROPERTY_PREFIX)
+    has_crc &= data[positions + sizes - 1] == ord(props.PROPERTY_SEPARATOR)
+    for position, behind in zip(positions[has_crc].tolist(), last[has_crc].tolist(), strict=True):
+        digits = f"{bodies.crc(data[position:behind].tobytes()):010d}"[::-1].encode()
+        at = behind + digits_at
+        data[at : at + len(digits)] = np.frombuffer(digits, np.uint8)
+
+
+class _WantedGroup:
+    """A row group that can hold wanted records."""
+
+    def __init__(
+        self, archive: str, part: Part, number: int, group: RowGroup, selection: Selection
+    ) -> None:
+        self.group = group
+        self._path = Path(archive, part.path)
+        self._number = number
+        self._selection = selection
+
+    @cached_property
+    def _rows(self) -> tuple[Rows, Rows]:
+        """Which rows are wanted, and physical offset and size of each of them."""
+        with open_parquet(self._path) as parquet:
+            table = parquet.read_row_group(self._number, columns=_COLUMNS)
+        # A time that no calendar has is null, and in no range but that of all times.
+        times = table.column("store_timestamp").cast("int64")
+        known = ~times.is_null().to_numpy()
+        times_ms = times.fill_null(0).to_numpy() // 1000
+        chosen = self._selection
+        wanted = known & (times_ms >= chosen.begin_ms) & (times_ms < chosen.end_ms)
+        if (chosen.begin_ms, chosen.end_ms) == (-_LONGS, _LONGS - 1):
+            wanted = np.ones(len(table), np.bool_)
+        rows = np.flatnonzero(wanted)
+        numbers = [table.column(name).to_numpy().astype(np.int64) for name in _COLUMNS[:2]]
+        return rows, np.stack(numbers)[:, rows]
+
+    def selected(self) -> Rows:
+        """Return physical offsets and sizes of the wanted records, shape (2, n)."""
+        return self._rows[1]
+
+    def copy(self, offsets: Rows, positions: Rows, target: npt.NDArray[np.uint8]) -> None:
+        """Copy the wanted records to where they belong.
+
+        Args:
+            offsets: Of the records that are wanted, ascending.
+            positions: Where in ``target`` each belongs.
+            target: The log file.
+        """
+        rows, (own, sizes) = self._rows
+        place = np.searchsorted(offsets, own)
+        inside = (place < len(offsets)) & (offsets[np.minimum(place, len(offsets) - 1)] == own)
+        rows, sizes, place = rows[inside], sizes[inside], place[inside]
+        if not len(rows):
+            return
+        with open_parquet(self._path) as parquet:
+            names = records.record_columns()
+            data, bounds = records.join_records(parquet.read_row_group(self._number, columns=names))
+        source = np.frombuffer(data, np.uint8)
+        starts, to = bounds[rows], positions[place]
+        # Records that follow each other here and there are copied as one.
+        is_first = np.ones(len(rows), np.bool_)
+        is_first[1:] = (starts[1:] != starts[:-1] + sizes[:-1]) | (to[1:] != to[:-1] + sizes[:-1])
+        firsts = np.flatnonzero(is_first)
+        lengths = np.add.reduceat(sizes, firsts)
+        runs = zip(starts[firsts].tolist(), to[firsts].tolist(), lengths.tolist(), strict=True)
+        for start, at, length in runs:
+            target[at : at + length] = source[start : start + length]
+
+
+def _wanted(
+    archive: str, manifests: list[Manifest], selection: Selection
+) -> Iterator[_WantedGroup]:
+    for manifest in manifests:
+        for part in manifest.parts:
+            for number, group in enumerate(part.row_groups):
+                if selection.may_have(part, group):
+                    yield _WantedGroup(archive, part, number, group, selection)
+
+
+def _write_log_file(store: str, name: str, data: memoryview, size: int) -> None:
+    """Write a log file of a size, durably; what is behind the data is zeros, which take no room."""
+    disk = Disk()
+    target = f"{store}/{paths.COMMIT_LOG}/{name}"
+    draft = f"{store}/{paths.COMMIT_LOG}/.{name}.{uuid.uuid4().hex}{paths.DRAFT_SUFFIX}"
+    try:
+        descriptor = disk.create(draft, size, is_durable=False)
+        try:
+            disk.write(descriptor, draft, 0, data)
+            disk.sync_file(descriptor, draft)
+        finally:
+            os.close(descriptor)
+        disk.rename(draft, target)
+        disk.sync_folder(os.path.dirname(target))  # noqa: PTH120 - paths are texts here
+    finally:
+        disk.unlink(draft)

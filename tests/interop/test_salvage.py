@@ -1,0 +1,99 @@
+"""Salvaged stores in the hands of RocketMQ's own: they open, and give every recovered message."""
+
+from pathlib import Path
+
+import pytest
+
+import golden
+from interop.conftest import StartOfficial
+from interop.java_cluster import JavaClient
+from interop.java_store import JavaStore
+from reput.spark.jobs import holes as hole_filling
+from reput.spark.jobs.salvage import Salvaged, salvage
+from spark.in_process import InProcess
+from spark.jobs_setting import flip, log_place, settings
+
+pytestmark = pytest.mark.interop
+
+BROKEN = 6
+"""Every so many messages of the whole log one is damaged: holes at all kinds of places."""
+
+
+def salvaged(version: str, tmp_path: Path, *, has_gap: bool) -> tuple[Path, Salvaged, set[int]]:
+    """A salvaged store of many holes, and the physical offsets of what was whole."""
+    source = golden.copy_store(version, "clean", tmp_path / "damaged")
+    messages = golden.messages(version, "clean")
+    whole = set()
+    for number, one in enumerate(messages):
+        path, position = log_place(source, one["commitLogOffset"])
+        if number % BROKEN == 3:
+            flip(path, position + 4)
+        else:
+            whole.add(one["commitLogOffset"])
+    if has_gap:
+        gone = golden.log_files(source)[4]
+        whole = {at for at in whole if log_place(source, at)[0] != gone}
+        gone.unlink()
+    target = tmp_path / "cluster" / "store"
+    target.parent.mkdir()
+    report = salvage(InProcess(), str(source), str(target), config=settings(version))
+    return target, report, whole
+
+
+@pytest.mark.parametrize("has_gap", [False, True], ids=["holes", "holes-and-a-missing-file"])
+def test_java_opens_it_and_finds_every_message(
+    java_store: JavaStore, has_gap: bool, tmp_path: Path
+) -> None:
+    version = java_store.version
+    target, report, whole = salvaged(version, tmp_path, has_gap=has_gap)
+    assert report.record_count == len(whole)
+    config = golden.manifest(version, "clean")["config"]
+
+    view = java_store.open(target, config)
+    assert view.is_loaded
+    assert view.max_physical_offset == report.end_offset
+    queued = {
+        (one["topic"], one["queueId"], one["queueOffset"]): one["commitLogOffset"]
+        for one in golden.messages(version, "clean")
+        if one["commitLogOffset"] in whole and one["sysFlag"] & 4 == 0
+    }
+    found = {
+        (topic, queue_id, offset): one.physical_offset
+        for (topic, queue_id), queue in view.queues.items()
+        for offset, one in queue.messages.items()
+        if one.queue_offset == offset
+    }
+    assert found == queued
+    # Nobody gets what fills the holes, and no place of a queue is without a message.
+    assert not any(topic == hole_filling.TOPIC for topic, _ in view.queues)
+    assert not any(queue.holes for queue in view.queues.values())
+
+    again = java_store.open(target, config, crash=True)
+    assert again.max_physical_offset == report.end_offset
+    recovered = java_store.open(target, config)
+    assert recovered.max_physical_offset == report.end_offset
+    assert {key: queue.physical_offsets for key, queue in recovered.queues.items()} == {
+        key: queue.physical_offsets for key, queue in view.queues.items()
+    }
+
+
+def test_consumers_of_the_official_broker_read_it(
+    start_official: StartOfficial, java_client: JavaClient, tmp_path: Path
+) -> None:
+    if java_client.version != "4.9.7":
+        pytest.skip("one client is enough")
+    target, _, whole = salvaged("4.9.7", tmp_path, has_gap=True)
+    told = golden.manifest("4.9.7", "clean")["config"]
+    cluster = start_official("4.9.7", told, target.parent)
+    with java_client.pull_consumer(cluster.namesrv, "SalvageReaders") as consumer:
+        for topic in ("GoldenOne", "GoldenFour", "GoldenSixteen"):
+            got = {
+                (one.queue_id, one.queue_offset, one.physical_offset, one.msg_id)
+                for received in consumer.read_all(topic).values()
+                for one in received
+            }
+            assert got == {
+                (one["queueId"], one["queueOffset"], one["commitLogOffset"], one["uniqKey"])
+                for one in golden.messages("4.9.7", "clean")
+                if one["topic"] == topic and one["commitLogOffset"] in whole
+            }

@@ -1,0 +1,47 @@
+"""A Spark session without a JVM: tasks run here, one by one, each pickled as for a worker.
+
+For what jobs do with ``parallelize``; what they leave to Spark's tables needs a real session.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from pyspark.serializers import CloudPickleSerializer
+
+_PICKLE = CloudPickleSerializer()
+
+
+def _sent(value: Any) -> Any:
+    return _PICKLE.loads(_PICKLE.dumps(value))
+
+
+class Rows:
+    """What ``parallelize`` gives."""
+
+    def __init__(self, values: Iterable[Any]) -> None:
+        self._values = list(values)
+
+    def map(self, work: Callable[[Any], Any]) -> "Rows":
+        return Rows(_sent(_sent(work)(_sent(one))) for one in self._values)
+
+    def flatMap(self, work: Callable[[Any], Iterable[Any]]) -> "Rows":
+        return Rows(_sent(row) for one in self._values for row in _sent(work)(_sent(one)))
+
+    def collect(self) -> list[Any]:
+        return self._values
+
+
+class InProcess:
+    """Stands in for a ``SparkSession``."""
+
+    @property
+    def sparkContext(self) -> "InProcess":
+        return self
+
+    @property
+    def defaultParallelism(self) -> int:
+        return 2
+
+    def parallelize(self, values: Sequence[Any], parts: int) -> Rows:
+        assert parts >= 1
+        return Rows(values)

@@ -1,0 +1,37 @@
+"""Settings of the golden stores, and damage to copies of them, for tests of jobs."""
+
+from pathlib import Path
+
+import golden
+from reput.store.config import StoreConfig
+
+
+def settings(version: str, name: str = "clean") -> StoreConfig:
+    """What the broker that wrote a golden store was told."""
+    told = golden.manifest(version, name)["config"]
+    default = StoreConfig()
+    return StoreConfig(
+        mapped_file_size_commit_log=int(told["mappedFileSizeCommitLog"]),
+        mapped_file_size_consume_queue=int(told["mappedFileSizeConsumeQueue"]),
+        max_hash_slot_num=int(told["maxHashSlotNum"]),
+        max_index_num=int(told["maxIndexNum"]),
+        max_message_size=int(told["maxMessageSize"]),
+        message_delay_level=told.get("messageDelayLevel", default.message_delay_level),
+        index_tags=version == "5.5.0",
+    )
+
+
+def flip(path: Path, position: int, mask: int = 0x10) -> None:
+    """Flip a bit of a file."""
+    with path.open("r+b") as file:
+        file.seek(position)
+        (byte,) = file.read(1)
+        file.seek(position)
+        file.write(bytes([byte ^ mask]))
+
+
+def log_place(store: Path, physical_offset: int) -> tuple[Path, int]:
+    """The log file that holds an offset, and where in it."""
+    starts = [(int(path.name), path) for path in golden.log_files(store)]
+    start, path = max(one for one in starts if one[0] <= physical_offset)
+    return path, physical_offset - start

@@ -1,0 +1,86 @@
+"""``archive``, ``verify`` and ``restore`` as Spark jobs, and archives in ``format("rocketmq")``.
+
+What archives hold is tested without a JVM, in tests/unit/spark/test_archive.py.
+"""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession, functions as F
+
+import golden
+from reput.spark.jobs.archive import archive, verify
+from reput.spark.jobs.restore import restore
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+
+
+def load(spark: SparkSession, path: Path, **options: object) -> DataFrame:
+    options = {"readIsolation": "all", **options}
+    return spark.read.format("rocketmq").options(**options).load(str(path))
+
+
+def rows(frame: DataFrame) -> list[dict[str, object]]:
+    return [row.asDict() for row in frame.orderBy("physical_offset").collect()]
+
+
+def test_a_store_goes_into_an_archive_and_comes_back(spark: SparkSession, tmp_path: Path) -> None:
+    store, archived = golden.unpack("5.5.0", "clean"), tmp_path / "archive"
+    steps: list[tuple[int, int]] = []
+    result = archive(
+        spark,
+        str(store),
+        str(archived),
+        include_last=True,
+        progress=lambda done, total: steps.append((done, total)),
+    )
+    assert result.messages == len(golden.messages("5.5.0", "clean"))
+    assert (steps[0], steps[-1]) == ((0, result.log_files), (result.log_files,) * 2)
+    assert verify(spark, str(archived)).is_whole
+    want = load(spark, store)
+    got = load(spark, archived)
+    assert got.schema == want.schema
+    assert rows(got) == rows(want)
+    back = restore(spark, str(archived), str(tmp_path / "back"))
+    assert back.is_identical
+    files = {path.name: path.read_bytes() for path in golden.log_files(tmp_path / "back")}
+    for path in golden.log_files(store)[: len(files)]:
+        assert path.read_bytes() == files[path.name]
+
+
+def test_predicates_and_keys_are_pushed_into_an_archive(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    store = golden.unpack("4.9.7", "clean")
+    archive(spark, str(store), str(tmp_path), include_last=True)
+    keyed = next(one for one in golden.messages("4.9.7", "clean") if one["keys"])
+    word = keyed["keys"].split(" ")[0]
+    assert rows(load(spark, tmp_path, key=word)) == rows(load(spark, store, key=word)) != []
+    spark.conf.set(PUSHDOWN, "true")
+    try:
+        for predicate in (
+            F.col("topic") == "GoldenFour",
+            F.col("msg_id") == keyed["uniqKey"],
+            F.col("queue_offset") < 3,
+        ):
+            want = rows(load(spark, store).where(predicate))
+            assert rows(load(spark, tmp_path).where(predicate)) == want != []
+    finally:
+        spark.conf.unset(PUSHDOWN)
+
+
+def test_spark_reads_the_parquet_files_by_themselves(spark: SparkSession, tmp_path: Path) -> None:
+    messages = golden.messages("5.5.0", "clean")
+    archive(spark, str(golden.unpack("5.5.0", "clean")), str(tmp_path), include_last=True)
+    frame = spark.read.parquet(str(tmp_path / "messages"))
+    counts = {row["topic"]: row["count"] for row in frame.groupBy("topic").count().collect()}
+    assert counts == {
+        topic: sum(one["topic"] == topic for one in messages)
+        for topic in {one["topic"] for one in messages}
+    }
+    some = messages[5]
+    (row,) = frame.where(F.col("offset_msg_id") == some["offsetMsgId"]).collect()
+    assert row["queue_offset"] == some["queueOffset"]
+    assert "date" in frame.columns

@@ -1,0 +1,102 @@
+"""Compare on a real session: messages joined by queue offset and key, and findings as rows.
+
+What does not need Spark's tables is in tests/unit/spark/test_compare.py.
+"""
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import golden
+from reput.format import message as record
+from reput.spark.jobs.compare import OTHER_BROKER, Comparison, compare, findings_frame
+from spark.jobs_setting import flip, log_place
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def run(spark: SparkSession, left: Path, right: Path, **options: Any) -> Comparison:
+    options.setdefault("sections", ["messages"])
+    return compare(spark, str(left), str(right), partition_bytes=300_000, **options)
+
+
+def test_copies_are_equal_either_way(spark: SparkSession, tmp_path: Path) -> None:
+    left = golden.unpack("4.9.7", "clean")
+    right = golden.copy_store("4.9.7", "clean", tmp_path)
+    whole = run(spark, left, right, sections=["files", "messages", "queues", "tables"])
+    assert whole.is_equal
+    assert whole.matched_by == "physical"
+    joined = run(spark, left, right, match="queue")
+    assert joined.is_equal
+    assert joined.matched_by == "queue"
+
+
+def test_each_planted_difference_is_joined_and_named(spark: SparkSession, tmp_path: Path) -> None:
+    left = golden.unpack("4.9.7", "clean")
+    right = golden.copy_store("4.9.7", "clean", tmp_path)
+    messages = [
+        one
+        for one in golden.messages("4.9.7", "clean")
+        if one["topic"] == "GoldenOne"
+        and one["uniqKey"]
+        and one["sysFlag"] == 0
+        and one["storedBodyLength"] > 20
+    ]
+    body, time, magic, offset = messages[10:50:10]
+
+    def place(one: dict[str, Any], inside: int) -> tuple[Path, int]:
+        path, position = log_place(right, one["commitLogOffset"])
+        return path, position + inside
+
+    body_start = 88  # behind the head and two IPv4 hosts
+    flip(*place(body, body_start + 2))
+    flip(*place(time, record.POSITION_BORN_HOST + 8 + 7), 0x01)
+    flip(*place(magic, record.POSITION_MAGIC))
+    path, position = place(offset, record.POSITION_QUEUE_OFFSET)
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(struct.pack(">q", 5_000))
+
+    got = run(spark, left, right, match="queue")
+    assert got.counts["messages"] == {"only_left": 1, "only_right": 0, "different": 3}
+    by_place = {one.physical_offset: one for one in got.findings}
+    assert by_place[body["commitLogOffset"]].field == "body"
+    assert by_place[time["commitLogOffset"]].field == "store_timestamp"
+    assert by_place[magic["commitLogOffset"]].kind == "only_left"
+    moved = by_place[offset["commitLogOffset"]]
+    assert moved.field == "queue_offset"
+    assert (moved.left, moved.right) == (str(offset["queueOffset"]), "5000")
+    assert offset["uniqKey"] in moved.text
+
+    ignoring = run(spark, left, right, match="queue", ignore=OTHER_BROKER)
+    assert ignoring.counts["messages"] == {"only_left": 1, "only_right": 0, "different": 2}
+
+
+def test_stores_of_other_brokers_are_matched_by_queue(spark: SparkSession) -> None:
+    left, right = (golden.unpack(version, "clean") for version in ("4.9.7", "4.5.2"))
+    got = run(spark, left, right, findings_max=3)
+    assert got.matched_by == "queue"
+    assert sum(got.counts["messages"].values()) > 0
+    assert len(got.findings) == 3
+
+
+def test_every_finding_is_a_row(spark: SparkSession, tmp_path: Path) -> None:
+    left = golden.unpack("4.9.7", "clean")
+    right = golden.copy_store("4.9.7", "clean", tmp_path)
+    name = golden.log_files(right)[3].name
+    (right / "commitlog" / name).unlink()
+    lost = sum(
+        log_place(left, one["commitLogOffset"])[0].name == name
+        for one in golden.messages("4.9.7", "clean")
+    )
+    frame = findings_frame(spark, str(left), str(right))
+    counted = frame.groupBy("section", "kind").sum("count").collect()
+    assert {(row[0], row[1]): row[2] for row in counted} == {
+        ("files", "only_left"): 1,
+        ("messages", "only_left"): lost,
+    }
+    by_queue = findings_frame(spark, str(left), str(right), sections=["messages"], match="queue")
+    assert by_queue.filter("kind = 'only_left'").count() == by_queue.count() == lost

@@ -1,0 +1,483 @@
+"""The dispatch job on golden stores and built ones, with tasks run here; Spark: tests/spark."""
+
+import dataclasses
+import random
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+import golden
+import store_builder
+import store_fixture
+from reput import config
+from reput.errors import InvalidOption, StoreUnavailable
+from reput.format import cq_unit, index_entry, properties as props, sys_flag as flags
+from reput.spark.jobs.dispatch import Done, Task, run_dispatch
+from reput.store import paths
+from reput.store.config import StoreConfig
+from reput.store.disk import Disk
+from reput.store.message_store import MessageStore
+
+FAMILIES = (paths.CONSUME_QUEUE, paths.INDEX)
+
+WHOLE = [(version, name) for version, name in golden.STORES if name in ("clean", "recovered", "v5")]
+"""Stores without extension units whose log has everything that the queues point at."""
+KEYS_LOST = ("recovered",)
+"""Where the index lacks keys since a crash of the Java broker (anchors D7)."""
+
+
+class Here:
+    """Runs tasks in this process, in a random order, some of them twice.
+
+    Args:
+        seed: Of the order.
+        failing: Share of the tasks that fail, half of them after their work is done.
+    """
+
+    def __init__(self, seed: int = 0, failing: float = 0.0) -> None:
+        self._random = random.Random(seed)
+        self._failing = failing
+        self.runs = 0
+
+    def __call__(
+        self, stage: str, function: Callable[[Task], Done], tasks: Sequence[Task]
+    ) -> list[Done]:
+        done: dict[int, Done] = {}
+        order = [*range(len(tasks)), *range(0, len(tasks), 3)]
+        self._random.shuffle(order)
+        for i in order:
+            is_killed = self._random.random() < self._failing
+            if is_killed and self._random.random() < 0.5:
+                raise Killed(stage)
+            done[i] = function(tasks[i])
+            self.runs += 1
+            if is_killed:
+                raise Killed(stage)
+        return [done[i] for i in range(len(tasks))]
+
+
+class Killed(Exception):
+    pass
+
+
+def settings_of(version: str, name: str, root: Path) -> StoreConfig:
+    """The configuration of the broker that wrote a store."""
+    found = dict(golden.manifest(version, name)["config"])
+    found.pop("storePathRootDir", None)
+    found.pop("storePathCommitLog", None)
+    explicit = {"store_path_root_dir": str(root), "index_tags": version >= "5.4"}
+    return config.load(StoreConfig, found, environment={}, explicit=explicit).value
+
+
+def files_of(root: Path, family: str) -> dict[str, bytes]:
+    """Path below the family to bytes; index files by their number, as names are times."""
+    files = sorted(path for path in (root / family).rglob("*") if path.is_file())
+    if family == paths.INDEX:
+        return {str(i): path.read_bytes() for i, path in enumerate(files)}
+    return {str(path.relative_to(root / family)): path.read_bytes() for path in files}
+
+
+def assert_same(found: Path, expected: Path, families: Sequence[str] = FAMILIES) -> None:
+    for family in families:
+        theirs, ours = files_of(expected, family), files_of(found, family)
+        assert sorted(ours) == sorted(theirs)
+        wrong = [path for path, data in theirs.items() if ours[path] != data]
+        assert wrong == []
+
+
+def engine(store: Path, into: Path, options: StoreConfig) -> Path:
+    """What the store engine makes of a log alone."""
+    copy = into / "engine"
+    shutil.copytree(store, copy)
+    for family in FAMILIES:
+        shutil.rmtree(copy / family, ignore_errors=True)
+    (copy / paths.QUEUE_SUMMARY).unlink(missing_ok=True)
+    with MessageStore.open(config=dataclasses.replace(options, store_path_root_dir=str(copy))):
+        pass
+    return copy
+
+
+@pytest.mark.parametrize(("version", "name"), WHOLE)
+def test_queues_and_index_are_the_bytes_that_java_wrote(
+    version: str, name: str, tmp_path: Path
+) -> None:
+    store, target = golden.unpack(version, name), tmp_path / "target"
+    options = settings_of(version, name, store)
+    result = run_dispatch(
+        Here(),
+        str(store),
+        config=options,
+        target=str(target),
+        range_bytes=5000,
+        skip_batch_queues=name == "v5",
+    )
+    assert result.records == golden.manifest(version, name)["log"]["records"]
+    assert result.ranges > 10
+    assert result.holes == ()
+    assert_same(target, store, [paths.CONSUME_QUEUE])
+    expected = files_of(store, paths.INDEX)
+    found = files_of(target, paths.INDEX)
+    if name in KEYS_LOST:
+        return
+    if version == "4.5.2":
+        # It counts every entry as a new slot (anchors D13).
+        expected, found = (
+            {number: _without_slots_used(one) for number, one in each.items()}
+            for each in (expected, found)
+        )
+    assert found == expected
+
+
+def _without_slots_used(data: bytes) -> bytes:
+    header = dataclasses.replace(index_entry.unpack_header(data), slots_used=0)
+    return index_entry.pack_header(header) + data[index_entry.HEADER.size :]
+
+
+ENGINE = [one for one in golden.STORES if one[1] != "ext"] + [
+    (version, f"torn/{name}")
+    for version, name in store_fixture.some(golden.TORN)
+    if name != "log-short"  # the engine wants log files of one size
+]
+
+
+@pytest.mark.parametrize(("version", "name"), ENGINE)
+def test_any_log_gives_what_the_store_engine_makes_of_it(
+    version: str, name: str, tmp_path: Path
+) -> None:
+    store, target = golden.copy_store(version, name, tmp_path), tmp_path / "target"
+    options = settings_of(version, "clean" if name.startswith("torn/") else name, store)
+    for family in FAMILIES:
+        shutil.rmtree(store / family, ignore_errors=True)
+    expected = engine(store, tmp_path, options)
+    run_dispatch(
+        Here(),
+        str(store),
+        config=options,
+        target=str(target),
+        range_bytes=7000,
+        skip_batch_queues=name == "v5",
+    )
+    assert_same(target, expected)
+
+
+# --- stores that are built -------------------------------------------------------------------
+
+SMALL = {
+    "mapped_file_size_commit_log": 4096,
+    "mapped_file_size_consume_queue": 10 * cq_unit.SIZE,
+    "max_hash_slot_num": 16,
+    "max_index_num": 40,
+    "max_message_size": 1000,
+}
+
+
+def small(root: Path, **more: Any) -> StoreConfig:
+    return StoreConfig(store_path_root_dir=str(root), **(SMALL | more))
+
+
+def build(root: Path, count: int = 120, **more: Any) -> store_builder.Built:
+    """A store with several files of everything; its index has more keys than one a message."""
+    messages = store_builder.messages(count, topics=3)
+    return store_builder.build(root, messages, queue_file_units=10, entries=40, **more)
+
+
+@given(seed=st.integers(0, 1 << 30), range_bytes=st.integers(100, 9000))
+@settings(max_examples=12)
+def test_any_cut_and_order_gives_the_same_files(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, range_bytes: int
+) -> None:
+    folder = tmp_path_factory.mktemp("cut")
+    built = build(folder / "store", queue_offsets={("TopicA", 1): 14, ("TopicB", 0): 20})
+    target = folder / "target"
+    result = run_dispatch(
+        Here(seed), str(built.root), config=small(built.root), target=str(target),
+        range_bytes=range_bytes,
+    )  # fmt: skip
+    assert_same(target, built.root)
+    assert (result.records, result.units, len(result.index_files)) == (120, 120, 10)
+    assert result.index_entries == 120 * 3
+    assert sorted(result.index_files) == list(result.index_files)
+    assert sorted(path.name for path in target.iterdir()) == ["consumequeue", "index", "lock"]
+
+
+def test_a_run_that_is_killed_anywhere_and_run_again_gives_the_same_files(tmp_path: Path) -> None:
+    built = build(tmp_path / "store")
+    target = tmp_path / "target"
+
+    def run(runner: Here) -> None:
+        options = small(built.root)
+        run_dispatch(runner, str(built.root), config=options, target=str(target), range_bytes=2000)
+
+    kills = 0
+    for seed in range(20):
+        try:
+            run(Here(seed, failing=0.05))
+        except Killed:
+            kills += 1
+            is_published = (target / paths.CONSUME_QUEUE).exists()
+            assert is_published == (target / paths.INDEX).exists()
+            if is_published:
+                assert_same(target, built.root)
+    assert kills > 5
+    run(Here())
+    assert_same(target, built.root)
+
+
+class Stopped(Exception):
+    pass
+
+
+def test_a_kill_between_any_two_renames_leaves_what_the_next_run_finishes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = build(tmp_path / "store")
+    options = small(built.root)
+    rename = Disk.rename
+    for allowed in range(5):
+        left = [allowed]
+
+        def limited(self: Disk, source: str, to: str, left: list[int] = left) -> None:
+            if not to.startswith(f"{built.root}/index.tmp/"):
+                if not left[0]:
+                    raise Stopped
+                left[0] -= 1
+            rename(self, source, to)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Disk, "rename", limited)
+            try:
+                run_dispatch(Here(), str(built.root), config=options, in_place=True)
+            except Stopped:
+                assert allowed < 4
+            else:
+                assert allowed == 4
+        expected = build(tmp_path / f"expected-{allowed}").root
+        # What is there is right, and what was put aside comes back or is replaced.
+        for family in FAMILIES:
+            if (built.root / family).exists():
+                assert_same(built.root, expected, [family])
+            else:
+                assert (built.root / f"{family}.old").exists()
+        run_dispatch(Here(), str(built.root), config=options, in_place=True)
+        assert_same(built.root, expected)
+        assert not [path for path in built.root.iterdir() if path.suffix in (".old", ".tmp")]
+
+
+def engine_of(root: Path, into: Path, **more: Any) -> Path:
+    return engine(root, into, small(root, **more))
+
+
+QUEUE_OFFSETS = [
+    pytest.param([0, 1, 2, 3, 0, 1, 2, 3, 4, 5], id="a topic made anew"),
+    pytest.param([7, 8, 9, 13, 14, 15], id="a gap"),
+    pytest.param([0, 1, 1 << 40, 2, 3], id="one damaged"),
+    pytest.param([1 << 40, 4, 5, 6], id="the first one damaged"),
+    pytest.param([0, 1, 2, *range(60, 120)], id="a jump that is too far at first"),
+    pytest.param([5, 3, 4, 5, 6], id="backwards"),
+]
+
+
+@pytest.mark.parametrize("offsets", QUEUE_OFFSETS)
+@pytest.mark.parametrize("range_bytes", [400, 100_000])
+def test_queue_offsets_that_do_not_go_on_by_one(
+    offsets: list[int], range_bytes: int, tmp_path: Path
+) -> None:
+    messages = store_builder.messages(len(offsets), topics=1, queues=1)
+    placed = store_builder.place(messages, 4096)
+    placed = [
+        dataclasses.replace(one, queue_offset=offset)
+        for one, offset in zip(placed, offsets, strict=True)
+    ]
+    root = tmp_path / "store"
+    for start, data in store_builder.log_files(placed, 4096).items():
+        path = root / paths.COMMIT_LOG / paths.offset_name(start)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    expected = engine_of(root, tmp_path)
+    target = tmp_path / "target"
+    run_dispatch(Here(), str(root), config=small(root), target=str(target), range_bytes=range_bytes)
+    assert_same(target, expected)
+
+
+def test_what_gets_no_unit_no_entry_or_another_code(tmp_path: Path) -> None:
+    message = store_builder.message
+    light = {props.INNER_MULTI_DISPATCH: "%LMQ%a,TopicB", props.INNER_MULTI_QUEUE_OFFSET: "4,0"}
+    messages = [
+        message("TopicA", b"1", tags="TagA", keys="k", sys_flag=flags.TRANSACTION_PREPARED),
+        message("TopicA", b"2", tags="TagA", keys="k l", sys_flag=flags.TRANSACTION_COMMIT),
+        message("TopicA", b"3", tags="TagA", keys="k", sys_flag=flags.TRANSACTION_ROLLBACK),
+        message("SCHEDULE_TOPIC_XXXX", b"4", queue_id=2, properties={props.DELAY: "3"}, tags="T"),
+        message("SCHEDULE_TOPIC_XXXX", b"5", queue_id=2, properties={props.DELAY: "99"}),
+        message("SCHEDULE_TOPIC_XXXX", b"6", queue_id=2, properties={props.DELAY: "x"}, tags="T"),
+        message("TopicA", b"7", properties=light, tags="TagL"),
+        message("%RETRY%group", b"8", properties=light),
+        message("a/b", b"9", keys="nowhere"),
+        message("TopicA", b"10", queue_id=70_000, keys="far"),
+    ]
+    root = store_builder.build(tmp_path / "store", messages, queue_file_units=10, entries=40).root
+    options = {"enable_multi_dispatch": True, "index_tags": True}
+    expected = engine_of(root, tmp_path, **options)
+    for range_bytes in (150, 100_000):
+        target = tmp_path / f"target-{range_bytes}"
+        result = run_dispatch(
+            Here(), str(root), config=small(root, **options), target=str(target),
+            range_bytes=range_bytes,
+        )  # fmt: skip
+        assert_same(target, expected)
+        assert result.unqueued == {"no queue can have their topic and queue id": 1}
+        assert (target / "consumequeue/%LMQ%a/0").exists()
+        assert not (target / "consumequeue/a").exists()
+
+
+def test_a_deleted_topic_stays_deleted(tmp_path: Path) -> None:
+    root = build(tmp_path / "store").root
+    options = small(root)
+    with MessageStore.open(config=options) as store:
+        store.delete_topic("TopicB")
+    expected = engine_of(root, tmp_path)
+    target = tmp_path / "target"
+    result = run_dispatch(Here(), str(root), config=options, target=str(target), range_bytes=1500)
+    assert_same(target, expected)
+    assert not (target / "consumequeue/TopicB").exists()
+    assert result.units == 80
+
+
+# --- parts, dry runs, refusals ---------------------------------------------------------------
+
+
+def test_one_topic_in_place_leaves_the_others(tmp_path: Path) -> None:
+    built = build(tmp_path / "store")
+    broken = [built.queue_file(topic) for topic in ("TopicA", "TopicB")]
+    good = [path.read_bytes() for path in broken]
+    for path in broken:
+        path.write_bytes(bytes(len(good[0])))
+    result = run_dispatch(
+        Here(), str(built.root), config=small(built.root), topics=["TopicA"], in_place=True
+    )
+    assert (result.queues, result.units, result.index_files) == (2, 40, ())
+    assert broken[0].read_bytes() == good[0]
+    assert broken[1].read_bytes() == bytes(len(good[0]))
+    assert files_of(built.root, paths.INDEX)
+    assert not (built.root / "consumequeue.tmp").exists()
+
+
+def test_a_range_of_times_is_what_a_log_of_that_part_gives(tmp_path: Path) -> None:
+    built = build(tmp_path / "store")
+    low, high = built.messages[33], built.messages[77]
+    target = tmp_path / "target"
+    result = run_dispatch(
+        Here(), str(built.root), config=small(built.root), target=str(target), range_bytes=900,
+        start_ms=low.store_timestamp, end_ms=high.store_timestamp,
+    )  # fmt: skip
+    assert (result.log_start, result.log_end) == (low.physical_offset, high.physical_offset)
+    assert result.records == result.units == 44
+    expected = store_builder.queue_files(built.messages[33:77], 10)
+    found = files_of(target, paths.CONSUME_QUEUE)
+    assert found == {
+        f"{topic}/{queue_id}/{paths.offset_name(start)}": bytes(data)
+        for (topic, queue_id), files in expected.items()
+        for start, data in files.items()
+    }
+
+
+def test_a_dry_run_tells_each_difference_and_writes_nothing(tmp_path: Path) -> None:
+    built = build(tmp_path / "store")
+    options = small(built.root)
+
+    def dry_run(**more: Any) -> Any:
+        found = run_dispatch(
+            Here(), str(built.root), config=options, dry_run=True, range_bytes=2000, **more
+        )
+        assert found.target is None
+        return found.difference
+
+    assert dry_run().is_same
+    before = {path for path in built.root.rglob("*") if path.is_file()}
+    one = built.queue_file("TopicA", number=0)
+    data = bytearray(one.read_bytes())
+    data[3 * cq_unit.SIZE + 19] ^= 1
+    data[5 * cq_unit.SIZE : 6 * cq_unit.SIZE] = bytes(cq_unit.SIZE)
+    one.write_bytes(data)
+    built.queue_file("TopicB", 1, number=1).unlink()
+    extra = built.root / "consumequeue/TopicZ/4" / paths.offset_name(0)
+    extra.parent.mkdir(parents=True)
+    unit = cq_unit.pack(cq_unit.Unit(5, 100, 0))
+    extra.write_bytes(unit * 2 + bytes(8 * cq_unit.SIZE))
+    index = sorted((built.root / "index").iterdir())
+    damaged = bytearray(index[1].read_bytes())
+    damaged[77] ^= 1
+    index[1].write_bytes(damaged)
+    index[-1].unlink()
+    found = dry_run()
+    assert [dataclasses.astuple(one) for one in found.queues] == [
+        ("TopicA", 0, 1, 1, 0),
+        ("TopicB", 1, 10, 0, 0),
+        ("TopicZ", 4, 0, 0, 2),
+    ]
+    assert [dataclasses.astuple(one) for one in found.index] == [
+        (1, index[1].name, 77),
+        (9, None, None),
+    ]
+    after = {path for path in built.root.rglob("*") if path.is_file()}
+    assert after - before == {extra}
+    assert dry_run(topics=["TopicC"]).is_same
+    run_dispatch(Here(), str(built.root), config=options, in_place=True)
+    assert dry_run().is_same
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    missing = dry_run(target=str(empty))
+    assert sum(one.missing for one in missing.queues) == 120
+    assert len(missing.index) == 10
+
+
+def test_the_store_engine_goes_on_where_the_job_has_been(tmp_path: Path) -> None:
+    built = build(tmp_path / "store")
+    options = small(built.root)
+    with MessageStore.open(config=options):
+        pass
+    shutil.rmtree(built.root / paths.CONSUME_QUEUE)
+    run_dispatch(Here(), str(built.root), config=options, in_place=True)
+    with MessageStore.open(config=options) as store:
+        assert store.recovery.rebuilt_queues == []
+        assert store.max_offset("TopicA", 0) == 20
+    assert_same(built.root, build(tmp_path / "again").root)
+
+
+def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
+    built = build(tmp_path / "store")
+    root, options = str(built.root), small(built.root)
+    with pytest.raises(InvalidOption, match="a folder to write to, or in_place"):
+        run_dispatch(Here(), root, config=options)
+    with pytest.raises(InvalidOption, match="target"):
+        run_dispatch(Here(), root, config=options, target=root, in_place=True)
+    with pytest.raises(InvalidOption, match="in_place"):
+        run_dispatch(Here(), root, config=options, target=f"{root}/../store")
+    with pytest.raises(InvalidOption, match="in_place"):
+        run_dispatch(Here(), root, config=options, in_place=True, start_ms=1)
+    with pytest.raises(InvalidOption, match="range_bytes"):
+        run_dispatch(Here(), root, config=options, dry_run=True, range_bytes=0)
+    other = build(tmp_path / "other")
+    with pytest.raises(InvalidOption, match="no store"):
+        run_dispatch(Here(), root, config=options, target=str(other.root))
+    with pytest.raises(InvalidOption, match="enableConsumeQueueExt"):
+        run_dispatch(
+            Here(), root, config=small(built.root, enable_consume_queue_ext=True), dry_run=True
+        )
+    wrong = small(built.root, mapped_file_size_consume_queue=4000)
+    with pytest.raises(StoreUnavailable, match="mappedFileSizeConsumeQueue"):
+        run_dispatch(Here(), root, config=wrong, in_place=True)
+    with MessageStore.open(config=options):
+        with pytest.raises(StoreUnavailable, match="in use"):
+            run_dispatch(Here(), root, config=options, in_place=True)
+        with pytest.raises(StoreUnavailable, match="in use"):
+            run_dispatch(Here(), root, config=options, dry_run=True)
+    with pytest.raises(StoreUnavailable, match="no store"):
+        run_dispatch(Here(), str(tmp_path), config=options, in_place=True)
+    assert not (tmp_path / "lock").exists()
+    (built.root / paths.BATCH_CONSUME_QUEUE / "TopicB" / "0").mkdir(parents=True)
+    with pytest.raises(StoreUnavailable, match=r"'TopicB'.*skip_batch_queues"):
+        run_dispatch(Here(), root, config=options, dry_run=True)

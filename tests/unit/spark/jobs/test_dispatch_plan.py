@@ -1,0 +1,163 @@
+"""Plans of a dispatch beside a model that takes one record after the other."""
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+
+from reput.format import message as record
+from reput.spark.jobs import dispatch_plan
+from reput.spark.jobs.dispatch_plan import (
+    IndexFile,
+    NeedsDetail,
+    QueueKey,
+    QueuePlan,
+    Run,
+    Seed,
+    Stand,
+    plan_index,
+    plan_queues,
+)
+
+
+@dataclass
+class Record:
+    """A record of the model's log."""
+
+    key: QueueKey
+    queue_offset: int
+    physical_offset: int
+    size: int
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> list[Record]:
+    """Queues that mostly go on by one, and now and then jump, repeat, or begin anew."""
+    at = 0
+    next_offsets = {("T", i): draw(st.integers(0, 3)) for i in range(2)}
+    found = []
+    for _ in range(draw(st.integers(0, 40))):
+        key = draw(st.sampled_from(sorted(next_offsets)))
+        jump = draw(st.sampled_from([0, 0, 0, 0, 0, 1, 2, 9, -1, -4, 1 << 40]))
+        queue_offset = max(next_offsets[key] + jump, 0)
+        if jump != 1 << 40:
+            next_offsets[key] = queue_offset + 1
+        size = draw(st.integers(record.FIXED_BYTES_V1 + 1, 300))
+        found.append(Record(key, queue_offset, at, size))
+        at += size
+    return found
+
+
+def model(log: list[Record]) -> dict[QueueKey, dict[int, int]]:
+    """Queue -> queue offset -> physical offset, as one dispatcher puts units."""
+    units: dict[QueueKey, dict[int, int]] = {}
+    ends: dict[QueueKey, tuple[int, int]] = {}
+    for one in log:
+        queue = units.get(one.key, {})
+        next_offset, end = ends.get(one.key, (0, 0))
+        if queue and one.queue_offset > next_offset:
+            room = one.physical_offset - end
+            if one.queue_offset > next_offset + room // record.FIXED_BYTES_V1:
+                continue
+            filled = range(next_offset, one.queue_offset + 1)
+        elif (queue and one.queue_offset < next_offset) or one.queue_offset > 1 << 38:
+            continue
+        else:
+            filled = range(one.queue_offset, one.queue_offset + 1)
+        units.setdefault(one.key, {}).update(dict.fromkeys(filled, one.physical_offset))
+        ends[one.key] = (one.queue_offset + 1, one.physical_offset + one.size)
+    return units
+
+
+def runs(log: list[Record], detailed: set[QueueKey]) -> dict[QueueKey, list[Run]]:
+    found: dict[QueueKey, list[Run]] = {}
+    for key in {one.key for one in log}:
+        mine = [one for one in log if one.key == key]
+        found[key] = dispatch_plan.runs_of(
+            np.array([one.queue_offset for one in mine], np.int64),
+            np.array([one.physical_offset for one in mine], np.int64),
+            np.array([one.size for one in mine], np.int64),
+            is_detailed=key in detailed,
+        )
+    return found
+
+
+def planned(parts: list[list[Record]], detailed: dict[int, set[QueueKey]]) -> QueuePlan:
+    """The plan of a log's parts; where it needs detail, it gets a queue record by record."""
+    try:
+        return plan_queues([runs(part, detailed.get(i, set())) for i, part in enumerate(parts)])
+    except NeedsDetail as need:
+        known = detailed.get(need.number, set())
+        return planned(parts, {**detailed, need.number: known | {need.key}})
+
+
+@given(logs(), st.lists(st.integers(0, 40), max_size=6))
+def test_any_cut_of_the_log_gives_each_task_the_units_of_its_records(
+    log: list[Record], cuts: list[int]
+) -> None:
+    places = [0, *sorted(min(cut, len(log)) for cut in cuts), len(log)]
+    parts = [log[low:high] for low, high in itertools.pairwise(places)]
+    plan = planned(parts, {})
+    expected = model(log)
+    assert plan.extents == {key: (min(one), max(one) + 1) for key, one in expected.items()}
+    assert plan.units == sum(map(len, expected.values()))
+    for key, units in expected.items():
+        written: list[int] = []
+        for part, shares in zip(parts, plan.shares, strict=True):
+            if key not in shares:
+                continue
+            share = shares[key]
+            assert share.is_start == (not written)
+            written += range(share.first, share.stop)
+            own = {one.physical_offset for one in part}
+            assert {units[offset] for offset in range(share.first, share.stop)} <= own
+        assert written == sorted(units)
+
+
+@given(st.lists(st.integers(0, 9), max_size=12), st.integers(2, 8))
+def test_index_files_take_all_entries_in_order(counts: list[int], entry_max: int) -> None:
+    lasts = [(1000 * i, i) if count else None for i, count in enumerate(counts)]
+    entries = [i for i, count in enumerate(counts) for _ in range(count)]
+    files = plan_index(counts, lasts, entry_max)
+    assert [one.number for one in files] == list(range(len(files)))
+    taken: list[int] = []
+    for one in files:
+        rest = [i for i in entries if i >= one.first_range][one.skipped :][: one.count]
+        assert rest[0] == one.first_range
+        before = [i for i in entries if i < one.first_range]
+        assert one.seed == (Seed(1000 * before[-1], before[-1]) if before else None)
+        taken += rest
+    assert taken == entries
+    assert all(one.count == entry_max - 1 for one in files[:-1])
+
+
+def test_a_file_that_begins_with_a_range_has_the_entry_before_as_seed() -> None:
+    assert plan_index([4, 0, 3], [(10, 11), None, (90, 91)], 5) == [
+        IndexFile(0, 0, 0, 4, None),
+        IndexFile(1, 2, 0, 3, Seed(10, 11)),
+    ]
+
+
+def test_runs_go_on_over_windows() -> None:
+    found = [Run(5, 7, 0, 200)]
+    dispatch_plan.append_runs(found, [Run(7, 9, 300, 500), Run(9, 10, 600, 700)])
+    dispatch_plan.append_runs(found, [Run(3, 4, 800, 900)])
+    assert found == [Run(5, 10, 0, 700), Run(3, 4, 800, 900)]
+
+
+def test_a_queue_offset_that_nothing_can_explain_is_rejected() -> None:
+    stand = Stand(10, 1000, is_fresh=False)
+    rejected = dispatch_plan.step(stand, Run(5000, 5001, 1100, 1200))
+    assert (rejected.after, rejected.rejected) == (stand, 1)
+    with pytest.raises(NeedsDetail):
+        dispatch_plan.step(stand, Run(5000, 5002, 1100, 1300))
+
+
+def test_spans_are_cut_where_a_place_lies_within() -> None:
+    assert dispatch_plan.cut_spans([(0, 10), (10, 30)], [10, 15, 40]) == [
+        (0, 10),
+        (10, 15),
+        (15, 30),
+    ]

@@ -1,0 +1,618 @@
+"""Archives: what comes out is what went in. The jobs run inline; expectations are the stores'."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+import golden
+from reput.errors import CorruptRecord, InvalidOption, StoreUnavailable
+from reput.format import names
+from reput.format.message import Verdict
+from reput.spark import archive_files as files, archive_write
+from reput.spark.archive_view import ArchiveReader
+from reput.spark.filters import Constraint, Span
+from reput.spark.jobs import archive as archive_job
+from reput.spark.jobs.archive import ArchiveResult
+from reput.spark.jobs.restore import RestoreResult, pack, restore as restore_job
+from reput.spark.scan import DataLoss
+from reput.store.config import StoreConfig
+from reput.store.disk import Disk
+from reput.store.incoming import IncomingMessage
+from reput.store.message_store import MessageStore
+from reput.store.reader import Boundary, StoreReader
+from spark import reading
+from spark.in_process import InProcess
+
+SESSION: Any = InProcess()
+ALL_STORES = [*golden.STORES, *((version, f"torn/{name}") for version, name in golden.TORN)]
+EVERY_STORE = pytest.mark.parametrize(("version", "name"), ALL_STORES)
+VERSION = pytest.mark.parametrize("version", golden.VERSIONS)
+MOVED = ("physical_offset", "offset_msg_id", "msg_id")
+"""Columns that say where a record stands."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def hurried() -> Iterator[None]:
+    """Nothing here is about power loss, and a hundred syncs an archive take their time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Disk, "sync_file", lambda *_: None)
+        patch.setattr(Disk, "sync_folder", lambda *_: None)
+        yield
+
+
+def archive(store: Path, into: Path, **options: Any) -> ArchiveResult:
+    options = {"include_last": True, "broker": reading.BROKER, **options}
+    return archive_job.archive(SESSION, str(store), str(into), **options)
+
+
+def restore(archive: Path, store: Path, **options: Any) -> RestoreResult:
+    return restore_job(SESSION, str(archive), str(store), **options)
+
+
+def verify(archive: Path) -> archive_job.VerifyResult:
+    return archive_job.verify(SESSION, str(archive))
+
+
+def both(
+    store: Path, archive: Path, constraint: Constraint | None = None, **options: Any
+) -> tuple[reading.Read, reading.Read]:
+    """The same read of a store and of its archive."""
+    options = {"broker": reading.BROKER, "readIsolation": "all", **options}
+    return reading.read(store, constraint, **options), reading.read(archive, constraint, **options)
+
+
+def assert_same(
+    store: Path, archive: Path, constraint: Constraint | None = None, **options: Any
+) -> reading.Read:
+    want, got = both(store, archive, constraint, **options)
+    assert got.messages == want.messages
+    assert reading.runs(got.damage) == reading.runs(want.damage)
+    return got
+
+
+def sized_as(version: str, name: str, log_file_bytes: int, **settings: Any) -> StoreConfig:
+    """A configuration that opens a golden store, but for the log files."""
+    sizes = golden.manifest(version, name)["config"]
+    return StoreConfig(
+        mapped_file_size_commit_log=log_file_bytes,
+        mapped_file_size_consume_queue=int(sizes["mappedFileSizeConsumeQueue"]),
+        max_hash_slot_num=int(sizes["maxHashSlotNum"]),
+        max_index_num=int(sizes["maxIndexNum"]),
+        max_message_size=16 * 1024,
+        **settings,
+    )
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """Every file below a folder, by path."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.fixture(scope="module")
+def archives(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
+    """``clean`` of each version, and an archive of all of it."""
+    found = {}
+    for version in golden.VERSIONS:
+        into = tmp_path_factory.mktemp("archive") / version
+        store = golden.unpack(version, "clean")
+        archive(store, into)
+        found[version] = store, into
+    return found
+
+
+# Reading ------------------------------------------------------------------------------------
+
+
+@EVERY_STORE
+def test_an_archive_reads_and_restores_as_its_store(
+    version: str, name: str, tmp_path: Path
+) -> None:
+    store = golden.unpack(version, name)
+    result = archive(store, tmp_path / "archive")
+    got = assert_same(store, tmp_path / "archive", mode="PERMISSIVE", failOnDataLoss=False)
+    assert result.messages == len(got.messages)
+    assert verify(tmp_path / "archive").problems == ()
+    if any(one["_corrupt_record"] == "the file is missing" for one in got.damage):
+        with pytest.raises(StoreUnavailable, match="repack=True"):
+            restore(tmp_path / "archive", tmp_path / "back")
+        return
+    back = restore(tmp_path / "archive", tmp_path / "back")
+    assert back.is_identical
+    assert back.messages == len(got.messages)
+    old = digests(store / "commitlog")
+    new = digests(tmp_path / "back" / "commitlog")
+    assert new.items() <= old.items()
+    # What is not there holds no part of the log.
+    end = StoreReader.open(str(store)).end_offset
+    assert all(int(one) >= end for one in old.keys() - new.keys())
+
+
+@VERSION
+def test_rows_are_the_manifests(version: str, archives: dict[str, tuple[Path, Path]]) -> None:
+    _, archived = archives[version]
+    got = reading.read(archived, broker=reading.BROKER, readIsolation="all")
+    rows = [reading.comparable(version, row) for row in got.messages]
+    assert rows == reading.expected(version, "clean")
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"readIsolation": "committed"},
+    {"readIsolation": "half"},
+    {"topic": "GoldenOne"},
+    {"subscribePattern": "Golden(One|Four)"},
+    {"includeSystemTopics": False, "includeRetry": False, "includeDlq": False},
+    {"tags": "TagA || TagB"},
+    {"sql92": "TAGS = 'TagA'"},
+    {"resolveTopics": True},
+    {"rawProperties": True, "charset": "utf-8"},
+    {"decompress": "none"},
+    {"includeBody": False, "includeHeaders": False},
+    {"startingPhysicalOffset": 70_001, "endingPhysicalOffset": 200_000},
+    {"startingOffsets": {"GoldenFour": {reading.BROKER: {"0": 2, "1": -2}}}, "topic": "GoldenFour"},
+    {"endingOffsets": {"GoldenOne": {reading.BROKER: {"0": 7}}}, "topic": "GoldenOne"},
+    {"assign": {"GoldenFour": {reading.BROKER: [0, 3]}}},
+    {"minPartitions": 7},
+    {"maxBytesPerPartition": "10k"},
+    {"maxRecordsPerPartition": 20},
+]
+
+
+@VERSION
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_options_choose_the_same_rows(
+    version: str, options: dict[str, Any], archives: dict[str, tuple[Path, Path]]
+) -> None:
+    got = assert_same(*archives[version], **options)
+    assert got.messages
+
+
+@VERSION
+def test_times_choose_the_same_rows(version: str, archives: dict[str, tuple[Path, Path]]) -> None:
+    messages = golden.messages(version, "clean")
+    low = messages[len(messages) // 3]["storeTimestamp"]
+    high = messages[len(messages) // 2]["storeTimestamp"]
+    store, archived = archives[version]
+    for options in ({"startingTimestamp": low}, {"endingTimestamp": high}):
+        assert_same(store, archived, **options)
+    span = Constraint(store_times_us=Span(low * 1000, high * 1000))
+    got = assert_same(store, archived, span)
+    assert reading.offsets(got.messages) == [
+        one["commitLogOffset"] for one in messages if low <= one["storeTimestamp"] <= high
+    ]
+
+
+@VERSION
+def test_predicates_leave_out_row_groups(
+    version: str, archives: dict[str, tuple[Path, Path]]
+) -> None:
+    store, archived = archives[version]
+    topic = Constraint(topics=frozenset({"GoldenOne"}))
+    got = assert_same(store, archived, topic)
+    read = {path for task in got.tasks for path, _ in task.partition.row_groups}
+    assert read
+    assert all("topic=GoldenOne/" in path for path in read)
+    queue = Constraint(queue_offsets=Span(3, 5), queue_ids=frozenset({0, 1}))
+    assert assert_same(store, archived, queue).messages
+
+
+@VERSION
+def test_keys_and_ids_are_looked_up(version: str, archives: dict[str, tuple[Path, Path]]) -> None:
+    store, archived = archives[version]
+    messages = golden.messages(version, "clean")
+    keyed = next(one for one in messages if one["keys"])
+    word = keyed["keys"].split(" ")[0]
+    unique = next(one for one in messages if one["uniqKey"])
+    for options in ({"key": word}, {"uniqKey": unique["uniqKey"]}):
+        got = assert_same(store, archived, **options)
+        assert got.messages
+        assert "index names" in got.summary
+        assert "log scan of 0 bytes" in got.summary
+    for text in (unique["uniqKey"], messages[7]["offsetMsgId"]):
+        wanted = Constraint(message_ids=frozenset({text}))
+        assert_same(store, archived, wanted)
+    reader = ArchiveReader.open(str(archived))
+    (found,) = reader.messages_by_id(messages[7]["offsetMsgId"])
+    assert found.physical_offset == messages[7]["commitLogOffset"]
+
+
+@VERSION
+def test_offsets_by_time_are_the_stores(
+    version: str, archives: dict[str, tuple[Path, Path]]
+) -> None:
+    store, archived = archives[version]
+    old, new = StoreReader.open(str(store)), ArchiveReader.open(str(archived))
+    times = sorted({one["storeTimestamp"] for one in golden.messages(version, "clean")})
+    assert new.end_offset == old.end_offset
+    for topic, ids in new.queue_ids.items():
+        assert old.queue_ids[topic] == ids
+        for queue_id in ids:
+            queue = old.queue(topic, queue_id)
+            bounds = new.queue(topic, queue_id)
+            assert (bounds.min_offset, bounds.max_offset) == (queue.min_offset, queue.max_offset)
+            for time_ms in [*times[:: len(times) // 5], times[0] - 1, times[-1] + 1]:
+                for boundary in Boundary:
+                    arguments = (topic, queue_id, time_ms, boundary)
+                    assert new.offset_by_time(*arguments) == old.offset_by_time(*arguments)
+
+
+@VERSION
+def test_a_group_of_consumers_is_known(
+    version: str, archives: dict[str, tuple[Path, Path]]
+) -> None:
+    store, archived = archives[version]
+    group = StoreReader.open(str(store)).consumer_offsets()[0].group
+    assert_same(store, archived, startingOffsets=f"group:{group}", failOnDataLoss=False)
+
+
+def test_a_topic_that_is_not_there_is_a_loss(archives: dict[str, tuple[Path, Path]]) -> None:
+    with pytest.raises(DataLoss, match="'Nowhere' is not in"):
+        reading.read(archives["4.9.7"][1], topic="Nowhere")
+
+
+def test_patterns_match_archives_and_stores(archives: dict[str, tuple[Path, Path]]) -> None:
+    archived = archives["4.9.7"][1]
+    got = reading.read(f"{archived.parent}/4.*", readIsolation="all")
+    assert len(got.messages) == len(golden.messages("4.9.7", "clean"))
+
+
+# Damage -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["FAILFAST", "PERMISSIVE", "DROPMALFORMED", "SALVAGE"])
+@pytest.mark.parametrize("variant", ["crc-one", "size-late"])
+@VERSION
+def test_damage_is_told_as_the_store_tells_it(
+    version: str, variant: str, mode: str, tmp_path: Path
+) -> None:
+    if variant not in golden.torn_variants(version):
+        variant = next(one for one in golden.torn_variants(version) if one.startswith("crc-"))
+    store = golden.unpack(version, f"torn/{variant}")
+    archive(store, tmp_path / "archive")
+    if mode == "FAILFAST":
+        with pytest.raises(CorruptRecord) as old:
+            reading.read(store, mode=mode)
+        with pytest.raises(CorruptRecord) as new:
+            reading.read(tmp_path / "archive", mode=mode)
+        assert (new.value.reason, new.value.physical_offset, new.value.length) == (
+            old.value.reason,
+            old.value.physical_offset,
+            old.value.length,
+        )
+        return
+    assert_same(store, tmp_path / "archive", mode=mode)
+    assert_same(store, tmp_path / "archive", mode=mode, checkCrc=False)
+
+
+@VERSION
+def test_a_key_of_a_damaged_record_is_not_passed_by(version: str, tmp_path: Path) -> None:
+    variant = next(one for one in golden.torn_variants(version) if one.startswith("crc-"))
+    damaged = reading.damaged(version, variant).salvaged[0]
+    archive(golden.unpack(version, f"torn/{variant}"), tmp_path)
+    with pytest.raises(CorruptRecord, match="BODYCRC"):
+        reading.read(tmp_path, uniqKey=damaged["uniqKey"])
+    kept = reading.damaged(version, variant).good[0]
+    assert len(reading.read(tmp_path, uniqKey=kept["uniqKey"]).messages) == 1
+
+
+def test_damage_is_in_the_manifest_with_its_bytes(tmp_path: Path) -> None:
+    store = golden.unpack("4.9.7", "torn/size-late")
+    result = archive(store, tmp_path)
+    (run,) = reading.damaged("4.9.7", "size-late").runs
+    assert (result.damaged_runs, result.damaged_bytes) == (1, run[1])
+    reader = ArchiveReader.open(str(tmp_path))
+    ((manifest, damage),) = reader.damage()
+    assert manifest is not None
+    assert (damage.physical_offset, damage.length) == run[:2]
+    assert damage.verdict is Verdict.BAD_LENGTH
+    kept = reader.log.file_bytes(manifest.start)
+    at = run[0] - manifest.start
+    old = (store / "commitlog" / manifest.name).read_bytes()
+    assert kept[at : at + run[1]] == old[at : at + run[1]]
+
+
+# Archiving ----------------------------------------------------------------------------------
+
+
+@VERSION
+def test_a_second_run_does_nothing_and_a_forced_one_the_same(version: str, tmp_path: Path) -> None:
+    store = golden.unpack(version, "clean")
+    first = archive(store, tmp_path / "a")
+    written = digests(tmp_path / "a")
+    again = archive(store, tmp_path / "a", include_last=False)
+    assert (again.log_files, again.left) == (0, 1)
+    assert again.already_archived == first.log_files - 1
+    for path in (tmp_path / "a" / files.MANIFESTS).iterdir():
+        path.unlink()
+    (tmp_path / "a" / files.MESSAGES / ".x.parquet.1.tmp").write_bytes(b"half")
+    assert archive(store, tmp_path / "a") == first
+    assert digests(tmp_path / "a") == written
+
+
+def test_a_log_that_grew_is_archived_again(tmp_path: Path) -> None:
+    store = golden.copy_store("4.9.7", "recovered", tmp_path)
+    archive(store, tmp_path / "a")
+    before = ArchiveReader.open(str(tmp_path / "a")).manifests[-1]
+    assert not before.is_closed
+    with MessageStore.open(str(store), sized_as("4.9.7", "recovered", 64 * 1024)) as opened:
+        for i in range(200):
+            opened.put(
+                IncomingMessage("Later", b"x" * 1000, property_bytes=b"KEYS\x01later%d\x02" % i)
+            )
+    archive(store, tmp_path / "a")
+    assert_same(store, tmp_path / "a")
+    assert verify(tmp_path / "a").problems == ()
+    assert files.is_archived(tmp_path / "a", before.start, before.size)
+    assert reading.read(tmp_path / "a", key="later150").messages[0]["topic"] == "Later"
+
+
+def test_is_archived_says_yes_only_where_nothing_is_in_doubt(
+    archives: dict[str, tuple[Path, Path]], tmp_path: Path
+) -> None:
+    store, whole = archives["4.9.7"]
+    copy = tmp_path / "copy"
+    shutil.copytree(whole, copy)
+    logs = golden.log_files(store)
+    size = logs[0].stat().st_size
+    manifests = files.load_manifests(copy)
+    assert [files.is_archived(copy, one.start, size) for one in manifests] == [
+        one.is_closed for one in manifests
+    ]
+    assert not manifests[-1].is_closed
+    assert not files.is_archived(copy, 0, size + 1)
+    assert not files.is_archived(copy, 1 << 40, size)
+    (copy / manifests[0].parts[0].path).unlink()
+    assert not files.is_archived(copy, 0, size)
+    files.manifest_path(copy, manifests[1].start).write_bytes(b"{}")
+    assert not files.is_archived(copy, manifests[1].start, size)
+
+
+@pytest.mark.parametrize("what", ["part", "rest", "keys", "gone"])
+def test_verify_finds_what_has_changed(
+    what: str, archives: dict[str, tuple[Path, Path]], tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(archives["5.5.0"][1], copy)
+    manifest = files.load_manifests(copy)[1]
+    pieces = {"part": manifest.parts[0], "rest": manifest.rest, "keys": manifest.keys}
+    path = copy / pieces.get(what, manifest.parts[0]).path
+    if what == "gone":
+        path.unlink()
+    else:
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+    (problem,) = verify(copy).problems
+    assert str(path.relative_to(copy)) in problem
+
+
+def test_what_reads_back_wrong_is_not_archived(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def other(*arguments: Any) -> Any:
+        return split(*arguments)[::-1]
+
+    split = archive_write.records.split_records
+    write = archive_write._write_parquet
+
+    def write_wrong(*arguments: Any) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(archive_write.records, "split_records", other)
+            write(*arguments)
+
+    monkeypatch.setattr(archive_write, "_write_parquet", write_wrong)
+    monkeypatch.setattr(archive_write.records.ColumnMaker, "table", _honest_table(split))
+    with pytest.raises(CorruptRecord, match="reads back as other bytes"):
+        archive(golden.unpack("4.9.7", "ext"), tmp_path / "a")
+    assert files.load_manifests(tmp_path / "a") == []
+
+
+def _honest_table(split: Any) -> Any:
+    import pyarrow as pa
+
+    def table(self: Any, data: Any, positions: Any, sizes: Any) -> Any:
+        plain = self._maker.batch(archive_write.kernels.Columns(data, positions))
+        columns = [*plain.columns, *split(data, positions, sizes)]
+        return pa.Table.from_arrays(columns, schema=archive_write.records.SCHEMA)
+
+    return table
+
+
+def test_an_archive_belongs_to_one_broker_and_a_folder_to_an_archive(tmp_path: Path) -> None:
+    store = golden.unpack("4.9.7", "ext")
+    archive(store, tmp_path / "a")
+    with pytest.raises(InvalidOption, match="not 'broker-a'"):
+        archive(store, tmp_path / "a", broker="broker-b")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "notes.txt").write_text("mine")
+    with pytest.raises(InvalidOption, match="new or empty"):
+        archive(store, tmp_path / "b")
+    (tmp_path / "a" / files.HEADER).write_text('{"format": 2, "broker": ""}')
+    with pytest.raises(StoreUnavailable, match="format 2"):
+        reading.read(tmp_path / "a")
+
+
+def test_the_parquet_files_are_plain_ones(archives: dict[str, tuple[Path, Path]]) -> None:
+    _, archived = archives["4.9.7"]
+    expected = {one["commitLogOffset"]: one for one in golden.messages("4.9.7", "clean")}
+    count = 0
+    for manifest in files.load_manifests(archived):
+        for part in manifest.parts:
+            with pq.ParquetFile(archived / part.path) as parquet:
+                rows = parquet.read().to_pylist()
+                column = parquet.metadata.row_group(0).column(4)
+            assert column.path_in_schema == "physical_offset"
+            assert column.has_column_index
+            assert column.statistics.min == part.row_groups[0].min_offset
+            assert len(rows) == part.rows
+            for row in rows:
+                one = expected[row["physical_offset"]]
+                assert row["topic"] == one["topic"] == part.topic
+                assert (row["queue_id"], row["queue_offset"]) == (
+                    one["queueId"],
+                    one["queueOffset"],
+                )
+                assert part.date == row["store_timestamp"].strftime("%Y-%m-%d")
+                assert (
+                    len(row["body"]) + len(row["record_head"]) + len(row["record_tail"])
+                    == (one["storeSize"])
+                )
+            count += len(rows)
+    assert count == len(expected)
+
+
+def test_names_of_partitions_fit_any_file_system() -> None:
+    long = "%" * 250
+    path = files.part_path(5, long, None, 3)
+    assert path != files.part_path(5, long + "%", None, 3)
+    assert all(len(one) < 256 for one in path.split("/"))
+    assert path.endswith("/date=__HIVE_DEFAULT_PARTITION__/00000000000000000005-0003.parquet")
+    assert files.part_path(0, names.RETRY_PREFIX + "a/b", "2026-11-21", 0) == (
+        "messages/topic=%25RETRY%25a%2Fb/date=2026-11-21/00000000000000000000-0000.parquet"
+    )
+
+
+@VERSION
+def test_parts_and_row_groups_of_any_size_hold_the_same(
+    version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive_write, "ROW_GROUP_BYTES", 3000)
+    monkeypatch.setattr(archive_write, "PART_BYTES", 10_000)
+    monkeypatch.setattr(archive_write, "ROW_GROUP_ROWS_MAX", 7)
+    store = golden.unpack(version, "clean")
+    result = archive(store, tmp_path / "a")
+    assert result.parquet_files > 60
+    assert_same(store, tmp_path / "a")
+    assert_same(store, tmp_path / "a", topic="GoldenFour", maxBytesPerPartition="4k")
+    restore(tmp_path / "a", tmp_path / "back")
+    new = digests(tmp_path / "back" / "commitlog")
+    assert new.items() <= digests(store / "commitlog").items()
+
+
+# Restoring a part ---------------------------------------------------------------------------
+
+
+@VERSION
+@pytest.mark.parametrize("file_bytes", [None, 48_000])
+def test_a_part_is_packed_anew_and_opens(
+    version: str, file_bytes: int | None, archives: dict[str, tuple[Path, Path]], tmp_path: Path
+) -> None:
+    store, archived = archives[version]
+    topics = ["GoldenOne", "GoldenFour", "%RETRY%CG_Retry"]
+    result = restore(archived, tmp_path / "back", topics=topics, file_bytes=file_bytes)
+    assert not result.is_identical
+    whole = reading.read(store, readIsolation="all").messages
+    want = [row for row in whole if row["topic"] in topics]
+    got = reading.read(tmp_path / "back", readIsolation="all").messages
+    assert [_unmoved(row) for row in got] == [_unmoved(row) for row in want]
+    assert result.messages == len(want)
+    config = sized_as(version, "clean", result.file_bytes)
+    with MessageStore.open(str(tmp_path / "back"), config) as opened:
+        for row in want[:: len(want) // 9]:
+            place = (row["topic"], row["queue_id"])
+            assert opened.max_offset(*place) == 1 + max(
+                one["queue_offset"] for one in want if (one["topic"], one["queue_id"]) == place
+            )
+    assert (
+        StoreReader.open(str(tmp_path / "back")).topics() == StoreReader.open(str(store)).topics()
+    )
+
+
+def _unmoved(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name not in MOVED}
+
+
+def test_a_time_range_is_packed_anew(
+    archives: dict[str, tuple[Path, Path]], tmp_path: Path
+) -> None:
+    messages = golden.messages("5.5.0", "clean")
+    low, high = messages[200]["storeTimestamp"], messages[500]["storeTimestamp"]
+    restore(archives["5.5.0"][1], tmp_path / "back", begin_ms=low, end_ms=high)
+    got = reading.read(tmp_path / "back", readIsolation="all").messages
+    want = [one for one in messages if low <= one["storeTimestamp"] < high]
+    assert [(row["topic"], row["queue_id"], row["queue_offset"]) for row in got] == [
+        (one["topic"], one["queueId"], one["queueOffset"]) for one in want
+    ]
+
+
+@VERSION
+def test_packing_anew_leaves_damage_behind(version: str, tmp_path: Path) -> None:
+    archive(golden.unpack(version, "torn/log-missing"), tmp_path / "a")
+    result = restore(tmp_path / "a", tmp_path / "back", repack=True)
+    good = reading.damaged(version, "log-missing").good
+    assert result.messages == len(good)
+    got = reading.read(tmp_path / "back", readIsolation="all")  # FAILFAST
+    assert len(got.messages) == len(good)
+
+
+def test_records_with_a_checksum_of_their_own_get_a_new_one(tmp_path: Path) -> None:
+    config = sized_as("5.5.0", "clean", 64 * 1024, enabled_append_prop_crc=True)
+    with MessageStore.open(str(tmp_path / "store"), config) as opened:
+        for i in range(300):
+            opened.put(IncomingMessage(f"Topic{i % 3}", b"%d" % i * 50))
+    archive(tmp_path / "store", tmp_path / "a")
+    restore(tmp_path / "a", tmp_path / "back", topics=["Topic2"])
+    got = reading.read(tmp_path / "back")
+    assert [row["body"] for row in got.messages] == [b"%d" % i * 50 for i in range(2, 300, 3)]
+    assert all("__CRC32#" in row["properties"] for row in got.messages)
+
+
+def test_a_restore_that_was_killed_can_be_run_again(
+    archives: dict[str, tuple[Path, Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from reput.spark.jobs import restore as module
+
+    archived = archives["4.9.7"][1]
+
+    def die(store: str) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_finish", die)
+        with pytest.raises(KeyboardInterrupt):
+            restore(archived, tmp_path / "back", topics=["GoldenFour"])
+    with pytest.raises(InvalidOption, match="new or empty"):
+        restore(archived, tmp_path / "back", topics=["GoldenOne"])
+    restore(archived, tmp_path / "back", topics=["GoldenFour"])
+    restore(archived, tmp_path / "other", topics=["GoldenFour"])
+    assert digests(tmp_path / "back") == digests(tmp_path / "other")
+    with pytest.raises(InvalidOption, match="new or empty"):
+        restore(archived, tmp_path / "back", topics=["GoldenFour"])
+
+
+def test_a_damaged_archive_is_not_restored(
+    archives: dict[str, tuple[Path, Path]], tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(archives["4.9.7"][1], copy)
+    path = files.manifest_path(copy, 0)
+    table = json.loads(path.read_text())
+    table["sha256"] = "0" * 64
+    path.write_text(json.dumps(table))
+    with pytest.raises(CorruptRecord, match="another checksum"):
+        restore(copy, tmp_path / "back")
+
+
+def test_unknown_topics_are_refused(archives: dict[str, tuple[Path, Path]], tmp_path: Path) -> None:
+    with pytest.raises(InvalidOption, match="topics of the archive: %DLQ%"):
+        restore(archives["4.9.7"][1], tmp_path / "back", topics=["Nowhere"])
+    assert not (tmp_path / "back").exists()
+
+
+def test_records_are_packed_as_a_broker_does() -> None:
+    sizes = np.array([40, 52, 40, 60, 92, 10], np.int64)
+    assert [*pack(sizes, 100)] == [(0, 2), (2, 3), (3, 4), (4, 5), (5, 6)]
+    assert [*pack(sizes[:0], 100)] == []
+    with pytest.raises(InvalidOption, match="100 up"):
+        [*pack(sizes, 99)]

@@ -1,0 +1,360 @@
+"""Reads of a running broker, planned, sent and read without Spark, beside reads of its store."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reput.client import blocking
+from reput.client.message import Message
+from reput.errors import ConnectionLost, CorruptRecord, InvalidOption
+from reput.format import message as record
+from reput.format.codes import RequestCode
+from reput.format.command import Command
+from reput.remoting.client import RemotingClient
+from reput.spark import explain, live, plan
+from reput.spark.filters import from_values
+from reput.spark.live import LiveScan, LiveTask, ReadFailed
+from reput.spark.scan import DataLoss
+from reput.testing import LocalBroker
+from spark import live_traffic
+from spark.live_traffic import BROKER, GROUP, Case, queue, read, read_tasks, scan_of
+from spark.reading import Row
+
+BODY_AT = 88
+"""Of a record with two IPv4 hosts."""
+
+
+@dataclass
+class Results:
+    """What live reads gave; the broker is gone since, its store is here."""
+
+    folder: Path
+    cases: dict[str, Case]
+    found: dict[str, list[Row]]
+    traces: tuple[Any, Any]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    folder = tmp_path_factory.mktemp("live")
+    with LocalBroker(folder=folder) as mq:
+        address = mq.namesrv_addr
+        traffic = live_traffic.publish(address)
+        listed = live_traffic.cases(traffic)
+        found = live_traffic.read_all(address, listed)
+        both = (traffic.traces_before, live_traffic.traces(address))
+        live.disconnect()
+    return Results(folder, listed, found, both)
+
+
+@pytest.mark.parametrize("name", live_traffic.NAMES)
+def test_rows_are_those_of_the_store(results: Results, name: str) -> None:
+    of_store = results.cases[name].rows_of(results.folder)
+    assert results.found[name] == of_store
+    assert bool(of_store) is (name not in live_traffic.NOTHING)
+
+
+def test_reading_leaves_no_trace(results: Results) -> None:
+    before, after = results.traces
+    assert before == after
+    groups = json.loads((results.folder / "config/subscriptionGroup.json").read_text())
+    assert set(groups["subscriptionGroupTable"]) == set(before[1])
+    offsets = json.loads((results.folder / "config/consumerOffset.json").read_text())
+    assert set(offsets["offsetTable"]) == {f"Orders@{GROUP}"}
+
+
+@pytest.fixture(scope="module")
+def mq() -> Iterator[LocalBroker]:
+    with LocalBroker(topics={"Orders": 2, "Empty": 1}) as running:
+        with blocking.Producer("p", namesrv=running.namesrv_addr) as producer:
+            producer.send_many(
+                [Message("Orders", b"%d" % i, tags="TagA") for i in range(100)],
+                queue=queue(0),
+            )
+        running.messages("Orders", at_least=100)
+        yield running
+        live.disconnect()
+
+
+@pytest.fixture
+def one(mq: LocalBroker) -> tuple[LiveScan, LiveTask]:
+    """A scan and its only task: queue 0, 100 messages."""
+    scan = scan_of(mq.namesrv_addr, topic="Orders")
+    (task,) = scan.tasks()
+    assert task.partition.slices == (plan.QueueSlice("Orders", 0, 0, 100),)
+    return scan, task
+
+
+# --- plans ------------------------------------------------------------------
+
+
+def test_partitions_are_cut_by_count(mq: LocalBroker) -> None:
+    tasks = scan_of(mq.namesrv_addr, topic="Orders", maxRecordsPerPartition=40).tasks()
+    assert [(one.start, one.stop) for task in tasks for one in task.partition.slices] == [
+        (0, 40),
+        (40, 80),
+        (80, 100),
+    ]
+
+
+def test_partitions_are_cut_by_bytes(mq: LocalBroker) -> None:
+    scan = scan_of(mq.namesrv_addr, topic="Orders", minPartitions=4)
+    assert len(scan.tasks()) == 4
+    assert "1 of 2 queues" in scan.summary.lines[-1]
+
+
+def test_explained(mq: LocalBroker) -> None:
+    text = explain(nameServer=mq.namesrv_addr, topic="Orders", tags="TagA")
+    assert text.startswith("wanted: topics in ['Orders'], tags in ['TagA']")
+    assert "1 of 2 queues" in text
+
+
+def test_a_queue_grows_and_is_read_as_planned(mq: LocalBroker) -> None:
+    scan = scan_of(mq.namesrv_addr, topic="Empty")
+    assert scan.tasks() == []
+    with blocking.Producer("p", namesrv=mq.namesrv_addr) as producer:
+        producer.send(Message("Empty", b"1"))
+        mq.messages("Empty", at_least=1)
+        tasks = scan.tasks()
+        producer.send(Message("Empty", b"2"))
+        mq.messages("Empty", at_least=2)
+    assert [row["body"] for row in read_tasks(scan, tasks)] == [b"1"]
+
+
+REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"topic": "Nope"}, DataLoss, "topic 'Nope' is not known to name server"),
+    ({"topic": "%LMQ%x"}, InvalidOption, "light queue"),
+    ({"cluster": "Nope"}, InvalidOption, "DefaultCluster"),
+    ({"broker": "Nope"}, InvalidOption, "names of brokers: broker-a"),
+    ({"assign": {"Orders": {"b": [0]}}}, InvalidOption, "names of brokers: broker-a"),
+    ({"assign": {"Orders": {BROKER: [7]}}}, DataLoss, "queue Orders/7 of broker broker-a is not"),
+    (
+        {"topic": "Empty", "startingOffsets": {"Orders": {BROKER: {"0": 1}}}},
+        DataLoss,
+        "queue Orders/0 of broker broker-a is not",
+    ),
+    ({"startingOffsets": "group:nobody"}, InvalidOption, "none: no group has committed"),
+    (
+        {"topic": "Orders", "startingOffsets": {"Orders": {BROKER: {"0": 101}}}},
+        DataLoss,
+        "queue Orders/0 of broker broker-a holds 0 to 100, asked for were 101 to 100",
+    ),
+    (
+        {
+            "topic": "Orders",
+            "startingOffsetsByTimestamp": {"Orders": {BROKER: {"0": 9_000_000_000_000}}},
+        },
+        InvalidOption,
+        "startingOffsetsByTimestampStrategy=latest",
+    ),
+]
+
+
+@pytest.mark.parametrize(("given", "kind", "text"), REFUSED)
+def test_what_does_not_fit_is_refused(
+    mq: LocalBroker, given: dict[str, Any], kind: type[Exception], text: str
+) -> None:
+    with pytest.raises(kind, match=text):
+        scan_of(mq.namesrv_addr, **given).tasks()
+
+
+def test_loss_is_told_and_left_when_that_is_wanted(mq: LocalBroker) -> None:
+    scan = scan_of(mq.namesrv_addr, topics="Orders,Nope", failOnDataLoss=False)
+    assert len(read_tasks(scan, scan.tasks())) == 100
+    assert any("data loss: topic 'Nope'" in line for line in scan.summary.lines)
+
+
+def test_predicates_may_leave_out_what_offsets_name(mq: LocalBroker) -> None:
+    starting = {"Orders": {BROKER: {"0": 90}}, "Empty": {BROKER: {"0": 0}}}
+    constraint = from_values("topic", ["Orders"])
+    found = read(mq.namesrv_addr, constraint, topics="Orders,Empty", startingOffsets=starting)
+    assert [row["queue_offset"] for row in found] == list(range(90, 100))
+
+
+def test_nobody_at_the_name_server() -> None:
+    given = {"topic": "T", "pullTimeoutMs": 500, "fetchOffset.numRetries": 1}
+    with pytest.raises(ReadFailed, match=r"asked 2 times; name server 127\.0\.0\.1:1;"):
+        scan_of("127.0.0.1:1", **given).tasks()
+    live.disconnect()
+
+
+def test_a_name_server_that_is_no_address() -> None:
+    with pytest.raises(InvalidOption, match="option 'nameServer' is 'here:x'"):
+        scan_of("here:x").tasks()
+
+
+# --- reading ----------------------------------------------------------------
+
+
+def test_connections_are_kept_for_the_next_task(mq: LocalBroker) -> None:
+    scan = scan_of(mq.namesrv_addr, topic="Orders")
+    cluster = live.connected(scan._live)
+    assert live.connected(scan_of(mq.namesrv_addr, topic="Empty")._live) is cluster
+    live.disconnect()
+    assert live.connected(scan._live) is not cluster
+
+
+def test_a_read_may_end_early(one: tuple[LiveScan, LiveTask]) -> None:
+    scan, task = one
+    batches = scan.read(task)
+    next(batches)
+    batches.close()  # type: ignore[attr-defined]
+    assert len(read_tasks(scan, [task])) == 100
+
+
+def _with_slice(task: LiveTask, start: int, stop: int) -> LiveTask:
+    part = replace(task.partition, slices=(plan.QueueSlice("Orders", 0, start, stop),))
+    return replace(task, partition=part)
+
+
+@pytest.mark.parametrize(("start", "stop", "count"), [(-5, 10, 10), (90, 120, 10), (150, 160, 0)])
+def test_what_has_gone_since_planning_is_named(
+    mq: LocalBroker, one: tuple[LiveScan, LiveTask], start: int, stop: int, count: int
+) -> None:
+    task = _with_slice(one[1], start, stop)
+    text = f"queue Orders/0 of broker broker-a holds 0 to 100 now, planned were {start} to {stop}"
+    with pytest.raises(DataLoss, match=text):
+        read_tasks(one[0], [task])
+    tolerant = scan_of(mq.namesrv_addr, topic="Orders", failOnDataLoss=False)
+    assert len(read_tasks(tolerant, [task])) == count
+
+
+class Patched:
+    """Pulls whose answers are changed before anybody looks."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.failures_left = 0
+        self.asked: list[Command] = []
+        self.change = lambda reply: None
+        invoke = RemotingClient.invoke
+
+        async def patched(
+            client: RemotingClient, address: str, request: Command, timeout_ms: int = 3000
+        ) -> Command:
+            self.asked.append(request)
+            if request.code != RequestCode.PULL_MESSAGE:
+                return await invoke(client, address, request, timeout_ms)
+            if self.failures_left:
+                self.failures_left -= 1
+                raise ConnectionLost(address)
+            reply = await invoke(client, address, request, timeout_ms)
+            self.change(reply)
+            return reply
+
+        monkeypatch.setattr(RemotingClient, "invoke", patched)
+
+
+@pytest.fixture
+def pulls(monkeypatch: pytest.MonkeyPatch, one: Any) -> Patched:
+    return Patched(monkeypatch)
+
+
+def test_lost_connections_are_made_again(one: tuple[LiveScan, LiveTask], pulls: Patched) -> None:
+    pulls.failures_left = 3
+    found = read_tasks(one[0], [one[1]])
+    assert [row["queue_offset"] for row in found] == list(range(100))
+    codes = [request.code for request in pulls.asked]
+    assert RequestCode.GET_ROUTEINFO_BY_TOPIC in codes
+
+
+def test_patience_ends(one: tuple[LiveScan, LiveTask], pulls: Patched) -> None:
+    pulls.failures_left = 1000
+    with pytest.raises(
+        ReadFailed,
+        match=r"messages of queue Orders/0 of broker broker-a from queue offset 0 on: connection "
+        r"to .* lost.*asked 4 times",
+    ):
+        read_tasks(one[0], [one[1]])
+
+
+def test_pulls_say_who_asks_and_commit_nothing(mq: LocalBroker, pulls: Patched) -> None:
+    assert len(read(mq.namesrv_addr, topic="Orders", tags="TagA")) == 100
+    headers = [one.ext_fields or {} for one in pulls.asked if one.code == RequestCode.PULL_MESSAGE]
+    assert {one["consumerGroup"] for one in headers} == {"TOOLS_CONSUMER"}
+    assert {one["sysFlag"] for one in headers} == {"4"}
+    assert {one["subscription"] for one in headers} == {"*", "TagA"}
+    codes = {one.code for one in pulls.asked}
+    assert not codes & {RequestCode.HEART_BEAT, RequestCode.UPDATE_CONSUMER_OFFSET}
+
+
+def test_a_damaged_body_is_an_error(one: tuple[LiveScan, LiveTask], pulls: Patched) -> None:
+    def damage(reply: Command) -> None:
+        data = bytearray(reply.body)
+        data[BODY_AT] ^= 1
+        reply.body = bytes(data)
+
+    pulls.change = damage
+    with pytest.raises(CorruptRecord, match="reply to a pull from queue Orders/0 of broker"):
+        read_tasks(one[0], [one[1]])
+
+
+def test_a_torn_reply_is_an_error(one: tuple[LiveScan, LiveTask], pulls: Patched) -> None:
+    def tear(reply: Command) -> None:
+        reply.body = bytes(reply.body)[:-1]
+
+    pulls.change = tear
+    with pytest.raises(CorruptRecord, match="bytes are left"):
+        read_tasks(one[0], [one[1]])
+
+
+def test_messages_that_a_broker_passes_over_are_data_loss(
+    mq: LocalBroker, one: tuple[LiveScan, LiveTask], pulls: Patched
+) -> None:
+    def drop(reply: Command) -> None:
+        data = bytes(reply.body)
+        size, _ = record.SIZE_AND_MAGIC.unpack_from(data)
+        reply.body = data[size:]
+
+    pulls.change = drop
+    with pytest.raises(DataLoss, match="has no messages at queue offsets 0 to 1: its broker"):
+        read_tasks(one[0], [one[1]])
+    tolerant = scan_of(mq.namesrv_addr, topic="Orders", failOnDataLoss=False)
+    assert len(read_tasks(tolerant, [one[1]])) == 96
+
+
+def test_messages_that_are_deleted_meanwhile_are_data_loss(
+    mq: LocalBroker, one: tuple[LiveScan, LiveTask], pulls: Patched
+) -> None:
+    """Offset 32 to 63 expire between the look at the ends and the pull."""
+
+    def expire(reply: Command) -> None:
+        fields = reply.ext_fields or {}
+        if fields.get("nextBeginOffset") == "64":
+            reply.code, reply.remark, reply.body = 21, "OFFSET_TOO_SMALL", b""
+            fields.update(minOffset="64")
+
+    pulls.change = expire
+    text = "holds 64 to 100 now, planned were 32 to 64"
+    with pytest.raises(DataLoss, match=text):
+        read_tasks(one[0], [one[1]])
+    tolerant = scan_of(mq.namesrv_addr, topic="Orders", failOnDataLoss=False)
+    found = read_tasks(tolerant, [one[1]])
+    assert [row["queue_offset"] for row in found] == [*range(32), *range(64, 100)]
+
+
+@pytest.mark.parametrize("damage", [0, 1])
+def test_a_checksum_of_the_whole_record_is_checked(
+    one: tuple[LiveScan, LiveTask], pulls: Patched, damage: int
+) -> None:
+    """It is about the physical offset as well, which says nothing of a place in a reply."""
+
+    def add_checksums(reply: Command) -> None:
+        data = bytes(reply.body)
+        parts = [data[at:end] for at, end in pairwise([*live._frames(data), len(data)])]
+        whole = [bytearray(record.append_crc_property(part)) for part in parts]
+        whole[-1][record.POSITION_FLAG] ^= damage
+        reply.body = b"".join(whole)
+
+    pulls.change = add_checksums
+    if damage:
+        with pytest.raises(CorruptRecord, match="reply to a pull from queue Orders/0"):
+            read_tasks(one[0], [one[1]])
+    else:
+        found = read_tasks(one[0], [one[1]])
+        assert len(found) == 100
+        assert all("__CRC32#" in row["properties"] for row in found)
