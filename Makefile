@@ -62,8 +62,8 @@ layers: venv ## Check who imports whom
 bench: jdk venv ## Run the benchmarks; JSON goes to stdout
 	$(BIN)/python -m benchmarks
 
-soak: jdk venv ## Run property and damage tests for long (an hour or so)
-	$(PYTEST) --hypothesis-profile=soak
+soak: jdk-dev venv ## Run property, damage and kill tests for long (an hour or so)
+	REPUT_SOAK=1 $(PYTEST) --hypothesis-profile=soak
 
 interop-all: jdk-dev venv ## Run the tests against every RocketMQ version
 	REPUT_INTEROP=all $(PYTEST) -m interop

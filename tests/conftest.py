@@ -27,6 +27,13 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ[golden.ROOT_VARIABLE] = tempfile.mkdtemp(prefix="golden-")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if "REPUT_SOAK" not in os.environ:
+        for item in items:
+            if item.get_closest_marker("soak"):
+                item.add_marker(pytest.mark.skip(reason="REPUT_SOAK is not set: it takes minutes"))
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     # Without its groups, xdist starts each broker and each Spark in every worker.
     if getattr(session.config.option, "loadgroup", False):

@@ -42,6 +42,23 @@ class InProcess:
     def defaultParallelism(self) -> int:
         return 2
 
+    # What running.SparkRunner asks while it waits.
+
+    def getLocalProperty(self, name: str) -> None:
+        return None
+
+    def setLocalProperty(self, name: str, value: str | None) -> None:
+        pass
+
+    def setJobGroup(self, group: str, description: str, interruptOnCancel: bool) -> None:
+        pass
+
+    def statusTracker(self) -> "InProcess":
+        return self
+
+    def getJobIdsForGroup(self, group: str) -> list[int]:
+        return []
+
     def parallelize(self, values: Sequence[Any], parts: int) -> Rows:
         assert parts >= 1
         return Rows(values)

@@ -28,16 +28,17 @@ def rows(frame: DataFrame) -> list[dict[str, object]]:
 
 def test_a_store_goes_into_an_archive_and_comes_back(spark: SparkSession, tmp_path: Path) -> None:
     store, archived = golden.unpack("5.5.0", "clean"), tmp_path / "archive"
-    steps: list[tuple[int, int]] = []
+    steps: list[tuple[str, int, int]] = []
     result = archive(
         spark,
         str(store),
         str(archived),
         include_last=True,
-        progress=lambda done, total: steps.append((done, total)),
+        progress=lambda *one: steps.append(one),
     )
     assert result.messages == len(golden.messages("5.5.0", "clean"))
-    assert (steps[0], steps[-1]) == ((0, result.log_files), (result.log_files,) * 2)
+    count = result.log_files
+    assert (steps[0], steps[-1]) == (("archive", 0, count), ("archive", count, count))
     assert verify(spark, str(archived)).is_whole
     want = load(spark, store)
     got = load(spark, archived)

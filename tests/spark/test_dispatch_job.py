@@ -11,7 +11,8 @@ from pyspark.sql import SparkSession
 
 import golden
 from reput import config
-from reput.spark.jobs.dispatch import Done, SparkRunner, Task, TaskFailed, dispatch, run_dispatch
+from reput.spark.jobs.dispatch import dispatch, run_dispatch
+from reput.spark.jobs.running import Done, SparkRunner, Task, TaskFailed
 from reput.store import paths
 from reput.store.config import StoreConfig
 
@@ -91,7 +92,7 @@ class _DyingRunner:
     def __call__(
         self, stage: str, function: Callable[[Task], Done], tasks: Sequence[Task]
     ) -> list[Done]:
-        runner = SparkRunner(self.spark)
+        runner = SparkRunner(self.spark, "dispatch")
         if stage != self.dying:
             return runner(stage, function, tasks)
         dying = dying_once(function, str(self.folder), self.is_after)

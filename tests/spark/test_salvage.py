@@ -30,5 +30,5 @@ def test_workers_make_the_same_store(spark: SparkSession, tmp_path: Path) -> Non
     ]
     assert results[0].queues == results[1].queues
     assert results[0].holes == results[1].holes
-    assert steps[: len(steps) // 2] == ["scan", "copy", "tables", "derive", "publish", "done"]
+    assert [*dict.fromkeys(steps)] == ["scan", "copy", "tables", "derive", "publish"]
     assert compare(spark, str(tmp_path / "spread"), str(tmp_path / "here")).is_equal

@@ -21,6 +21,7 @@ from reput.spark.filters import Constraint, Span
 from reput.spark.jobs import archive as archive_job
 from reput.spark.jobs.archive import ArchiveResult
 from reput.spark.jobs.restore import RestoreResult, pack, restore as restore_job
+from reput.spark.jobs.running import TaskFailed
 from reput.spark.scan import DataLoss
 from reput.store.config import StoreConfig
 from reput.store.disk import Disk
@@ -413,7 +414,7 @@ def test_what_reads_back_wrong_is_not_archived(
 
     monkeypatch.setattr(archive_write, "_write_parquet", write_wrong)
     monkeypatch.setattr(archive_write.records.ColumnMaker, "table", _honest_table(split))
-    with pytest.raises(CorruptRecord, match="reads back as other bytes"):
+    with pytest.raises(TaskFailed, match="reads back as other bytes"):
         archive(golden.unpack("4.9.7", "ext"), tmp_path / "a")
     assert files.load_manifests(tmp_path / "a") == []
 
@@ -600,7 +601,7 @@ def test_a_damaged_archive_is_not_restored(
     table = json.loads(path.read_text())
     table["sha256"] = "0" * 64
     path.write_text(json.dumps(table))
-    with pytest.raises(CorruptRecord, match="another checksum"):
+    with pytest.raises(TaskFailed, match="another checksum"):
         restore(copy, tmp_path / "back")
 
 

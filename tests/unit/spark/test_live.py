@@ -16,9 +16,11 @@ from reput.format import message as record
 from reput.format.codes import RequestCode
 from reput.format.command import Command
 from reput.remoting.client import RemotingClient
-from reput.spark import explain, live, plan
+from reput.spark import explain, live_calls, plan
 from reput.spark.filters import from_values
-from reput.spark.live import LiveScan, LiveTask, ReadFailed
+from reput.spark.live import LiveScan
+from reput.spark.live_calls import ReadFailed
+from reput.spark.live_plan import LiveTask
 from reput.spark.scan import DataLoss
 from reput.testing import LocalBroker
 from spark import live_traffic
@@ -48,7 +50,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
         listed = live_traffic.cases(traffic)
         found = live_traffic.read_all(address, listed)
         both = (traffic.traces_before, live_traffic.traces(address))
-        live.disconnect()
+        live_calls.disconnect()
     return Results(folder, listed, found, both)
 
 
@@ -78,7 +80,7 @@ def mq() -> Iterator[LocalBroker]:
             )
         running.messages("Orders", at_least=100)
         yield running
-        live.disconnect()
+        live_calls.disconnect()
 
 
 @pytest.fixture
@@ -180,7 +182,7 @@ def test_nobody_at_the_name_server() -> None:
     given = {"topic": "T", "pullTimeoutMs": 500, "fetchOffset.numRetries": 1}
     with pytest.raises(ReadFailed, match=r"asked 2 times; name server 127\.0\.0\.1:1;"):
         scan_of("127.0.0.1:1", **given).tasks()
-    live.disconnect()
+    live_calls.disconnect()
 
 
 def test_a_name_server_that_is_no_address() -> None:
@@ -193,10 +195,10 @@ def test_a_name_server_that_is_no_address() -> None:
 
 def test_connections_are_kept_for_the_next_task(mq: LocalBroker) -> None:
     scan = scan_of(mq.namesrv_addr, topic="Orders")
-    cluster = live.connected(scan._live)
-    assert live.connected(scan_of(mq.namesrv_addr, topic="Empty")._live) is cluster
-    live.disconnect()
-    assert live.connected(scan._live) is not cluster
+    cluster = live_calls.connected(scan._live)
+    assert live_calls.connected(scan_of(mq.namesrv_addr, topic="Empty")._live) is cluster
+    live_calls.disconnect()
+    assert live_calls.connected(scan._live) is not cluster
 
 
 def test_a_read_may_end_early(one: tuple[LiveScan, LiveTask]) -> None:
@@ -345,7 +347,7 @@ def test_a_checksum_of_the_whole_record_is_checked(
 
     def add_checksums(reply: Command) -> None:
         data = bytes(reply.body)
-        parts = [data[at:end] for at, end in pairwise([*live._frames(data), len(data)])]
+        parts = [data[at:end] for at, end in pairwise([*live_calls.frames(data), len(data)])]
         whole = [bytearray(record.append_crc_property(part)) for part in parts]
         whole[-1][record.POSITION_FLAG] ^= damage
         reply.body = b"".join(whole)

@@ -11,10 +11,9 @@ the whole job, may be run again at any moment: names and bytes follow from the l
 
 import hashlib
 import logging
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow.parquet as pq
@@ -24,6 +23,7 @@ from reput.spark import archive_files as files
 from reput.spark.archive_files import Manifest, Part
 from reput.spark.archive_view import ArchiveReader, open_parquet
 from reput.spark.archive_write import Segment, write_segment
+from reput.spark.jobs.running import Progress, SparkRunner
 from reput.store import paths
 from reput.store.disk import Disk
 from reput.store.reader import StoreReader
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("reput.spark")
 
-Progress = Callable[[int, int], None]
-"""Told (log files done, log files in all)."""
 _TABLES = (
     paths.TOPICS,
     paths.CONSUMER_OFFSETS,
@@ -42,11 +40,6 @@ _TABLES = (
     paths.DELAY_OFFSETS,
     paths.CONSUMER_FILTERS,
 )
-_TASKS_A_WAVE = 4
-"""Times the cores: between waves the job says how far it is."""
-
-A = TypeVar("A")
-B = TypeVar("B")
 
 
 @dataclass(frozen=True)
@@ -111,14 +104,14 @@ def archive(
         broker: Its name; what the store's tables tell.
         level: How hard zstd tries, 1 to 22. With 3 an archive of text is a seventh smaller, and
             takes half as long again.
-        progress: Told how far it is.
+        progress: Told of the tasks that are done.
 
     Raises:
         StoreUnavailable: The store cannot be read, or is in use.
         InvalidOption: ``include_last`` of a store that is in use, or the archive is another
             broker's.
-        CorruptRecord: What was written reads back as something else.
         WriteFailed: The archive cannot be written to.
+        TaskFailed: What was written reads back as something else, or a task failed otherwise.
     """
     reader = StoreReader.open(store, allow_live=allow_live)
     if include_last and reader.is_live:
@@ -127,7 +120,7 @@ def archive(
     _prepare(reader, archive, name)
     segments, left = _segments(reader, archive, name, include_last, level)
     todo = [one for one in segments if not _is_done(reader, one)]
-    done = run_tasks(spark, todo, _archive_one, progress)
+    done = SparkRunner(spark, "archive", progress)("archive", _archive_one, todo)
     manifests = [msgspec.json.decode(text, type=Manifest) for text in done]
     return ArchiveResult(
         store=store,
@@ -158,7 +151,7 @@ def verify(
         archive: The archive's folder.
         is_deep: Put each log file together again and compare its checksum, too. A task then holds a
             log file in memory.
-        progress: Told how far it is.
+        progress: Told of the tasks that are done.
 
     Raises:
         StoreUnavailable: There is no archive.
@@ -167,7 +160,7 @@ def verify(
     files.load_header(archive)
     manifests = files.load_manifests(archive)
     tasks = [(archive, one.start, is_deep) for one in manifests]
-    problems = run_tasks(spark, tasks, _verify_one, progress)
+    problems = SparkRunner(spark, "archive", progress)("verify", _verify_one, tasks)
     return VerifyResult(
         archive=archive,
         log_files=len(manifests),
@@ -233,26 +226,6 @@ def _segments(
 def _is_done(reader: StoreReader, segment: Segment) -> bool:
     size = reader.log.file_at(segment.start).size
     return segment.is_closed and files.is_archived(segment.archive, segment.start, size)
-
-
-def run_tasks(
-    spark: "SparkSession",
-    items: Sequence[A],
-    work: Callable[[A], B],
-    progress: Progress | None,
-) -> list[B]:
-    """Do work on items, a task each, on the executors."""
-    context = spark.sparkContext
-    wave = _TASKS_A_WAVE * context.defaultParallelism
-    found: list[B] = []
-    if progress:
-        progress(0, len(items))
-    for start in range(0, len(items), wave):
-        part = items[start : start + wave]
-        found += context.parallelize(part, len(part)).map(work).collect()
-        if progress:
-            progress(len(found), len(items))
-    return found
 
 
 # On the executors -----------------------------------------------------------------------------

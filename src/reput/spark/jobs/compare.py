@@ -12,7 +12,7 @@ them by topic, queue and queue offset, and what is left by unique key.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,13 +30,11 @@ from reput.spark.jobs.differences import (
     QueuePart,
     Sides,
 )
+from reput.spark.jobs.running import Progress
 from reput.store import paths
 from reput.store.consume_queue_view import BatchConsumeQueueView, ConsumeQueueView
 from reput.store.files import Folder
 from reput.store.reader import StoreReader
-
-Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how many steps are done, and how many there are."""
 
 SECTIONS = ("files", "messages", "queues", "tables")
 MATCHES = ("auto", "physical", "queue")

@@ -21,17 +21,13 @@ A range of times stands for the part of the log from the first record that is no
 first one that is not younger: what is made of it is what a log of only that part would give.
 """
 
-import contextlib
 import datetime
 import functools
 import os
 import shutil
-import threading
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -41,7 +37,6 @@ from reput.errors import (
     CorruptRecord,
     InvalidOption,
     NotInStore,
-    ReputError,
     StoreUnavailable,
     WriteFailed,
 )
@@ -50,6 +45,7 @@ from reput.spark import plan
 from reput.spark.jobs import dispatch_plan, dispatch_walk
 from reput.spark.jobs.dispatch_plan import IndexFile, QueueKey, QueuePlan, Share, Survey
 from reput.spark.jobs.dispatch_walk import IndexWalk, Source, StoreChanged, UnitWalk
+from reput.spark.jobs.running import Progress, Runner, SparkRunner
 from reput.store import paths, tombstones
 from reput.store.commit_log_view import CommitLogView
 from reput.store.config import StoreConfig
@@ -65,28 +61,7 @@ RANGE_BYTES = 128 * 1024 * 1024
 """About how much of the log a task reads."""
 _OLD_SUFFIX = ".old"
 _OLD_TOPICS_SUFFIX = ".topics.old"
-_POLL_SECONDS = 0.2
 _YEAR_10000_MS = 253_402_214_400_000
-
-Task = TypeVar("Task")
-Done = TypeVar("Done")
-Progress = Callable[[str, int, int], None]
-"""Told which stage runs, how many of its tasks are done, and of how many."""
-
-
-class TaskFailed(ReputError):
-    """A task failed on an executor; the text says where and why."""
-
-    retriable = True
-
-
-class Runner(Protocol):
-    """What runs tasks, in any order and any number of times, and returns their results in order."""
-
-    def __call__(
-        self, stage: str, function: Callable[[Task], Done], tasks: Sequence[Task]
-    ) -> list[Done]:
-        """Run a function on each task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +183,7 @@ def dispatch(
         TaskFailed: A task failed as often as Spark runs one. Nothing was published: run it again.
     """
     return run_dispatch(
-        SparkRunner(spark, progress),
+        SparkRunner(spark, "dispatch", progress),
         store,
         config=config,
         target=target,
@@ -911,77 +886,3 @@ def _remove(folder: Path) -> None:
         shutil.rmtree(folder)
     except OSError as error:
         raise WriteFailed(str(folder), f"cannot delete: {error.strerror}") from error
-
-
-# --- running on Spark ----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class SparkRunner:
-    """Runs tasks as a Spark job, one partition each."""
-
-    spark: SparkSession
-    progress: Progress | None = None
-    _poll_seconds: float = field(default=_POLL_SECONDS, repr=False)
-
-    def __call__(
-        self, stage: str, function: Callable[[Task], Done], tasks: Sequence[Task]
-    ) -> list[Done]:
-        """Run a function on each task.
-
-        Raises:
-            TaskFailed: One failed as often as Spark runs it.
-        """
-        if not tasks:
-            return []
-        context = self.spark.sparkContext
-        with self._told(stage, len(tasks)):
-            try:
-                found: list[Done] = context.parallelize(tasks, len(tasks)).map(function).collect()
-            except Exception as error:
-                raise TaskFailed(f"{stage}: {_reason(error)}") from error
-        return found
-
-    @contextlib.contextmanager
-    def _told(self, stage: str, count: int) -> Iterator[None]:
-        """Tell of tasks that are done while the job runs, from a thread that asks Spark."""
-        if self.progress is None:
-            yield
-            return
-        context = self.spark.sparkContext
-        group = f"reput-dispatch-{stage}-{uuid.uuid4().hex}"
-        context.setJobGroup(group, f"reput dispatch: {stage}", interruptOnCancel=True)
-        is_over = threading.Event()
-        watcher = threading.Thread(
-            target=self._watch, args=(group, stage, count, is_over), daemon=True
-        )
-        self.progress(stage, 0, count)
-        watcher.start()
-        try:
-            yield
-        finally:
-            is_over.set()
-            watcher.join()
-            context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
-        self.progress(stage, count, count)
-
-    def _watch(self, group: str, stage: str, count: int, is_over: threading.Event) -> None:
-        tracker = self.spark.sparkContext.statusTracker()
-        told = 0
-        while not is_over.wait(self._poll_seconds):
-            done = 0
-            for job_id in tracker.getJobIdsForGroup(group):
-                job = tracker.getJobInfo(job_id)
-                for stage_id in job.stageIds if job is not None else ():
-                    info = tracker.getStageInfo(stage_id)
-                    done += info.numCompletedTasks if info is not None else 0
-            if told < done < count and self.progress is not None:
-                told = done
-                self.progress(stage, done, count)
-
-
-def _reason(error: Exception) -> str:
-    """Return the line of a Spark error that says what happened in the task."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    ours = [line for line in lines if line.startswith("reput.")]
-    return ours[0] if ours else (lines[0] if lines else type(error).__name__)

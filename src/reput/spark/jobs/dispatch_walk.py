@@ -506,7 +506,7 @@ def _survey_batch(
     physical_offsets = (batch.positions + batch.physical_offset)[rows]
     sizes = batch.sizes[rows].astype(np.int64)
     if source.config.enable_multi_dispatch:
-        light = _light_rows(source, batch, columns, np.flatnonzero(is_queued), topics)
+        light = light_rows(source, batch, columns, np.flatnonzero(is_queued), topics)
         keys, queue_offsets, physical_offsets, sizes = (
             np.concatenate((plain, more))
             for plain, more in zip(
@@ -540,7 +540,7 @@ def _count(found: Survey, reason: str, rows: npt.NDArray[np.bool_]) -> None:
         found.unqueued[reason] = found.unqueued.get(reason, 0) + count
 
 
-def _light_rows(
+def light_rows(
     source: Source,
     batch: LogBatch,
     columns: kernels.Columns,

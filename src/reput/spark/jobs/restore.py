@@ -31,7 +31,7 @@ from reput.format import body as bodies, message as record, properties as props
 from reput.spark import archive_files as files, archive_records as records
 from reput.spark.archive_files import Manifest, Part, RowGroup
 from reput.spark.archive_view import ArchiveReader, open_parquet
-from reput.spark.jobs.archive import Progress, run_tasks
+from reput.spark.jobs.running import Progress, SparkRunner
 from reput.store import paths
 from reput.store.disk import Disk
 
@@ -130,14 +130,15 @@ def restore(
         end_ms: Only messages stored before this time, ms; all.
         repack: Leave out what is damaged, blank or missing, though all is wanted.
         file_bytes: Size of log files that are packed anew; as they were.
-        progress: Told how far it is.
+        progress: Told of the tasks that are done.
 
     Raises:
         StoreUnavailable: There is no archive, or log files are missing in between.
         InvalidOption: The folder holds something else; a topic is not in the archive; a record is
             larger than a file.
-        CorruptRecord: The archive is damaged.
+        CorruptRecord: A manifest cannot be read.
         WriteFailed: The folder cannot be written to.
+        TaskFailed: The archive is damaged, or a task failed otherwise.
     """
     manifests = ArchiveReader.open(archive).manifests
     selection = _selection(manifests, topics, begin_ms, end_ms)
@@ -148,7 +149,7 @@ def restore(
     _begin(archive, store, [selection, size, is_identical])
     if is_identical:
         tasks = [(archive, store, one.start) for one in manifests]
-        run_tasks(spark, tasks, _restore_file, progress)
+        SparkRunner(spark, "restore", progress)("restore", _restore_file, tasks)
         result = RestoreResult(
             archive=archive,
             store=store,
@@ -174,10 +175,11 @@ def _restore_part(
     file_bytes: int,
     progress: Progress | None,
 ) -> RestoreResult:
+    runner = SparkRunner(spark, "restore", progress)
     tasks = [(archive, one.start, selection) for one in manifests]
     found = [
         np.frombuffer(data, np.int64).reshape(2, -1)
-        for data in run_tasks(spark, tasks, _find_records, None)
+        for data in runner("find", _find_records, tasks)
     ]
     offsets, sizes = np.concatenate([np.empty((2, 0), np.int64), *found], axis=1)
     cuts = [*pack(sizes, file_bytes)]
@@ -195,7 +197,7 @@ def _restore_part(
         )
         for number, (first, stop) in enumerate(cuts)
     ]
-    run_tasks(spark, new_files, _pack_file, progress)
+    runner("pack", _pack_file, new_files)
     end = new_files[-1].start + new_files[-1].used if new_files else 0
     return RestoreResult(
         archive=archive,

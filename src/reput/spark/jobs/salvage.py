@@ -18,7 +18,7 @@ import functools
 import os
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,6 +34,7 @@ from reput.spark import plan
 from reput.spark.jobs import holes as hole_filling, queue_runs
 from reput.spark.jobs.holes import Fill, Hole
 from reput.spark.jobs.queue_runs import Run
+from reput.spark.jobs.running import Progress, SparkRunner
 from reput.store import config_tables, paths
 from reput.store.commit_log_view import Damage, LogBatch
 from reput.store.config import END_OF_FILE_BYTES, StoreConfig
@@ -44,8 +45,6 @@ from reput.store.reader import Condition, StoreReader
 from reput.store.table_files import ConsumerOffsetTable, DelayOffsetTable
 from reput.store.torn_records import find_torn_records
 
-Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how many steps are done, and how many there are."""
 QueueKey = tuple[str, int]
 """Topic and queue id."""
 _QueueRun = tuple[str, int, int, int]
@@ -53,7 +52,6 @@ _QueueRun = tuple[str, int, int, int]
 DRAFT_SUFFIX = ".salvage-draft"
 PARTITION_BYTES = 128 * 1024 * 1024
 _WINDOW_BYTES = 8 * 1024 * 1024
-_STEPS = 5
 _DERIVED = frozenset(
     {
         paths.COMMIT_LOG,
@@ -234,7 +232,7 @@ def salvage(
         include_stale: Also take records behind the end of the log, which an earlier recovery cut
             off. Those whose queue offset has been given to others since are in no queue.
         partition_bytes: Bytes of the log a task takes.
-        progress: Told before each step.
+        progress: Told of the tasks that are done, and of steps of the driver.
 
     Raises:
         StoreUnavailable: The source is no store or in use; its files have sizes that do not fit; or
@@ -242,8 +240,8 @@ def salvage(
         InvalidOption: ``config`` is needed, or does not fit the files.
         WriteFailed: The target cannot be written.
     """
-    job = _Salvage(spark, source, Path(target), config, include_stale, partition_bytes)
-    return job.run(progress or (lambda what, done, total: None))
+    runner = SparkRunner(spark, "salvage", progress)
+    return _Salvage(runner, source, Path(target), config, include_stale, partition_bytes).run()
 
 
 class _Salvage:
@@ -251,14 +249,14 @@ class _Salvage:
 
     def __init__(
         self,
-        spark: SparkSession,
+        runner: SparkRunner,
         source: str,
         target: Path,
         config: StoreConfig | None,
         include_stale: bool,
         partition_bytes: int,
     ) -> None:
-        self._spark = spark
+        self._runner = runner
         self._source = source
         self._target = target
         self._draft = target.with_name(target.name + DRAFT_SUFFIX)
@@ -269,32 +267,30 @@ class _Salvage:
         self._file_bytes = self._config.mapped_file_size_commit_log
         self._notes: list[str] = []
 
-    def run(self, progress: Progress) -> Salvaged:
+    def run(self) -> Salvaged:
         if self._target.exists() and (not self._target.is_dir() or any(self._target.iterdir())):
             raise StoreUnavailable(f"{self._target} is there already; salvage writes a new folder")
         reader, log = self._reader, self._reader.log
-        progress("scan", 0, _STEPS)
         stop = self._stop()
         torn = self._torn_records(stop)
-        scanned = self._run(_scan, self._scan_tasks(stop, torn))
+        scanned = self._runner("scan", _scan, self._scan_tasks(stop, torn))
         holes = hole_filling.join([*_with_times(scanned), *torn])
         end = max([log.min_offset, *(task.end for task in scanned)])
         # What lies behind the end is told, but nothing takes its place.
         inner = [hole for hole in holes if hole.end <= end]
-        progress("copy", 1, _STEPS)
         self._make_draft(end)
-        self._run(_copy, self._copy_tasks(inner, end))
-        progress("tables", 2, _STEPS)
+        self._runner("copy", _copy, self._copy_tasks(inner, end))
+        self._runner.tell("tables", 0, 1)
         tables = self._copy_rest()
         have = _by_queue(one for task in scanned for one in task.runs)
         self._keep_expired([key for task in scanned for key in task.expired if key not in have])
-        progress("derive", 3, _STEPS)
+        self._runner.tell("derive", 0, 1)
         newest_ms = max((task.last_ms for task in scanned), default=0)
         moved = self._derive(newest_ms, end)
         self._fill_fronts()
-        progress("publish", 4, _STEPS)
+        self._runner.tell("publish", 0, 1)
         self._publish()
-        progress("done", _STEPS, _STEPS)
+        self._runner.tell("publish", 1, 1)
         return Salvaged(
             source=self._source,
             target=str(self._target),
@@ -308,12 +304,6 @@ class _Salvage:
             moved_offsets=tuple(moved),
             notes=tuple(self._notes),
         )
-
-    def _run(self, work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
-        """Do work on the executors, a task each; results come in the order of the tasks."""
-        if not tasks:
-            return []
-        return self._spark.sparkContext.parallelize(tasks, len(tasks)).map(work).collect()
 
     # Scan -----------------------------------------------------------------------------------
 

@@ -16,7 +16,8 @@ import store_fixture
 from reput import config
 from reput.errors import InvalidOption, StoreUnavailable
 from reput.format import cq_unit, index_entry, properties as props, sys_flag as flags
-from reput.spark.jobs.dispatch import Done, Task, run_dispatch
+from reput.spark.jobs.dispatch import run_dispatch
+from reput.spark.jobs.running import Done, Task
 from reput.store import paths
 from reput.store.config import StoreConfig
 from reput.store.disk import Disk
