@@ -123,6 +123,37 @@ def test_d5_damage_is_kept_and_told_and_what_is_behind_is_read(
     assert path.read_bytes() == bytes(data), "damage is evidence"
 
 
+@pytest.mark.parametrize("lost_file", [False, True])
+def test_a_queue_made_anew_that_lost_its_first_messages(tmp_path: Path, lost_file: bool) -> None:
+    """What stands before its first unit; why, is in decision 0008."""
+    root = tmp_path / "store"
+    config = store_fixture.config(root, **SETTINGS)
+    with MessageStore.open(config=config) as store:
+        written = fill(store)
+    first = root / "commitlog" / f"{0:020d}"
+    if lost_file:
+        first.unlink()
+        left = [
+            one for one in written if one.physical_offset >= SETTINGS["mapped_file_size_commit_log"]
+        ]
+    else:
+        left = written[6:]
+        with first.open("r+b") as file:
+            file.write(bytes(left[0].physical_offset))
+    shutil.rmtree(root / "consumequeue")
+    with MessageStore.open(config=config) as store:
+        assert messages(store) == left
+    for queue_id in (0, 1):
+        one = next(one for one in left if one.queue_id == queue_id)
+        start = one.queue_offset // 10 * 10  # of its file
+        assert start < one.queue_offset
+        own = cq_unit.pack(cq_unit.Unit(one.physical_offset, one.store_size, 0))
+        before = cq_unit.pack(cq_unit.Unit(0, cq_unit.PRE_BLANK_SIZE, 0)) if lost_file else own
+        name = f"consumequeue/TopicA/{queue_id}/{start * cq_unit.SIZE:020d}"
+        count = one.queue_offset - start
+        assert (root / name).read_bytes()[: len(own) * (count + 1)] == before * count + own
+
+
 def test_d4_dispatch_that_lags_skips_damage_only(tmp_path: Path) -> None:
     """A bit flips between a put and its dispatch, which waits for the flush."""
     config = store_fixture.config(tmp_path / "store", flush_disk_type="SYNC_FLUSH", **SETTINGS)

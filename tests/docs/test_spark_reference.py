@@ -3,10 +3,12 @@
 import re
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from reput.errors import InvalidOption
-from reput.spark import options, rows, views
+from reput.spark import import_options, options, outgoing_rows, rows, views, write_options
+from reput.spark.write_options import RowOptions
 
 DOCS = Path(__file__).parents[2] / "docs" / "reference"
 
@@ -26,15 +28,58 @@ def spark_name(kind: object) -> str:
     return names[str(kind)]
 
 
+WRITING = "\n## Writing"
+
+
+def named_in_tables(page: str) -> set[str]:
+    cells = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    return {name.lower() for cell in cells for name in re.findall(r"`([\w.]+)`", cell)}
+
+
+def documented_options() -> set[str]:
+    """Those of reads."""
+    return named_in_tables((DOCS / "spark-options.md").read_text().split(WRITING)[0])
+
+
 def test_every_option_is_documented_and_every_documented_option_exists() -> None:
     with pytest.raises(InvalidOption) as refused:
         options.parse({"path": "x", "noSuchOption": "1"})
     allowed = refused.value.allowed.removeprefix("one of ")
     known = {name.lower() for name in allowed.split(", ")}
+    assert documented_options() == known
+
+
+def test_the_options_and_columns_of_a_write_to_brokers_are_documented() -> None:
+    with pytest.raises(InvalidOption) as refused:
+        write_options.parse({"nameServer": "a", "noSuchOption": "1"})
+    known = {name.lower() for name in refused.value.allowed.removeprefix("one of ").split(", ")}
     page = (DOCS / "spark-options.md").read_text()
-    cells = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
-    documented = {name.lower() for cell in cells for name in re.findall(r"`([\w.]+)`", cell)}
-    assert documented == known
+    (section,) = [one for one in page.split("\n## ") if one.startswith("Writing to brokers\n")]
+    columns, of_options = section.split("| option |")
+    assert named_in_tables(of_options) == known
+    with pytest.raises(InvalidOption) as refused:
+        outgoing_rows.check_columns(pa.schema({"x": pa.string()}), RowOptions())
+    names = {one.split()[0] for one in refused.value.allowed.split(", ")}
+    assert named_in_tables(columns) == names
+
+
+def test_the_options_of_a_write_to_a_store_are_documented() -> None:
+    with pytest.raises(InvalidOption) as refused:
+        import_options.parse({"path": "/x", "noSuchOption": "1"})
+    known = {name.lower() for name in refused.value.allowed.removeprefix("one of ").split(", ")}
+    page = (DOCS / "spark-options.md").read_text()
+    (section,) = [one for one in page.split("\n## ") if one.startswith("Writing a store\n")]
+    assert named_in_tables(section) == known
+
+
+def test_the_guides_name_options_that_exist() -> None:
+    known = set(documented_options())
+    guides = DOCS.parent / "how-to"
+    for page in ("read-with-spark.md", "stream-a-topic.md"):
+        text = (guides / page).read_text()
+        named = re.findall(r"\.option\(\"([\w.]+)\"|`(\w+)=", text)
+        used = {name.lower() for names in named for name in names if name}
+        assert used - {"checkpointlocation"} <= known, page
 
 
 def test_message_columns_are_documented_in_order() -> None:

@@ -41,6 +41,7 @@ ONLY_WITH_ALL = (
     re.compile(r"test_admin.py::test_a_running_group_is_seen_and_goes_back.*-5\.5\.0"),
     re.compile(r"test_namesrv.py::.*\[5\.5\.0-4\.9\.7\]"),
     re.compile(r"test_folders_both_ways.py::.*-kill"),
+    re.compile(r"test_spark_live.py::test_slaves"),
 )
 
 

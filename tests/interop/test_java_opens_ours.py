@@ -10,6 +10,7 @@ from interop import same_puts
 from interop.java_store import Config, JavaStore, Put
 from interop.same_puts import Shelf, assert_java_has, assert_ours_has, everything, settings_of
 from reput.clock import ManualClock, SystemClock
+from reput.format import message as record
 from reput.store import paths
 from reput.store.message_store import MessageStore
 from store_fixture import assert_sound
@@ -112,6 +113,43 @@ def test_java_reads_queues_made_anew_from_what_is_left(
         assert_ours_has(shelf, store)
         assert store.min_offset("Orders", 0) % 50, "its first file begins with blanks"
     assert_java_has(shelf, same_puts.look(java_store, tmp_path, settings, shelf))
+
+
+def test_java_reads_queues_made_anew_that_lost_their_first_messages(
+    java_store: JavaStore, tmp_path: Path
+) -> None:
+    """The log begins at 0: blank units would lead Java there, where no record is, and from there to
+    the second log file, past what the queue has in the first one."""
+    settings = settings_of(java_store.version)
+    clock, shelf = an_hour_ago(), Shelf()
+    # Java looks for the log's end from the last but two files on, and cuts it where one is damaged.
+    puts = [same_puts.plain(number) for number in range(1800)]
+    with same_puts.open_ours(tmp_path, settings, clock) as store:
+        put_all(store, puts, clock, shelf)
+    first, second, *others = sorted((tmp_path / paths.COMMIT_LOG).iterdir())
+    assert len(others) > 2
+    lost = {one.physical_offset for queue in shelf.queues.values() for one in queue.values()}
+    lost = set(sorted(lost)[: sum(at < int(second.name) for at in lost) // 2])
+    with first.open("r+b") as file:
+        for physical_offset in lost:
+            file.seek(physical_offset + record.POSITION_MAGIC)
+            file.write(b"none")
+    shutil.rmtree(tmp_path / paths.CONSUME_QUEUE)
+    shutil.rmtree(tmp_path / paths.INDEX)
+
+    with same_puts.open_ours(tmp_path, settings, clock) as store:
+        assert store.recovery.refilled_units > 0
+    view = java_store.open(tmp_path, settings)
+    for pair, messages in shelf.queues.items():
+        queue = view.queues[pair]
+        assert not queue.holes
+        assert queue.max_queue_offset == len(messages)
+        found = {
+            place: same_puts.without_crc(one)
+            for place, one in queue.messages.items()
+            if one.queue_offset == place
+        }
+        assert found == {n: one for n, one in messages.items() if one.physical_offset not in lost}
 
 
 # --- to and fro ---------------------------------------------------------------

@@ -6,8 +6,11 @@ import pytest
 
 import golden
 from interop.java_store import JavaStore
+from reput.format import names
 from reput.spark.jobs.archive import archive
+from reput.spark.jobs.compact import compact
 from reput.spark.jobs.restore import restore
+from reput.store.reader import StoreReader
 from spark.in_process import InProcess
 
 pytestmark = pytest.mark.interop
@@ -38,7 +41,8 @@ def test_java_opens_it_and_finds_every_message(
 
     view = java_store.open(target, config)
     assert view.is_loaded
-    assert view.max_physical_offset == result.log_bytes
+    first = 0 if result.is_identical else result.file_bytes
+    assert view.max_physical_offset == first + result.log_bytes
     found = {
         (topic, queue_id, offset): one.properties.get("UNIQ_KEY", "")
         for (topic, queue_id), queue in view.queues.items()
@@ -47,3 +51,44 @@ def test_java_opens_it_and_finds_every_message(
     }
     assert found == queued(version, topics)
     assert not any(queue.holes for queue in view.queues.values())
+
+
+def test_java_opens_what_was_compacted_and_every_queue_goes_on_where_it_ended(
+    java_store: JavaStore, tmp_path: Path
+) -> None:
+    version = java_store.version
+    store, target = golden.unpack(version, "clean"), tmp_path / "store"
+    result = compact(InProcess(), str(store), str(target), retention={".*": 0})
+    assert result.is_written
+    config = golden.manifest(version, "clean")["config"]
+    reader = StoreReader.open(str(store))
+    assert result.file_bytes == int(config["mappedFileSizeCommitLog"])
+
+    old = java_store.open(golden.copy_store(version, "clean", tmp_path / "old"), config)
+    new = java_store.open(target, config)
+    assert new.is_loaded
+    assert new.max_physical_offset == old.max_physical_offset == reader.end_offset
+    # What is written to stays, so do system topics, and of each queue the last message.
+    open_from = result.log_files * result.file_bytes
+    lasts = {key[:2]: key for key in sorted(queued(version, None))}
+    want = {
+        (one["topic"], one["queueId"], one["queueOffset"]): one["uniqKey"] or ""
+        for one in golden.messages(version, "clean")
+        if one["sysFlag"] & 4 == 0
+        and (
+            one["commitLogOffset"] >= open_from
+            or names.is_system_topic(one["topic"])
+            or lasts[one["topic"], one["queueId"]][2] == one["queueOffset"]
+        )
+    }
+    assert len(want) < len(queued(version, None)) / 2
+    found = {
+        (topic, queue_id, offset): one.properties.get("UNIQ_KEY", "")
+        for (topic, queue_id), queue in new.queues.items()
+        for offset, one in queue.messages.items()
+        if one.queue_offset == offset
+    }
+    assert found == want
+    ends = {key: queue.max_queue_offset for key, queue in old.queues.items()}
+    assert {key: queue.max_queue_offset for key, queue in new.queues.items()} == ends
+    assert any(queue.min_queue_offset > 0 for queue in new.queues.values())

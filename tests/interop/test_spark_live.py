@@ -1,15 +1,26 @@
 """Spark's live source on the official broker: rows as of its store, and nothing left behind."""
 
+import contextlib
 import json
+import time
+from pathlib import Path
 
 import pytest
 
 from interop import java_cluster
 from interop.conftest import StartOfficial
-from reput.spark import live
+from interop.java_cluster import JavaClient, JavaCluster
+from reput.client import blocking
+from reput.client.message import Message
+from reput.spark import live_calls, options as option_texts
+from reput.spark.live_calls import ReadFailed
+from reput.spark.options import TriggerLimits
+from reput.spark.positions import Offset
+from reput.spark.scan import DataLoss
+from reput.spark.stream import QueueStream
 from reput.store.reader import StoreReader
 from spark import live_traffic
-from spark.live_traffic import GROUP
+from spark.live_traffic import BROKER, GROUP, queue
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("test_spark_live")]
 
@@ -22,7 +33,7 @@ def test_rows_are_those_of_the_store(version: str, start_official: StartOfficial
     listed = live_traffic.cases(traffic)
     found = live_traffic.read_all(address, listed)
     after = live_traffic.traces(address)
-    live.disconnect()
+    live_calls.disconnect()
     cluster.stop_broker()
     assert after == traffic.traces_before
     for name, case in listed.items():
@@ -33,3 +44,85 @@ def test_rows_are_those_of_the_store(version: str, start_official: StartOfficial
     assert set(groups["subscriptionGroupTable"]) == set(traffic.traces_before[1])
     offsets = StoreReader.open(str(cluster.store)).consumer_offsets()
     assert {(one.topic, one.group) for one in offsets} == {("Orders", GROUP)}
+
+
+def follow(namesrv: str, start: Offset | None, **more: str) -> tuple[Offset, list[tuple[int, int]]]:
+    """Read topic Orders as a query that was just started does, to its end.
+
+    Args:
+        namesrv: Its address.
+        start: From a checkpoint; None: a new query.
+        more: Options.
+
+    Returns:
+        Where it is then, and queue id and queue offset of all messages that it read.
+    """
+    texts = {"nameServer": namesrv, "topic": "Orders", "startingOffsets": "earliest"}
+    options = option_texts.parse_stream({**texts, **more})
+    stream = QueueStream(options, ["queue_id", "queue_offset"])
+    start = stream.initial_offset() if start is None else start
+    found: list[tuple[int, int]] = []
+    while (end := stream.latest_offset(start, TriggerLimits(max_offsets=90))) != start:
+        rows = [
+            (row["queue_id"], row["queue_offset"])
+            for task in stream.tasks(start, end)
+            for batch in stream.read(task)
+            for row in batch.to_pylist()
+        ]
+        assert 0 < len(rows) <= 90
+        found += rows
+        start = json.loads(json.dumps(end))
+    return start, sorted(found)
+
+
+def send(namesrv: str, count: int, queue_count: int) -> None:
+    with blocking.Producer("p", namesrv=namesrv) as producer:
+        for i in range(count):
+            producer.send(Message("Orders", b"x" * (i + 1)), queue=queue(i % queue_count))
+
+
+@pytest.mark.parametrize("version", java_cluster.broker_versions())
+def test_a_stream_brings_each_message_once_and_its_group_shows(
+    version: str, start_official: StartOfficial, tmp_path: Path
+) -> None:
+    address = start_official(version).namesrv
+    group = {"group": "Spark", "commitOffsets": "onCommit"}
+    with blocking.Admin(address) as admin, JavaClient(version, tmp_path / "client") as java:
+        admin.create_topic("Orders", queue_count=2, broker=BROKER)
+        send(address, 200, 2)
+        place, found = follow(address, None, **group)
+        assert found == [(i, n) for i in (0, 1) for n in range(100)]
+        admin.create_topic("Orders", queue_count=4, broker=BROKER)
+        send(address, 100, 4)
+        shown = java.mqadmin("consumerProgress", "-g", "Spark", namesrv=address)
+        assert "Diff Total: 100\n" in shown, shown
+        place, more = follow(address, place, **group)
+        assert more == [(i, n) for i in (0, 1) for n in range(100, 125)] + [
+            (i, n) for i in (2, 3) for n in range(25)
+        ]
+        shown = java.mqadmin("consumerProgress", "-g", "Spark", namesrv=address)
+        assert "Diff Total: 0\n" in shown, shown
+        admin.delete_topic("Orders")
+        with pytest.raises(DataLoss, match="queue Orders/0 of broker-a"):
+            follow(address, place)
+    live_calls.disconnect()
+
+
+@pytest.mark.parametrize("version", java_cluster.broker_versions())
+def test_slaves_are_read(version: str, start_official: StartOfficial, tmp_path: Path) -> None:
+    address = start_official(version, {"brokerRole": "ASYNC_MASTER"}).namesrv
+    settings = {"brokerRole": "SLAVE", "brokerId": 1, "slaveReadEnable": True}
+    with (
+        JavaCluster(version, tmp_path / "slave", settings, namesrv=address),
+        blocking.Admin(address) as admin,
+    ):
+        admin.create_topic("Orders", queue_count=2, broker=BROKER)
+        send(address, 200, 2)
+        expected = follow(address, None)
+        deadline = time.monotonic() + 120
+        while True:
+            with contextlib.suppress(ReadFailed):  # it has the messages before the topic
+                if follow(address, None, readFrom="slave") == expected:
+                    break
+            assert time.monotonic() < deadline, "the slave does not catch up"
+    live_calls.disconnect()

@@ -23,8 +23,8 @@ OF_THE_BROKER = {
 }
 """In Java they are BrokerConfig's; broker.conf does not tell."""
 
-OURS = {"indexTags"}
-"""Java has no such key: 5.4 and later always index tags, 4.x never does."""
+OURS = {"indexTags", "reputExpireOnlyArchived"}
+"""Java has no such keys: 5.4 and later always index tags, 4.x never does; it has no archives."""
 
 SINCE_5 = {
     "autoMessageVersionOnTopicLen",

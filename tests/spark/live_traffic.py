@@ -20,9 +20,10 @@ from reput.client.message import Message
 from reput.format import bodies
 from reput.format.bodies import MessageQueue
 from reput.format.codes import RequestCode
-from reput.spark import live, options as option_texts, rows
+from reput.spark import live_calls, options as option_texts, rows
 from reput.spark.filters import Constraint, from_span, from_values
-from reput.spark.live import LiveScan, LiveTask
+from reput.spark.live import LiveScan
+from reput.spark.live_plan import LiveTask
 from spark import reading
 from spark.reading import Row
 
@@ -97,13 +98,13 @@ def traces(address: str) -> Any:
         return (
             admin.topic_configs(BROKER),
             admin.groups(),
-            live.connected(scan_of(address)._live).run(_offsets(address)),
+            live_calls.connected(scan_of(address)._live).run(_offsets(address)),
             admin.consumer_connection("TOOLS_CONSUMER"),
         )
 
 
 async def _offsets(address: str) -> Any:
-    calls = live.connected(scan_of(address)._live).admin.calls
+    calls = live_calls.connected(scan_of(address)._live).admin.calls
     reply = await calls.ask_broker(BROKER, requests.make(RequestCode.GET_ALL_CONSUMER_OFFSET))
     return bodies.decode(bodies.ConsumerOffsetTable, reply.body).offset_table
 

@@ -3,6 +3,7 @@
 What archives hold is tested without a JVM, in tests/unit/spark/test_archive.py.
 """
 
+import re
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,13 @@ from pyspark.sql import DataFrame, SparkSession, functions as F
 import golden
 from reput.spark.jobs.archive import archive, verify
 from reput.spark.jobs.restore import restore
+from reput.store.config import StoreConfig
+from reput.store.incoming import IncomingMessage
+from reput.store.message_store import MessageStore
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "archive-a-store.md"
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
@@ -85,3 +90,20 @@ def test_spark_reads_the_parquet_files_by_themselves(spark: SparkSession, tmp_pa
     (row,) = frame.where(F.col("offset_msg_id") == some["offsetMsgId"]).collect()
     assert row["queue_offset"] == some["queueOffset"]
     assert "date" in frame.columns
+
+
+def test_the_python_of_the_page_runs_as_it_stands(spark: SparkSession, tmp_path: Path) -> None:
+    config = StoreConfig(mapped_file_size_commit_log=64 * 1024, max_message_size=8 * 1024)
+    with MessageStore.open(str(tmp_path / "data" / "store"), config) as store:
+        for i in range(200):
+            keys = f"KEYS\x01order-{i}\x02".encode()
+            store.put(IncomingMessage("orders", bytes(1000), property_bytes=keys))
+    names: dict[str, object] = {}
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 8
+    for block in blocks:
+        code = re.sub(r'"/(data|backup)/', rf'"{tmp_path}/\1/', block)
+        exec(compile(code, PAGE.name, "exec"), names)
+    assert names["checked"].is_whole  # type: ignore[attr-defined]
+    restored = load(spark, tmp_path / "data" / "restored")
+    assert {row["topic"] for row in rows(restored)} == {"orders"}

@@ -3,6 +3,7 @@
 What does not need Spark's tables is in tests/unit/spark/test_compare.py.
 """
 
+import shutil
 import struct
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 import golden
+from reput.client import blocking
+from reput.client.message import Message
 from reput.format import message as record
 from reput.spark.jobs.compare import OTHER_BROKER, Comparison, compare, findings_frame
+from reput.store.reader import StoreReader
+from reput.testing import LocalBroker
 from spark.jobs_setting import flip, log_place
+from spark.live_traffic import queue
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -79,7 +85,7 @@ def test_stores_of_other_brokers_are_matched_by_queue(spark: SparkSession) -> No
     left, right = (golden.unpack(version, "clean") for version in ("4.9.7", "4.5.2"))
     got = run(spark, left, right, findings_max=3)
     assert got.matched_by == "queue"
-    assert sum(got.counts["messages"].values()) > 0
+    assert sum(got.counts["messages"].values()) > 3
     assert len(got.findings) == 3
 
 
@@ -100,3 +106,47 @@ def test_every_finding_is_a_row(spark: SparkSession, tmp_path: Path) -> None:
     }
     by_queue = findings_frame(spark, str(left), str(right), sections=["messages"], match="queue")
     assert by_queue.filter("kind = 'only_left'").count() == by_queue.count() == lost
+
+
+def test_a_store_and_the_broker_that_runs_on_a_copy_of_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    left, right = tmp_path / "left", tmp_path / "right"
+    with (
+        LocalBroker(topics={"Orders": 2, "Other": 1}, folder=left) as broker,
+        blocking.Producer("p", namesrv=broker.namesrv_addr) as producer,
+    ):
+        producer.send_many(
+            Message("Orders", b"%d" % i, tags="TagA", keys=f"k{i}", flag=i) for i in range(40)
+        )
+        producer.send(Message("Other", b"x"))
+        broker.messages("Orders", at_least=40)
+    shutil.copytree(left, right)
+    (changed,) = [one for one in StoreReader.open(str(left)).messages() if one.flag == 7]
+    log_file = next((right / "commitlog").iterdir())
+    flip(log_file, changed.physical_offset + record.POSITION_FLAG + 3)
+    for folder, topic in ((left, "Orders"), (right, "Other")):
+        with LocalBroker(folder=folder) as broker:
+            with blocking.Producer("p", namesrv=broker.namesrv_addr) as producer:
+                producer.send(Message(topic, b"later"), queue=queue(0, topic))
+            broker.messages(topic, at_least={"Orders": 41, "Other": 2}[topic])
+            if folder == left:
+                continue
+            address = {"nameServer": broker.namesrv_addr}
+            got = compare(spark, str(left), address)
+    assert got.sections == ("messages", "queues")
+    assert got.matched_by == "queue"
+    assert got.right == address["nameServer"]
+    assert got.counts == {
+        "messages": {"only_left": 1, "only_right": 1, "different": 1},
+        "queues": {"only_left": 1, "only_right": 1, "different": 0},
+    }
+    by_kind = {one.kind: one for one in got.findings if one.section == "messages"}
+    assert by_kind["different"].physical_offset == changed.physical_offset
+    assert by_kind["different"].field == "flag"
+    assert (by_kind["different"].left, by_kind["different"].right) == ("7", str(7 ^ 0x10))
+    assert (by_kind["only_left"].topic, by_kind["only_right"].topic) == ("Orders", "Other")
+    lacks, has = [one for one in got.findings if one.section == "queues"]
+    assert (lacks.topic, lacks.queue_offset, lacks.count) == ("Orders", 20, 1)
+    assert (lacks.left, lacks.right) == ("0 to 21", "0 to 20")
+    assert (has.topic, has.left, has.right) == ("Other", "0 to 1", "0 to 2")

@@ -1,6 +1,12 @@
 """The dispatch job as Spark runs it; what it makes of all kinds of logs is in tests/unit."""
 
+import contextlib
 import os
+import random
+import re
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +17,15 @@ from pyspark.sql import SparkSession
 
 import golden
 from reput import config
+from reput.format import properties
 from reput.spark.jobs.dispatch import dispatch, run_dispatch
+from reput.spark.jobs.dispatch_follow import follow
 from reput.spark.jobs.running import Done, SparkRunner, Task, TaskFailed
 from reput.store import paths
 from reput.store.config import StoreConfig
+from reput.store.incoming import IncomingMessage
+from reput.store.message_store import MessageStore
+from spark.dispatch_setting import assert_same
 
 
 def settings(version: str, name: str) -> StoreConfig:
@@ -99,6 +110,9 @@ class _DyingRunner:
         found: list[Done] = runner(stage, dying, list(enumerate(tasks)))
         return found
 
+    def tell(self, stage: str, done: int, count: int) -> None:
+        pass
+
 
 @pytest.mark.parametrize(("dying", "is_after"), [("survey", False), ("write", True)])
 def test_workers_that_die_leave_what_the_next_run_finishes(
@@ -123,3 +137,114 @@ def test_workers_that_die_leave_what_the_next_run_finishes(
             assert not (target / paths.INDEX).exists()
     assert 0 < failures <= 2
     assert_as_java(target, store)
+
+
+def test_a_store_is_followed_while_it_is_written_to(spark: SparkSession, tmp_path: Path) -> None:
+    root, target = tmp_path / "store", tmp_path / "target"
+    config = StoreConfig(store_path_root_dir=str(root))
+    told: list[str] = []
+    with MessageStore.open(config=config) as store:
+        fill(store, 0, 300)
+        store.queues.write_out()
+        counts = iter([200, 0])
+
+        def more(_: Any) -> bool:
+            count = next(counts)
+            fill(store, 300, 300 + count)
+            store.queues.write_out()
+            return not count
+
+        done = follow(
+            spark, str(root), str(target), poll_seconds=0, until=more, range_bytes=20_000,
+            progress=lambda stage, *_: told.append(stage),
+        )  # fmt: skip
+        assert (done.steps, done.records, done.units, done.is_caught_up) == (2, 500, 500, True)
+    assert {*told} == {"survey", "write"}
+    assert_same(target, root)
+
+
+def fill(store: MessageStore, first: int, stop: int) -> None:
+    for number in range(first, stop):
+        text = properties.encode({"UNIQ_KEY": f"{number:032X}", "KEYS": f"k{number % 7} a"})
+        body = bytes(number % 100)
+        store.put(IncomingMessage(f"T{number % 3}", body, number % 2, text, 1_700_000_000_000))
+        store.step()
+
+
+def test_the_page_runs_as_it_stands(spark: SparkSession, tmp_path: Path) -> None:
+    with MessageStore.open(str(tmp_path / "store"), StoreConfig()) as store:
+        fill(store, 0, 50)
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "rebuild-queues-and-index.md"
+    text = page.read_text().replace("/data/", f"{tmp_path}/")
+    names: dict[str, Any] = {}
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 3
+    for block in blocks:
+        exec(compile(block, page.name, "exec"), names)
+    assert names["done"].records == names["result"].records == 50
+    for made in ("rebuilt", "followed"):
+        assert_same(tmp_path / made, tmp_path / "store")
+
+
+KILLED = """
+import sys
+from pyspark.sql import SparkSession
+from reput.spark.jobs.dispatch import dispatch
+from reput.spark.jobs.dispatch_follow import follow
+
+kind, store, target = sys.argv[1:]
+spark = (
+    SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    .config("spark.log.level", "ERROR").config("spark.speculation", "true")
+    .config("spark.speculation.multiplier", "1.01").config("spark.speculation.quantile", "0.1")
+    .config("spark.speculation.interval", "10ms").getOrCreate()
+)
+spark.sparkContext.parallelize(range(4), 4).map(lambda one: one).collect()
+print("ready", flush=True)
+if kind == "follow":
+    follow(spark, store, target, range_bytes=200_000, until=lambda one: one.is_caught_up)
+else:
+    dispatch(spark, store, target=target, range_bytes=200_000)
+print("done", flush=True)
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", ["dispatch", "follow"])
+def test_drivers_that_are_killed_leave_what_the_next_run_finishes(
+    kind: str, tmp_path: Path
+) -> None:
+    """With copies of tasks beside them (speculation); half of the time all processes die."""
+    root, target = tmp_path / "store", tmp_path / "target"
+    choose = random.Random(kind)
+    kills = made = 0
+    with MessageStore.open(config=StoreConfig(store_path_root_dir=str(root))) as store:
+        fill(store, 0, 50_000)
+    while kills < 25:
+        if kind == "follow" and kills == made:
+            with MessageStore.open(config=StoreConfig(store_path_root_dir=str(root))) as store:
+                fill(store, 50_000 + made * 2000, 52_000 + made * 2000)
+            made += 1
+        process = subprocess.Popen(
+            [sys.executable, "-c", KILLED, kind, str(root), str(target)],
+            stdout=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
+        with process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(choose.uniform(0.05, 3.0))
+            is_killed = process.poll() is None
+            if is_killed:
+                kill = os.killpg if choose.random() < 0.5 else os.kill
+                kill(process.pid, signal.SIGKILL)
+            process.stdout.read()
+        kills += is_killed
+        if not is_killed:
+            assert_same(target, root)
+    result = subprocess.run(
+        [sys.executable, "-c", KILLED, kind, str(root), str(target)],
+        stdout=subprocess.PIPE, text=True, check=True,
+    )  # fmt: skip
+    assert result.stdout == "ready\ndone\n"
+    assert_same(target, root)

@@ -23,12 +23,14 @@ def test_workers_make_the_same_store(spark: SparkSession, tmp_path: Path) -> Non
             source,
             str(tmp_path / name),
             config=settings("4.9.7"),
-            partition_bytes=100_000,
+            partition_bytes=400_000,
             progress=lambda what, done, total: steps.append(what),
         )
         for session, name in ((spark, "spread"), (InProcess(), "here"))
     ]
     assert results[0].queues == results[1].queues
     assert results[0].holes == results[1].holes
-    assert [*dict.fromkeys(steps)] == ["scan", "copy", "tables", "derive", "publish"]
+    assert [*dict.fromkeys(steps)] == [
+        *("scan", "copy", "tables", "survey", "write", "adopt", "publish")
+    ]
     assert compare(spark, str(tmp_path / "spread"), str(tmp_path / "here")).is_equal

@@ -54,6 +54,7 @@ _STORE_AT_ONCE = frozenset(
         "disk_space_warning_level_ratio",
         "file_reserved_time",
         "redelete_hanged_file_interval",
+        "reput_expire_only_archived",
     }
 )
 """Those of retention."""

@@ -8,9 +8,23 @@ from typing import Annotated
 
 import typer
 
-from reput.cli import bench, clients, cluster, groups, messages, offsets, serve, store, topics
+from reput.cli import (
+    bench,
+    clients,
+    cluster,
+    groups,
+    messages,
+    offsets,
+    pipeline,
+    serve,
+    store,
+    topics,
+)
 
-_HELP = "Apache RocketMQ in Python: serve, administer, send, consume, look into message stores."
+_HELP = (
+    "Apache RocketMQ in Python: serve, administer, send, consume, look into message stores, "
+    "and work on them with Spark."
+)
 
 
 def build_app() -> typer.Typer:
@@ -23,6 +37,7 @@ def build_app() -> typer.Typer:
     for part in (topics, groups, cluster, messages, offsets, clients, bench):
         part.register(app)
     store.register(app)
+    pipeline.register(app)
     app.command()(demo)
     return app
 

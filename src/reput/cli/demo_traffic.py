@@ -17,14 +17,17 @@ from pathlib import Path
 from reput.client import ConsumeContext, ConsumeResult, Message, Producer, PushConsumer
 from reput.client.config import ConsumeFromWhere, ConsumerConfig
 from reput.client.message import ReceivedMessage
+from reput.clock import SystemClock
 from reput.errors import ReputError
-from reput.spark.report import Traffic
+from reput.spark.report_story import Samples, Traffic
 
 MESSAGE_COUNT = 200_000
 GROUP = "demo-consumers"
+CONFIG_FILE = "broker.conf"
 TOPICS = {"Orders": 6, "Payments": 3, "Shipments": 2, "Clicks": 9}
 """Topic -> its share of the messages, in twentieths."""
 _TAGS = ("created", "changed", "paid", "cancelled")
+_CLOCK = SystemClock()
 _CHUNK = 2_000
 _STALLED_S = 60
 _STOP_S = 20
@@ -50,7 +53,7 @@ def broker(folder: Path) -> Iterator[str]:
     Raises:
         DemoFailed: It did not start; with what it said.
     """
-    config = folder / "broker.conf"
+    config = folder / CONFIG_FILE
     config.write_text(_CONFIG, encoding="ascii")
     process = subprocess.Popen(
         [
@@ -105,17 +108,24 @@ async def _run(namesrv: str, progress: Progress, count: int) -> Traffic:
     traffic = Traffic(message_count=count, group=GROUP)
     async with Producer("demo-producers", namesrv=namesrv) as producer:
         started = time.monotonic()
-        messages = _messages(count)
+        new = messages(count)
         for done in range(0, count, _CHUNK):
             progress("publishing", done, count)
-            await producer.send_many([next(messages) for _ in range(min(_CHUNK, count - done))])
+            sample(traffic.published, done)
+            await producer.send_many([next(new) for _ in range(min(_CHUNK, count - done))])
+        sample(traffic.published, count)
         traffic.publish_seconds = time.monotonic() - started
     progress("publishing", count, count)
     await _consume(namesrv, traffic, progress)
     return traffic
 
 
-def _messages(count: int) -> Iterator[Message]:
+def sample(samples: Samples, count: int) -> None:
+    """Note how many there are by now."""
+    samples.append((_CLOCK.now_ms(), count))
+
+
+def messages(count: int) -> Iterator[Message]:
     """Yield messages as a shop may have them; the same ones each time."""
     dice = random.Random(4711)
     topics = [topic for topic, share in TOPICS.items() for _ in range(share)]
@@ -151,6 +161,7 @@ async def _consume(namesrv: str, traffic: Traffic, progress: Progress) -> None:
             await consumer.subscribe(topic)
         while not is_done.is_set():
             progress("consuming", len(seen), traffic.message_count)
+            sample(traffic.consumed, len(seen))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(is_done.wait(), 0.1)
             if time.monotonic() - latest[0] > _STALLED_S:
@@ -160,4 +171,5 @@ async def _consume(namesrv: str, traffic: Traffic, progress: Progress) -> None:
                 )
         traffic.consume_seconds = time.monotonic() - started
         traffic.consumed_count = len(seen)
+        sample(traffic.consumed, len(seen))
     progress("consuming", traffic.message_count, traffic.message_count)

@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from reput.spark.stream import Lag
+    from pyspark.sql import SparkSession
+
+    from reput.spark.positions import Lag
 
 
 def explain(path: str | None = None, **options: object) -> str:
@@ -43,6 +45,16 @@ def lag_of(latest_offset: str | Mapping[str, Any]) -> "Lag":
             ``query.lastProgress.sources[0].latestOffset``, the same of ``event.progress`` in a
             ``StreamingQueryListener``.
     """
-    from reput.spark import stream
+    from reput.spark import positions
 
-    return stream.lag_of(latest_offset)
+    return positions.lag_of(latest_offset)
+
+
+def register(spark: "SparkSession") -> None:
+    """Register the jobs as table functions of SQL, ``rocketmq_audit`` and others, with a session.
+
+    See docs/how-to/use-sql.md. Topics need nothing: ``CREATE TEMPORARY VIEW t USING rocketmq``.
+    """
+    from reput.spark import sql
+
+    sql.register(spark)

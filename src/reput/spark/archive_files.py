@@ -8,6 +8,9 @@
       rest/00000000001073741824.zst                     the log file's bytes that are no records
       keys/00000000001073741824.keys                    (hash, place) of every key, by hash
 
+What ``compact`` has taken out of a log file is in its manifest; the keys file is then another one,
+``00000000001073741824-1.keys``.
+
 A log file is in the archive when its manifest is. All names follow from where the log file starts,
 and all bytes from its bytes: archiving it again writes the same. Why it is like this:
 docs/decisions/0011-an-archive-holds-every-byte.md.
@@ -20,21 +23,17 @@ from urllib.parse import quote
 
 import msgspec
 
-from reput.errors import CorruptRecord, StoreUnavailable
-from reput.store import paths
+from reput.errors import CorruptRecord, NotInStore, StoreUnavailable
+from reput.store import archived, paths
+from reput.store.files import Folder, open_folder
 
-FORMAT = 1
-HEADER = "archive.json"
-MANIFESTS = "manifests"
 MESSAGES = "messages"
 REST = "rest"
 KEYS = "keys"
 NO_DATE = "__HIVE_DEFAULT_PARTITION__"
 """What Hive, Spark and pyarrow call a partition whose value is null."""
-_DRAFTS = ".*.tmp"
 _NAME_BYTES_MAX = 200
 _DIGEST_LETTERS = 16
-_HASHED_AT_ONCE = 1 << 20
 
 
 class RowGroup(msgspec.Struct, frozen=True):
@@ -96,6 +95,15 @@ class Queue(msgspec.Struct, frozen=True):
     """Queue offset of the last message."""
 
 
+class Dropped(msgspec.Struct, frozen=True):
+    """A part that ``compact`` has taken out."""
+
+    topic: str
+    date: str | None
+    rows: int
+    record_bytes: int
+
+
 class Manifest(msgspec.Struct, frozen=True):
     """One log file in the archive. Offsets are physical, times are store times."""
 
@@ -127,6 +135,9 @@ class Manifest(msgspec.Struct, frozen=True):
     rest: Piece
     keys: Piece
     parts: tuple[Part, ...]
+    dropped: tuple[Dropped, ...] = ()
+    """Taken out by ``compact``: ``messages``, ``record_bytes`` and ``sha256`` count them still,
+    ``queues``, ``keys`` and ``parts`` do not."""
 
     @property
     def name(self) -> str:
@@ -149,80 +160,57 @@ class Header(msgspec.Struct, frozen=True):
 
 
 def is_archive(location: str | Path) -> bool:
-    """Whether a local folder is an archive."""
-    return "://" not in str(location) and Path(location, HEADER).is_file()
+    """Whether what is at a path or URI is an archive; no if nothing is, or it cannot be reached."""
+    try:
+        return open_folder(str(location)).entry(archived.HEADER) is not None
+    except StoreUnavailable:
+        return False
 
 
-def load_header(archive: str | Path) -> Header:
+def load_header(folder: Folder) -> Header:
     """Return an archive's header.
 
     Raises:
         StoreUnavailable: There is no archive, or a later version of reput has written it.
     """
     try:
-        data = Path(archive, HEADER).read_bytes()
-        header = msgspec.json.decode(data, type=Header)
-    except (OSError, msgspec.MsgspecError) as error:
-        raise StoreUnavailable(f"{archive} is no archive: {HEADER}: {error}") from error
-    if header.format != FORMAT:
+        header = msgspec.json.decode(folder.read(archived.HEADER), type=Header)
+    except (NotInStore, msgspec.MsgspecError) as error:
         raise StoreUnavailable(
-            f"{archive} has format {header.format}, this version of reput reads format {FORMAT}"
+            f"{folder.location} is no archive: {archived.HEADER}: {error}"
+        ) from error
+    if header.format != archived.FORMAT:
+        raise StoreUnavailable(
+            f"{folder.location} has format {header.format}, "
+            f"this version of reput reads format {archived.FORMAT}"
         )
     return header
 
 
-def manifest_path(archive: str | Path, start: int) -> Path:
-    """Return where the manifest of the log file that starts at an offset is."""
-    return Path(archive, MANIFESTS, f"{paths.offset_name(start)}.json")
-
-
-def load_manifest(path: Path) -> Manifest:
-    """Return a manifest.
+def load_manifest(folder: Folder, start: int) -> Manifest:
+    """Return the manifest of the log file that starts at an offset.
 
     Raises:
+        NotInStore: There is none.
         CorruptRecord: It is not what this version of reput writes.
     """
+    path = archived.manifest_path(start)
     try:
-        manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+        manifest = msgspec.json.decode(folder.read(path), type=Manifest)
     except msgspec.MsgspecError as error:
-        raise CorruptRecord(f"no manifest of an archive: {error}", file=str(path)) from None
-    if manifest.format != FORMAT:
-        raise CorruptRecord(f"format {manifest.format}, not {FORMAT}", file=str(path))
+        raise CorruptRecord(f"no manifest of an archive: {error}", file=path) from None
+    if manifest.format != archived.FORMAT:
+        raise CorruptRecord(f"format {manifest.format}, not {archived.FORMAT}", file=path)
     return manifest
 
 
-def load_manifests(archive: str | Path) -> list[Manifest]:
+def load_manifests(folder: Folder) -> list[Manifest]:
     """Return the manifests of an archive, by physical offset. Raises as ``load_manifest`` does."""
-    folder = Path(archive, MANIFESTS)
-    found = sorted(folder.glob("*.json")) if folder.is_dir() else []
-    return [load_manifest(one) for one in found if paths.parse_offset_name(one.stem) is not None]
-
-
-def is_archived(archive: str | Path, start: int, size: int) -> bool:
-    """Whether a closed log file is in an archive, so that the store may let go of it.
-
-    What a broker may ask before it lets a file expire: cheap, and no where anything is in doubt.
-    The manifest is written after the Parquet files were read back and compared with the log file.
-
-    Args:
-        archive: The archive's folder.
-        start: Physical offset of the log file's first byte.
-        size: Its bytes.
-    """
-    try:
-        manifest = load_manifest(manifest_path(archive, start))
-    except (OSError, CorruptRecord):
-        return False
-    is_same = manifest.is_closed and manifest.start == start and manifest.size == size
-    return is_same and all(has_size(archive, one) for one in manifest.pieces)
-
-
-def has_size(archive: str | Path, piece: Part | Piece) -> bool:
-    """Whether a file of an archive is there in its full size."""
-    try:
-        return Path(archive, piece.path).stat().st_size == piece.bytes
-    except OSError:
-        return False
+    names = [
+        entry.name for entry in folder.entries(archived.MANIFESTS) if entry.name.endswith(".json")
+    ]
+    starts = [paths.parse_offset_name(name.removesuffix(".json")) for name in names]
+    return [load_manifest(folder, start) for start in starts if start is not None]
 
 
 def part_path(start: int, topic: str, date: str | None, number: int) -> str:
@@ -237,15 +225,11 @@ def part_path(start: int, topic: str, date: str | None, number: int) -> str:
     )
 
 
-def drafts(archive: str | Path) -> Iterator[Path]:
-    """Yield files that a write left half done; no name of an archive is like theirs."""
-    yield from Path(archive).rglob(_DRAFTS)
+def keys_path(start: int, generation: int = 0) -> str:
+    """Return where a keys file is, relative to the archive.
 
-
-def sha256_of(path: Path) -> str:
-    """Return the checksum of a file, in hex."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_HASHED_AT_ONCE):
-            digest.update(block)
-    return digest.hexdigest()
+    Args:
+        start: Physical offset of the log file.
+        generation: How often the log file was compacted.
+    """
+    return f"{KEYS}/{paths.offset_name(start)}{f'-{generation}' if generation else ''}.keys"

@@ -93,25 +93,41 @@ def join_records(table: pa.Table) -> tuple[pa.Buffer, npt.NDArray[np.int64]]:
     """Return the records of a row group, one behind the other, and where each starts and the end.
 
     Args:
-        table: Columns ``record_head``, ``body``, ``record_tail``.
+        table: Columns ``record_head``, ``body``, ``record_tail``. Without ``body`` the records say
+            that their body is empty; all else of them is as it was.
     """
-    columns = [_whole(table.column(name)) for name in _RECORD_COLUMNS]
+    columns = [_whole(table.column(name)) for name in _RECORD_COLUMNS if name in table.column_names]
+    if BODY not in table.column_names:
+        columns[0] = _bodiless(columns[0])
     joined = pc.binary_join_element_wise(*columns, pa.scalar(b"", pa.binary()))
     joined = _whole(joined)
     _, offsets, data = joined.buffers()
     bounds = np.frombuffer(offsets, np.int32)[joined.offset : joined.offset + len(joined) + 1]
-    return data, bounds.astype(np.int64)
+    return data if data is not None else pa.py_buffer(b""), bounds.astype(np.int64)
+
+
+def _bodiless(heads: pa.Array) -> pa.Array:
+    """Return heads with 0 for the length of the body, with which they end."""
+    _, offsets, data = heads.buffers()
+    if not len(heads):
+        return heads
+    bounds = np.frombuffer(offsets, np.int32)[heads.offset : heads.offset + len(heads) + 1]
+    changed = np.frombuffer(data, np.uint8).copy()
+    for i in range(1, 5):
+        changed[bounds[1:] - i] = 0
+    buffers = [None, pa.py_buffer(bounds), pa.py_buffer(changed)]
+    return pa.Array.from_buffers(pa.binary(), len(heads), buffers)
 
 
 def columns_of(table: pa.Table) -> Columns:
-    """Return the records of a row group, decoded."""
+    """Return the records of a row group, decoded; ``table`` as ``join_records`` has it."""
     data, bounds = join_records(table)
-    return Columns(data if data is not None else b"", bounds[:-1])
+    return Columns(data, bounds[:-1])
 
 
-def record_columns() -> list[str]:
-    """Return the names of the columns that make the record."""
-    return list(_RECORD_COLUMNS)
+def record_columns(*, has_bodies: bool = True) -> list[str]:
+    """Return the names of the columns that make the record, with or without its body."""
+    return [name for name in _RECORD_COLUMNS if has_bodies or name != BODY]
 
 
 def writer_options(rows_max: int, level: int) -> dict[str, Any]:

@@ -10,18 +10,18 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow.parquet as pq
 import zstandard
 
-from reput.errors import CorruptRecord, NotInStore, StoreUnavailable
-from reput.format import index_entry, kernels
+from reput.errors import CorruptRecord, NotInStore
+from reput.format import index_entry, kernels, message as record, sys_flag as flags
 from reput.format.message import Verdict
 from reput.spark import archive_files as files, archive_records as records
 from reput.spark.archive_files import Manifest, Part, RowGroup
+from reput.spark.archive_folder import ArchiveFolder, archive_folder
 from reput.spark.archive_write import KEY_TYPE
 from reput.store import paths
 from reput.store.commit_log_view import CommitLogView, Damage, LogFile
@@ -32,6 +32,11 @@ from reput.store.reader import Boundary, LogTail, StoreReader
 
 _JOINED_ROW_GROUPS = 8
 """Row groups that are kept joined, for lookups that follow the log."""
+_OPEN_PARTS = 8
+_TIMED_ROW_GROUPS = 64
+"""Row groups whose times are kept: every queue of a topic is asked for the same time."""
+_KEYS_READ_BYTES = 32 * 1024
+"""Of a keys file, around where a key should be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,7 @@ class ArchiveReader(StoreReader):
         self.manifests = manifests
         self._broker = broker
         self.log: ArchivedLog = ArchivedLog(folder, manifests)
+        self._times = lru_cache(_TIMED_ROW_GROUPS)(self._read_times)
         self.index = ArchivedIndex(folder, manifests)
 
     @classmethod
@@ -67,15 +73,16 @@ class ArchiveReader(StoreReader):
         """Open an archive.
 
         Args:
-            location: Its folder.
+            location: Its folder, a path or URI.
             allow_live: Nothing writes to what is archived; no matter.
 
         Raises:
             StoreUnavailable: There is no archive.
             CorruptRecord: A manifest cannot be read.
         """
-        header = files.load_header(location)
-        return cls(open_folder(location), files.load_manifests(location), header.broker)
+        folder = open_folder(location)
+        header = files.load_header(folder)
+        return cls(folder, files.load_manifests(folder), header.broker)
 
     def broker_name(self) -> str:
         """Return the name of the broker whose store was archived."""
@@ -121,56 +128,83 @@ class ArchiveReader(StoreReader):
     ) -> int:
         """Return the queue offset that a time names. See ``StoreReader.offset_by_time``."""
         bounds = self._bounds.get((topic, queue_id), Bounds(0, 0))
-        offsets, times_ms = self._times(topic).get(queue_id, (np.empty(0, np.int64),) * 2)
+        groups = self._row_groups_of(topic, queue_id)
         if boundary is Boundary.LOWER:
-            place = int(np.searchsorted(times_ms, timestamp_ms, "left"))
-            return int(offsets[place]) if place < len(offsets) else bounds.high
-        place = int(np.searchsorted(times_ms, timestamp_ms, "right")) - 1
-        return int(offsets[max(place, 0)]) if len(offsets) else bounds.low
+            for one in groups:
+                if one.group.max_time_ms >= timestamp_ms:
+                    offsets, times_ms = self._times_in(one, queue_id)
+                    later = np.flatnonzero(times_ms >= timestamp_ms)
+                    if len(later):
+                        return int(offsets[later[0]])
+            return bounds.high
+        for one in reversed(groups):
+            if one.group.min_time_ms <= timestamp_ms:
+                offsets, times_ms = self._times_in(one, queue_id)
+                earlier = np.flatnonzero(times_ms <= timestamp_ms)
+                if len(earlier):
+                    return int(offsets[earlier[-1]])
+        return bounds.low
 
-    @lru_cache(maxsize=16)  # noqa: B019 - as long as the reader, which few have
-    def _times(self, topic: str) -> dict[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
-        """Return queue offsets and store times of a topic's messages, by queue."""
+    def _row_groups_of(self, topic: str, queue_id: int) -> list[ArchivedRows]:
+        """Return the row groups that may have messages of a queue, in log order."""
+        return [one for ids, one in self._row_groups_by_topic[topic] if queue_id in ids]
+
+    @cached_property
+    def _row_groups_by_topic(self) -> dict[str, list[tuple[set[int], ArchivedRows]]]:
+        """The row groups of each topic, with the queues that their log file has."""
+        found: dict[str, list[tuple[set[int], ArchivedRows]]] = defaultdict(list)
+        for manifest in self.manifests:
+            ids: dict[str, set[int]] = defaultdict(set)
+            for queue in manifest.queues:
+                ids[queue.topic].add(queue.queue_id)
+            for one in _row_groups([manifest]):
+                found[one.part.topic].append((ids[one.part.topic], one))
+        return found
+
+    def _times_in(
+        self, one: ArchivedRows, queue_id: int
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return queue offsets and store times of a queue's messages in a row group."""
+        queue_ids, offsets, times_ms = self._times(one.part.path, one.number)
+        is_its = queue_ids == queue_id
+        return offsets[is_its], times_ms[is_its]
+
+    def _read_times(self, path: str, number: int) -> npt.NDArray[np.int64]:
+        """Return queue ids, queue offsets and store times of queued messages, shape (3, n)."""
         names = ["queue_id", "queue_offset", "store_timestamp", "sys_flag"]
-        found: dict[int, list[npt.NDArray[np.int64]]] = defaultdict(list)
-        for part in (part for one in self.manifests for part in one.parts if part.topic == topic):
-            with self._open(part) as parquet:
-                table = parquet.read(columns=names)
-            columns = np.stack(
-                [
-                    table.column("queue_id").to_numpy().astype(np.int64),
-                    table.column("queue_offset").to_numpy(),
-                    table.column("store_timestamp").cast("int64").fill_null(0).to_numpy() // 1000,
-                ]
-            )
-            queued = np.isin(table.column("sys_flag").to_numpy() & 0xC, (0, 8))
-            columns = columns[:, queued]
-            for queue_id in np.unique(columns[0]):
-                found[int(queue_id)].append(columns[1:, columns[0] == queue_id])
-        sorted_times = {}
-        for queue_id, pieces in found.items():
-            offsets, times_ms = np.concatenate(pieces, axis=1)
-            order = np.argsort(offsets, kind="stable")
-            sorted_times[queue_id] = (offsets[order], times_ms[order])
-        return sorted_times
+        table = self.log.read_row_group(path, number, names)
+        columns = np.stack(
+            [
+                table.column("queue_id").to_numpy().astype(np.int64),
+                table.column("queue_offset").to_numpy(),
+                table.column("store_timestamp").cast("int64").fill_null(0).to_numpy() // 1000,
+            ]
+        )
+        is_queued = (table.column("sys_flag").to_numpy() & flags.TRANSACTION_PREPARED) == 0
+        return columns[:, is_queued]
 
     # Records --------------------------------------------------------------------------------
 
     def row_groups(self) -> Iterator[ArchivedRows]:
         """Yield all row groups, by log file."""
-        for manifest in self.manifests:
-            for part in manifest.parts:
-                for number, group in enumerate(part.row_groups):
-                    yield ArchivedRows(part, number, group)
+        return _row_groups(self.manifests)
 
-    def columns(self, path: str, numbers: tuple[int, ...]) -> Iterator[kernels.Columns]:
+    def columns(
+        self, path: str, numbers: tuple[int, ...], *, has_bodies: bool = True
+    ) -> Iterator[kernels.Columns]:
         """Yield the records of row groups of a part, decoded.
+
+        Args:
+            path: Of the part.
+            numbers: Of the row groups.
+            has_bodies: Read bodies too; without them all bodies are empty, nothing else differs.
 
         Raises:
             CorruptRecord: The Parquet file is damaged.
         """
+        names = records.record_columns(has_bodies=has_bodies)
         for number in numbers:
-            yield records.columns_of(self.log.read_row_group(path, number))
+            yield records.columns_of(self.log.read_row_group(path, number, names))
 
     def damage(self) -> Iterator[tuple[Manifest | None, Damage]]:
         """Yield what the log lacked or could not read when it was archived, by physical offset.
@@ -187,8 +221,12 @@ class ArchiveReader(StoreReader):
                 yield manifest, Damage(run.offset, run.length, verdict, manifest.name)
             expected = manifest.start + manifest.nominal_size
 
-    def _open(self, part: Part) -> pq.ParquetFile:
-        return open_parquet(Path(self.location, part.path))
+
+def _row_groups(manifests: list[Manifest]) -> Iterator[ArchivedRows]:
+    for manifest in manifests:
+        for part in manifest.parts:
+            for number, group in enumerate(part.row_groups):
+                yield ArchivedRows(part, number, group)
 
 
 class ArchivedQueue(ConsumeQueueView):
@@ -209,8 +247,10 @@ class ArchivedLog(CommitLogView):
 
     def __init__(self, folder: Folder, manifests: list[Manifest]) -> None:
         super().__init__(folder)
+        self._archive: ArchiveFolder = archive_folder(folder.location)
         self._manifests = {one.name: one for one in manifests}
         self._joined: OrderedDict[tuple[str, int], _Joined] = OrderedDict()
+        self._opened = lru_cache(_OPEN_PARTS)(self._archive.open_parquet)
 
     @cached_property
     def files(self) -> list[LogFile]:
@@ -221,19 +261,32 @@ class ArchivedLog(CommitLogView):
         ]
 
     def file_bytes(self, start: int) -> bytearray:
-        """Return a log file as it was. Raises as ``read_row_group`` does, or ``NotInStore``."""
+        """Return a log file as it was, with zeros where ``compact`` has taken messages out.
+
+        Raises as ``read_row_group`` does, or ``NotInStore``.
+        """
         file = self.file_at(start)
         return self._bytes(file, 0, file.size)
 
-    def read_row_group(self, path: str, number: int) -> "pq.Table":
-        """Return what makes the records of a row group.
+    def record_bytes(self, physical_offset: int, size: int | None = None) -> bytes:
+        """Return the bytes of the record at an offset. See ``CommitLogView.record_bytes``."""
+        file = self.file_at(physical_offset)
+        if self._manifests[file.name].dropped:
+            at = physical_offset - file.start
+            if not any(self._bytes(file, at, record.SIZE_AND_MAGIC.size)):
+                raise NotInStore(f"the message at {physical_offset} was taken out by compact")
+        return super().record_bytes(physical_offset, size)
+
+    def read_row_group(self, path: str, number: int, columns: list[str]) -> "pq.Table":
+        """Return columns of a row group.
 
         Raises:
-            CorruptRecord: The Parquet file is damaged, or gone.
+            CorruptRecord: The Parquet file is damaged.
+            StoreUnavailable: It is gone.
         """
         try:
-            with open_parquet(Path(self._folder.location, path)) as parquet:
-                return parquet.read_row_group(number, columns=records.record_columns())
+            parquet = self._opened(path)
+            return parquet.read_row_group(number, columns=columns, use_threads=False)
         except (OSError, ValueError, IndexError) as error:
             raise CorruptRecord(f"row group {number}: {error}", file=path) from error
 
@@ -274,7 +327,8 @@ class ArchivedLog(CommitLogView):
     def _joined_row_group(self, path: str, number: int) -> "_Joined":
         key = (path, number)
         if key not in self._joined:
-            self._joined[key] = _Joined(self.read_row_group(path, number))
+            names = records.record_columns()
+            self._joined[key] = _Joined(self.read_row_group(path, number, names))
             if len(self._joined) > _JOINED_ROW_GROUPS:
                 self._joined.popitem(last=False)
         self._joined.move_to_end(key)
@@ -286,7 +340,7 @@ class _Joined:
 
     def __init__(self, table: "pq.Table") -> None:
         data, bounds = records.join_records(table)
-        self._data = memoryview(data) if data is not None else memoryview(b"")
+        self._data = memoryview(data)
         columns = kernels.Columns(self._data, bounds[:-1])
         offsets = columns.numbers("physical_offset")
         breaks = np.flatnonzero(offsets[1:] != offsets[:-1] + np.diff(bounds)[:-1]) + 1
@@ -326,34 +380,54 @@ class ArchivedIndex(IndexView):
         Raises:
             CorruptRecord: A keys file that may hold the key is damaged.
         """
-        wanted = np.int32(index_entry.key_hash(index_key))
+        wanted = index_entry.key_hash(index_key)
         found: list[int] = []
         for one in self._manifests:
-            entries = self._entries(one)
-            hashes = entries["hash"]
-            low = int(np.searchsorted(hashes, wanted, "left"))
-            high = int(np.searchsorted(hashes, wanted, "right"))
-            found += (entries["position"][low:high].astype(np.int64) + one.start).tolist()
+            positions = self._positions(one, wanted)
+            found += (positions.astype(np.int64) + one.start).tolist()
         return sorted(set(found))
 
-    def _entries(self, manifest: Manifest) -> npt.NDArray[np.void]:
-        path = manifest.keys.path
+    def _positions(self, manifest: Manifest, wanted: int) -> npt.NDArray[np.uint32]:
+        """Return where in a log file records are that have a key with a hash."""
+        path, size = manifest.keys.path, manifest.keys.bytes
+        entry = self._folder.entry(path)
+        if entry is None or entry.size != size:
+            found = "is gone" if entry is None else f"has {entry.size} of {size} bytes"
+            raise CorruptRecord(found, file=path)
+        count, step = size // KEY_TYPE.itemsize, _KEYS_READ_BYTES // KEY_TYPE.itemsize
+        low, high = 0, count
+        guess = (wanted * count) >> 31  # hashes are spread over 31 bits
+        while high - low > step:
+            start = min(max(guess - step // 2, low), high - step)
+            hashes = self._entries(path, start, start + step)["hash"]
+            if hashes[0] >= wanted:
+                high = start + 1
+            elif hashes[-1] < wanted:
+                low = start + step
+            else:
+                low, high = start, start + step
+            guess = (low + high) // 2
+        return self._run_from(path, low, count, step, wanted)
+
+    def _run_from(
+        self, path: str, low: int, count: int, step: int, wanted: int
+    ) -> npt.NDArray[np.uint32]:
+        """Return the places of entries with a hash, of which the first is in the next ``step``."""
+        found = [np.empty(0, np.uint32)]
+        while low < count:
+            entries = self._entries(path, low, min(low + step, count))
+            hashes = entries["hash"]
+            first, stop = np.searchsorted(hashes, [wanted, wanted + 1])
+            found.append(entries["position"][first:stop])
+            if stop < len(entries):
+                break
+            low += step
+        return np.concatenate(found)
+
+    def _entries(self, path: str, start: int, stop: int) -> npt.NDArray[np.void]:
+        width = KEY_TYPE.itemsize
         try:
-            data = self._folder.read(path)
+            data = self._folder.read(path, start * width, (stop - start) * width)
         except NotInStore as error:
             raise CorruptRecord(str(error), file=path) from error
-        if len(data) != manifest.keys.bytes:
-            raise CorruptRecord(f"has {len(data)} of {manifest.keys.bytes} bytes", file=path)
         return np.frombuffer(data, KEY_TYPE)
-
-
-def open_parquet(path: Path) -> pq.ParquetFile:
-    """Open a Parquet file of an archive.
-
-    Raises:
-        StoreUnavailable: It is gone.
-    """
-    try:
-        return pq.ParquetFile(path, memory_map=True, pre_buffer=False)
-    except FileNotFoundError as error:
-        raise StoreUnavailable(f"{path} is gone from the archive") from error

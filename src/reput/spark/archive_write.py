@@ -7,26 +7,25 @@ with the log before the manifest, which comes last, says that the log file is ar
 """
 
 import hashlib
-import os
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 
-from reput.errors import CorruptRecord, WriteFailed
+from reput.errors import CorruptRecord
 from reput.format import kernels, sys_flag as flags
 from reput.format.message import Verdict
 from reput.spark import archive_files as files, archive_records as records
 from reput.spark.archive_files import Manifest, Part, Piece, Queue, RowGroup, Run
-from reput.store import paths
+from reput.spark.archive_folder import ArchiveFolder, archive_folder
+from reput.store import archived, paths
 from reput.store.commit_log_view import CommitLogView, Damage
-from reput.store.disk import Disk
 from reput.store.files import open_folder
 
 ROW_GROUP_BYTES = 16 * 1024 * 1024
@@ -51,7 +50,7 @@ class Segment:
     store: str
     """The store's folder."""
     archive: str
-    """The archive's folder."""
+    """The archive's folder, a path or URI."""
     start: int
     """Physical offset of the log file's first byte."""
     stop: int
@@ -85,9 +84,12 @@ class _Records:
 def write_segment(segment: Segment) -> Manifest:
     """Archive one log file; the same bytes under the same names, however often it is done.
 
+    Nothing is deleted, so that two attempts at once do each other no harm: whichever ends last
+    leaves what the other one left.
+
     Raises:
         CorruptRecord: What was written reads back as something else.
-        WriteFailed: The archive's folder cannot be written to.
+        WriteFailed: The archive cannot be written to.
         NotInStore: The log file is gone.
     """
     folder = open_folder(segment.store)
@@ -95,16 +97,15 @@ def write_segment(segment: Segment) -> Manifest:
     file = log.file_at(segment.start)
     data = np.frombuffer(folder.read(f"{paths.COMMIT_LOG}/{file.name}"), np.uint8)
     found = _walk(log, segment, data)
-    drafts = _Drafts(segment.archive)
-    _forget(segment)
-    parts = list(_write_parts(segment, data, found, drafts))
+    target = archive_folder(segment.archive)
+    parts = list(_write_parts(segment, data, found, target))
     ranges = _rest_ranges(found, len(data))
-    rest = drafts.piece(f"{files.REST}/{file.name}.zst", _pack(data, ranges))
-    keys = drafts.piece(f"{files.KEYS}/{file.name}.keys", found.keys.tobytes())
+    rest = write_piece(target, f"{files.REST}/{file.name}.zst", _pack(data, ranges))
+    keys = write_piece(target, files.keys_path(file.start), found.keys.tobytes())
     damaged = sum(run.length for run in found.damage)
     record_bytes = int(found.sizes.sum())
     manifest = Manifest(
-        format=files.FORMAT,
+        format=archived.FORMAT,
         start=file.start,
         size=len(data),
         nominal_size=file.nominal_size,
@@ -126,26 +127,20 @@ def write_segment(segment: Segment) -> Manifest:
         keys=keys,
         parts=tuple(parts),
     )
-    text = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
-    drafts.piece(f"{files.MANIFESTS}/{file.name}.json", text)
+    write_manifest(target, manifest)
     return manifest
 
 
-def _forget(segment: Segment) -> None:
-    """Take away what an earlier run made of this log file, which has grown since, or is damaged.
+def write_piece(target: ArchiveFolder, path: str, data: bytes) -> Piece:
+    """Write a file of an archive that is not Parquet."""
+    target.put(path, data)
+    return Piece(path, len(data), hashlib.sha256(data).hexdigest())
 
-    The manifest goes last: until then it says what there is to take away.
-    """
-    path = files.manifest_path(segment.archive, segment.start)
-    disk = Disk()
-    try:
-        earlier = files.load_manifest(path)
-    except (OSError, CorruptRecord):
-        disk.unlink(str(path))
-        return
-    for piece in earlier.pieces:
-        disk.unlink(str(Path(segment.archive, piece.path)))
-    disk.unlink(str(path))
+
+def write_manifest(target: ArchiveFolder, manifest: Manifest) -> None:
+    """Write a manifest, which says what the archive has of a log file from then on."""
+    text = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
+    target.put(archived.manifest_path(manifest.start), text)
 
 
 # What stands where -------------------------------------------------------------------------
@@ -243,7 +238,7 @@ def _queues(found: _Records) -> Iterator[Queue]:
 
 
 def _write_parts(
-    segment: Segment, data: npt.NDArray[np.uint8], found: _Records, drafts: "_Drafts"
+    segment: Segment, data: npt.NDArray[np.uint8], found: _Records, target: ArchiveFolder
 ) -> Iterator[Part]:
     """Write the records of each topic and day, in the order in which they begin in the log."""
     groups = found.topics << 32 | (found.days - _DAY_MIN)
@@ -259,18 +254,16 @@ def _write_parts(
         for number, part in enumerate(_cut(rows, found.sizes, PART_BYTES, len(rows))):
             path = files.part_path(segment.start, topic, date, number)
             row_groups = list(_cut(part, found.sizes, ROW_GROUP_BYTES, ROW_GROUP_ROWS_MAX))
-
-            def write(draft: Path, row_groups: list[npt.NDArray[np.int64]] = row_groups) -> None:
+            with target.draft(path) as draft:
                 _write_parquet(draft, maker, data, found, row_groups, segment.level)
-
-            written = drafts.make(path, write)
+                size, sha256 = draft.stat().st_size, sha256_of(draft)
             yield Part(
                 path,
                 topic,
                 date,
                 len(part),
-                written.bytes,
-                written.sha256,
+                size,
+                sha256,
                 tuple(_row_group(one, found, segment.start) for one in row_groups),
             )
 
@@ -313,55 +306,24 @@ def _write_parquet(
 ) -> None:
     rows_max = max(len(rows) for rows in row_groups)
     options = records.writer_options(rows_max, level)
-    with pq.ParquetWriter(draft, records.SCHEMA, **options) as writer:
+    with (
+        pa.OSFile(str(draft), "wb") as sink,
+        pq.ParquetWriter(sink, records.SCHEMA, **options) as writer,
+    ):
         for rows in row_groups:
             table = maker.table(data, found.positions[rows], found.sizes[rows])
             writer.write_table(table, row_group_size=rows_max)
-    with pq.ParquetFile(draft) as written:
+    with pa.memory_map(str(draft)) as source, pq.ParquetFile(source) as written:
         for i, rows in enumerate(row_groups):
-            got = written.read_row_group(i, columns=records.record_columns())
+            names = records.record_columns()
+            got = written.read_row_group(i, columns=names, use_threads=False)
             want = records.split_records(data, found.positions[rows], found.sizes[rows])
-            for name, pieces in zip(records.record_columns(), want, strict=True):
+            for name, pieces in zip(names, want, strict=True):
                 if not got.column(name).combine_chunks().equals(pieces):
                     raise CorruptRecord(f"row group {i} reads back as other bytes", file=str(draft))
 
 
-# Files --------------------------------------------------------------------------------------
-
-
-class _Drafts:
-    """Writes files of an archive so that under their names there are only whole ones."""
-
-    def __init__(self, archive: str) -> None:
-        self._root = Path(archive)
-        self._disk = Disk()
-
-    def piece(self, path: str, data: bytes) -> Piece:
-        """Write a file from bytes."""
-
-        def write(draft: Path) -> None:
-            draft.write_bytes(data)
-
-        return self.make(path, write)
-
-    def make(self, path: str, write: Callable[[Path], None]) -> Piece:
-        """Write a file, durably; two tasks may do so at once."""
-        target = self._root / path
-        draft = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
-        self._disk.make_folder(str(target.parent))
-        try:
-            try:
-                write(draft)
-            except OSError as error:
-                raise WriteFailed(str(target), f"cannot write: {error}") from error
-            descriptor = self._disk.open(str(draft))
-            try:
-                self._disk.sync_file(descriptor, str(draft))
-            finally:
-                os.close(descriptor)
-            piece = Piece(path, draft.stat().st_size, files.sha256_of(draft))
-            self._disk.rename(str(draft), str(target))
-            self._disk.sync_folder(str(target.parent))
-        finally:
-            draft.unlink(missing_ok=True)
-        return piece
+def sha256_of(path: Path) -> str:
+    """Return the checksum of a file, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

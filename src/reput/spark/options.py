@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from reput.errors import InvalidOption
+from reput.format import names
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -40,6 +41,10 @@ TOOLS_GROUP = "TOOLS_CONSUMER"
 COMMIT_NONE = "none"
 COMMIT_ON_COMMIT = "onCommit"
 COMMITS = (COMMIT_NONE, COMMIT_ON_COMMIT)
+FROM_MASTER = "master"
+FROM_SLAVE = "slave"
+DISCOVERY_INTERVAL_MS: Final = 10_000
+"""How long a stream of brokers goes by the routes and topics that it has been told."""
 
 QueueOffsets = dict[str, dict[str, dict[int, int]]]
 """topic -> broker -> queue id -> number, as the JSON options have it."""
@@ -90,6 +95,10 @@ class LiveOptions:
     group: str | None = None
     """Whose consumer offsets a stream moves."""
     commit_offsets: str = COMMIT_NONE
+    read_from: str = FROM_MASTER
+    """Who is asked first, of those that are there."""
+    discovery_interval_ms: int | None = None
+    """How often a stream looks for new topics and queues; None if nothing was said."""
     pull_batch_size: int = 32
     """Most messages a pull asks for; brokers have a limit of their own, usually 32."""
     pull_timeout_ms: int = 10_000
@@ -184,6 +193,8 @@ _LIVE_ONLY = (
     "consumerGroup",
     "group",
     "commitOffsets",
+    "readFrom",
+    "discoveryIntervalMs",
     "pullBatchSize",
     "pullTimeoutMs",
     "fetchOffset.numRetries",
@@ -206,12 +217,19 @@ _NOT_YET = {
     "tls.enable": "left out: TLS is not supported yet; brokers speak plain text on the same port",
     "namespace": "left out: topics have their full names, namespace%topic",
     "vipChannel": "left out: brokers are asked on the port that name servers tell",
+    "suspendTimeout": "left out: pulls do not wait for messages, triggers look for them",
 }
 
 _STREAM_ONLY = {
     "maxOffsetsPerTrigger": "max_offsets",
     "maxBytesPerTrigger": "max_bytes",
     "minOffsetsPerTrigger": "min_offsets",
+    "maxTriggerDelay": "max_delay_ms",
+}
+_VIEWS_INSTEAD = {
+    "delay": f"topic={names.SCHEDULE_TOPIC}; resolveTopics=true shows where messages are going",
+    "half": f"topic={names.HALF_TOPIC}; resolveTopics=true shows where messages are going",
+    "dlq": f"subscribePattern={names.DLQ_PREFIX}.*",
 }
 _BATCH_ONLY = (
     *("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"),
@@ -222,7 +240,7 @@ _DURATION_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000
 _TOPIC_OPTIONS = "topic (or topics, subscribe), subscribePattern, assign"
 
 
-class _Texts:
+class Texts:
     """The options as text, without regard to case, remembering which were looked at."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -242,11 +260,8 @@ class _Texts:
         """Whether it is set, without taking it for one that is known."""
         return name.lower() in self._texts
 
-    def given(self, name: str) -> str:
-        """Return what is set, as it was written."""
-        return self._texts[name.lower()][1]
-
     def flag(self, name: str, default: bool) -> bool:
+        """Return true or false."""
         text = self.text(name)
         if text is None:
             return default
@@ -255,6 +270,7 @@ class _Texts:
         return text.lower() == "true"
 
     def number(self, name: str, least: int = 0) -> int | None:
+        """Return a whole number of at most 63 bits."""
         text = self.text(name)
         if text is None:
             return None
@@ -263,6 +279,7 @@ class _Texts:
         return int(text)
 
     def bounded(self, name: str, least: int, most: int, default: int) -> int:
+        """Return a whole number within bounds."""
         number = self.number(name, least)
         if number is None:
             return default
@@ -271,6 +288,7 @@ class _Texts:
         return number
 
     def size(self, name: str, default: int) -> int:
+        """Return a number of bytes, at least 1."""
         text = self.text(name)
         if text is None:
             return default
@@ -280,6 +298,7 @@ class _Texts:
         return int(match[1]) << (10 * " kmgt".index(match[2] or " "))
 
     def duration_ms(self, name: str, default: int) -> int:
+        """Return a duration in ms."""
         text = self.text(name)
         if text is None:
             return default
@@ -289,6 +308,7 @@ class _Texts:
         return int(match[1]) * _DURATION_MS[match[2]]
 
     def choice(self, name: str, allowed: tuple[str, ...], default: str) -> str:
+        """Return one of some words, in the letters of ``allowed``."""
         text = self.text(name)
         if text is None:
             return default
@@ -298,6 +318,7 @@ class _Texts:
         raise InvalidOption(name, text, ", ".join(allowed))
 
     def words(self, *names: str, separator: str = ",") -> frozenset[str] | None:
+        """Return the words between separators, at least one."""
         text = self.text(*names)
         if text is None:
             return None
@@ -306,11 +327,13 @@ class _Texts:
             raise InvalidOption(names[0], text, f"names separated by {separator!r}")
         return words
 
-    def unknown(self) -> list[str]:
-        return [name for key, (name, _) in self._texts.items() if key not in self._known]
-
-    def known(self) -> list[str]:
-        return sorted(self._known.values(), key=str.lower)
+    def refuse_unknown(self) -> None:
+        """Raise ``InvalidOption`` if there are options that nobody has looked at."""
+        for key, (name, value) in self._texts.items():
+            if key not in self._known:
+                known = ", ".join(sorted(self._known.values(), key=str.lower))
+                shown = HIDDEN if _SECRET_NAME.search(name) else value
+                raise InvalidOption(name, shown, f"one of {known}")
 
 
 def parse(options: Mapping[str, str]) -> ReadOptions:
@@ -323,7 +346,7 @@ def parse(options: Mapping[str, str]) -> ReadOptions:
         InvalidOption: A value is not allowed, two options exclude each other, neither ``path`` nor
             ``nameServer`` is there, or a name is not known.
     """
-    return _parse(_Texts(options), "earliest")
+    return _parse(Texts(options), "earliest")
 
 
 def parse_stream(options: Mapping[str, str]) -> ReadOptions:
@@ -332,7 +355,7 @@ def parse_stream(options: Mapping[str, str]) -> ReadOptions:
     Raises:
         InvalidOption: As ``parse``, and where a stream cannot do what is asked for.
     """
-    texts = _Texts(options)
+    texts = Texts(options)
     for name in _BATCH_ONLY:
         if texts.is_given(name):
             raise InvalidOption(
@@ -341,9 +364,15 @@ def parse_stream(options: Mapping[str, str]) -> ReadOptions:
                 "left out: a stream has no end, and starts at offsets of queues or at times",
             )
     parsed = _parse(texts, "latest")
-    if parsed.live is not None:
+    live = parsed.live
+    if live is not None and live.commit_offsets == COMMIT_ON_COMMIT and live.group is None:
+        raise InvalidOption("commitOffsets", COMMIT_ON_COMMIT, "together with group")
+    if live is not None and live.group is not None and not texts.is_given("commitOffsets"):
         raise InvalidOption(
-            "nameServer", parsed.live.name_server, "left out: a stream reads store folders, path"
+            "group",
+            live.group,
+            "together with commitOffsets=onCommit, or none; startingOffsets=group:NAME begins "
+            "where a group is",
         )
     if parsed.view != "messages":
         raise InvalidOption("view", parsed.view, "messages: the other views are for batch reads")
@@ -352,8 +381,11 @@ def parse_stream(options: Mapping[str, str]) -> ReadOptions:
     return parsed
 
 
-def _parse(texts: _Texts, start: str) -> ReadOptions:
+def _parse(texts: Texts, start: str) -> ReadOptions:
     live = _live(texts)
+    view = (texts.text("view") or "").lower()
+    if view in _VIEWS_INSTEAD:
+        raise InvalidOption("view", view, f"messages, with {_VIEWS_INSTEAD[view]}")
     topics, pattern, assign = _topics(texts)
     mode_given = texts.text("mode") is not None
     mode = texts.choice("mode", MODES, FAILFAST)
@@ -400,13 +432,7 @@ def _parse(texts: _Texts, start: str) -> ReadOptions:
         broker=(texts.text("broker") or "") if live is None else "",
         trigger=_trigger(texts),
     )
-    unknown = texts.unknown()
-    if unknown:
-        raise InvalidOption(
-            unknown[0],
-            HIDDEN if _SECRET_NAME.search(unknown[0]) else texts.given(unknown[0]),
-            "one of " + ", ".join(texts.known()),
-        )
+    texts.refuse_unknown()
     _check_ranges(parsed)
     return parsed
 
@@ -422,9 +448,16 @@ def check_batch(options: ReadOptions) -> None:
             "batch that starts at the latest reads nothing",
         )
     for name, field_name in _STREAM_ONLY.items():
-        if (value := getattr(options.trigger, field_name)) is not None:
+        value = getattr(options.trigger, field_name)
+        if value != getattr(TriggerLimits, field_name):
             raise InvalidOption(name, value, "left out in a batch read, which is one batch")
     live = options.live
+    if live is not None and live.discovery_interval_ms is not None:
+        raise InvalidOption(
+            "discoveryIntervalMs",
+            live.discovery_interval_ms,
+            "left out in a batch read, which looks once",
+        )
     if live is not None and live.commit_offsets != COMMIT_NONE:
         raise InvalidOption(
             "commitOffsets",
@@ -441,14 +474,30 @@ def check_batch(options: ReadOptions) -> None:
         )
 
 
-def _live(texts: _Texts) -> LiveOptions | None:
-    """Return the options of brokers, None if none are to be read."""
+def refuse_not_yet(texts: Texts) -> None:
+    """Raise ``InvalidOption`` for options of connections that we do not have."""
     for name, allowed in _NOT_YET.items():
         if texts.is_given(name):
             value = HIDDEN if _SECRET_NAME.search(name) else texts.text(name)
             raise InvalidOption(name, value, allowed)
-    name_server = texts.text(*_NAME_SERVER)
-    if name_server is None:
+
+
+def name_servers(texts: Texts) -> str | None:
+    """Return ``host:port``, several separated by ``;``, None if none are set."""
+    text = texts.text(*_NAME_SERVER)
+    if text is None:
+        return None
+    servers = ";".join(re.findall(r"[^\s;,]+", text))
+    if not servers:
+        raise InvalidOption(_NAME_SERVER[0], text, "host:port, several separated by ;")
+    return servers
+
+
+def _live(texts: Texts) -> LiveOptions | None:
+    """Return the options of brokers, None if none are to be read."""
+    refuse_not_yet(texts)
+    servers = name_servers(texts)
+    if servers is None:
         for name in _LIVE_ONLY:
             if (value := texts.text(name)) is not None:
                 raise InvalidOption(name, value, "left out, unless nameServer is set")
@@ -460,9 +509,6 @@ def _live(texts: _Texts) -> LiveOptions | None:
     mode = texts.text("mode")
     if mode is not None and mode.upper() != FAILFAST:
         raise InvalidOption("mode", mode, f"{FAILFAST}, where nameServer is set")
-    servers = ";".join(re.findall(r"[^\s;,]+", name_server))
-    if not servers:
-        raise InvalidOption(_NAME_SERVER[0], name_server, "host:port, several separated by ;")
     return LiveOptions(
         name_server=servers,
         cluster=texts.text("cluster") or None,
@@ -470,6 +516,8 @@ def _live(texts: _Texts) -> LiveOptions | None:
         consumer_group=texts.text("consumerGroup") or TOOLS_GROUP,
         group=texts.text("group") or None,
         commit_offsets=texts.choice("commitOffsets", COMMITS, COMMIT_NONE),
+        read_from=texts.choice("readFrom", (FROM_MASTER, FROM_SLAVE), FROM_MASTER),
+        discovery_interval_ms=texts.number("discoveryIntervalMs", 1),
         pull_batch_size=texts.bounded("pullBatchSize", 1, 1 << 16, 32),
         pull_timeout_ms=texts.bounded("pullTimeoutMs", 1, 1 << 31, 10_000),
         retry_count=texts.bounded("fetchOffset.numRetries", 0, 1 << 16, 3),
@@ -477,7 +525,7 @@ def _live(texts: _Texts) -> LiveOptions | None:
     )
 
 
-def _paths(texts: _Texts) -> tuple[str, ...]:
+def _paths(texts: Texts) -> tuple[str, ...]:
     text = texts.text("path")
     several = texts.text("paths")
     if several is not None:
@@ -501,7 +549,7 @@ def _paths(texts: _Texts) -> tuple[str, ...]:
 
 
 def _topics(
-    texts: _Texts,
+    texts: Texts,
 ) -> tuple[frozenset[str] | None, str | None, dict[str, dict[str, tuple[int, ...]]] | None]:
     topics = texts.words("topic", "topics", "subscribe")
     pattern = texts.text("subscribePattern")
@@ -533,7 +581,7 @@ def _topics(
     return topics, pattern, assign
 
 
-def _bound(texts: _Texts, which: str, default: str) -> Bound:
+def _bound(texts: Texts, which: str, default: str) -> Bound:
     """Return one end of a read; ``default`` is where it is of which nothing is said."""
     name = f"{which}Offsets"
     text = texts.text(name)
@@ -566,7 +614,7 @@ def _queues_of(offsets: QueueOffsets) -> list[dict[int, int]]:
     return [queues for brokers in offsets.values() for queues in brokers.values()]
 
 
-def _trigger(texts: _Texts) -> TriggerLimits:
+def _trigger(texts: Texts) -> TriggerLimits:
     limits = TriggerLimits(
         max_offsets=texts.number("maxOffsetsPerTrigger", 1),
         max_bytes=texts.size("maxBytesPerTrigger", 0) or None,
@@ -623,7 +671,7 @@ def _refuse(name: str, text: str, shape: str) -> bool:
     raise InvalidOption(name, text, shape)
 
 
-def _tags(texts: _Texts) -> frozenset[str] | None:
+def _tags(texts: Texts) -> frozenset[str] | None:
     text = texts.text("tags")
     if text is None or text == "*":
         return None
@@ -633,7 +681,7 @@ def _tags(texts: _Texts) -> frozenset[str] | None:
     return tags
 
 
-def _keys(texts: _Texts) -> frozenset[str] | None:
+def _keys(texts: Texts) -> frozenset[str] | None:
     key = texts.text("key")
     several = texts.words("keyIn")
     if key is not None and several is not None:
@@ -641,14 +689,14 @@ def _keys(texts: _Texts) -> frozenset[str] | None:
     return frozenset((key,)) if key is not None else several
 
 
-def _columns(texts: _Texts) -> tuple[str, ...] | None:
+def _columns(texts: Texts) -> tuple[str, ...] | None:
     text = texts.text("columns")
     if text is None:
         return None
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
-def _charset(texts: _Texts) -> str | None:
+def _charset(texts: Texts) -> str | None:
     text = texts.text("charset")
     if text is None:
         return None

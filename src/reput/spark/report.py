@@ -15,6 +15,7 @@ from pyspark.sql.types import IntegerType
 
 from reput import __version__
 from reput.format import index_entry
+from reput.spark.report_story import Story
 from reput.store.reader import StoreReader
 
 Progress = Callable[[str, int, int], None]
@@ -83,30 +84,6 @@ class LagRow:
 
 
 @dataclass
-class Traffic:
-    """What went through the broker whose store it is, before the report was made."""
-
-    message_count: int
-    """Published; every one was acknowledged."""
-    group: str
-    """Who consumed them."""
-    publish_seconds: float = 0.0
-    consumed_count: int = 0
-    """Different messages."""
-    consume_seconds: float = 0.0
-
-    @property
-    def publish_rate(self) -> float:
-        """Messages a second."""
-        return self.message_count / max(self.publish_seconds, 0.001)
-
-    @property
-    def consume_rate(self) -> float:
-        """Messages a second."""
-        return self.consumed_count / max(self.consume_seconds, 0.001)
-
-
-@dataclass
 class Report:
     """Everything the report shows. Times are ms since the epoch, sizes bytes."""
 
@@ -139,7 +116,8 @@ class Report:
     lags: list[LagRow] = field(default_factory=list)
     seconds: float = 0.0
     """How long the jobs took."""
-    traffic: Traffic | None = None
+    story: Story | None = None
+    """What was done with the store before, if that was a demo."""
 
     @property
     def damage(self) -> list[GapRow]:

@@ -997,8 +997,9 @@ class _PartitionReading:
 
     def archive_rows(self, part: plan.ArchiveRows) -> Iterator[pa.RecordBatch]:
         """Yield the rows of row groups of an archive."""
+        has_bodies = "body" in self._maker.schema.names
         for path, numbers in part.row_groups:
-            for columns in self._archive.columns(path, numbers):
+            for columns in self._archive.columns(path, numbers, has_bodies=has_bodies):
                 yield from self._rows(columns)
 
     def archive_damage(self, part: plan.ArchiveDamage) -> Iterator[pa.RecordBatch]:

@@ -4,7 +4,7 @@ import contextlib
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,12 +19,15 @@ class SparkUnavailable(ReputError):
 
 @contextmanager
 def local_session(
-    app_name: str, log_file: Path, master: str = "local[*]"
+    app_name: str,
+    log_file: Path,
+    master: str = "local[*]",
+    settings: Mapping[str, str] | None = None,
 ) -> Iterator[SparkSession]:
     """Open a session, and stop it at the end.
 
     What the JVM and its Python workers print goes to ``log_file``, so that a terminal shows the
-    command's own output only.
+    command's own output only. ``settings`` are Spark's, and win over those made here.
 
     Raises:
         SparkUnavailable: There is no Java, or the JVM does not start.
@@ -45,6 +48,8 @@ def local_session(
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.python.filterPushdown.enabled", "true")
     )
+    for key, value in (settings or {}).items():
+        builder = builder.config(key, value)
     with log_file.open("a", encoding="utf-8") as log, contextlib.redirect_stderr(log):
         with _inherited_stderr(log.fileno()):
             try:

@@ -4,6 +4,7 @@ Found without registration through ``pyspark_rocketmq``. PySpark 4.2 or later.
 """
 
 import datetime
+import functools
 import sys
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import replace
@@ -13,7 +14,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
+    DataSourceStreamArrowWriter,
     DataSourceStreamReader,
+    DataSourceWriter,
     EqualNullSafe,
     EqualTo,
     Filter,
@@ -48,7 +51,7 @@ from pyspark.sql.types import (
 )
 
 from reput.errors import InvalidOption
-from reput.spark import filters, options as option_texts, views
+from reput.spark import filters, import_options, options as option_texts, views, write_options
 from reput.spark.filters import Constraint
 from reput.spark.rows import message_fields
 from reput.spark.scan import MessageScan
@@ -74,12 +77,17 @@ class RocketMQDataSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        self._options = option_texts.parse(dict(options))
+        self._texts = dict(options)
 
     @classmethod
     def name(cls) -> str:
         """Return ``rocketmq``."""
         return "rocketmq"
+
+    @functools.cached_property
+    def _options(self) -> option_texts.ReadOptions:
+        """The options of a read; a write has others, and nobody says first which it is."""
+        return option_texts.parse(self._texts)
 
     def schema(self) -> StructType:
         """Return the columns of the view, less what options leave out."""
@@ -108,8 +116,28 @@ class RocketMQDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> "MessageStreamReader":
         """Return the reader of a stream."""
-        options = option_texts.parse_stream(dict(self.options))
+        options = option_texts.parse_stream(self._texts)
         return MessageStreamReader(options, self._columns_of(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return the writer of a batch: to brokers, or to a store folder."""
+        if write_options.goes_to_brokers(self._texts):
+            from reput.spark.sink import BrokerWriter  # who writes stores needs no network
+
+            return BrokerWriter(write_options.parse(self._texts), schema, overwrite)
+        from reput.spark.store_sink import StoreWriter  # and who reads needs no writer
+
+        return StoreWriter(import_options.parse(self._texts), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        """Return the writer of a stream's batches, likewise."""
+        if write_options.goes_to_brokers(self._texts):
+            from reput.spark.sink import BrokerStreamWriter
+
+            return BrokerStreamWriter(write_options.parse(self._texts), schema, overwrite)
+        from reput.spark.store_sink import StoreStreamWriter
+
+        return StoreStreamWriter(import_options.parse(self._texts), schema, overwrite)
 
     def _columns_of(self, schema: StructType) -> list[str]:
         """Return the columns of a schema that a user may have given."""
@@ -232,6 +260,10 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the ends of the queues, and the lag: ``reput.spark.lag_of`` reads it."""
         return self._stream.report()
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Take note that a micro-batch is through; the next trigger tells the same."""
+        self._stream.commit(end)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Let the queues end where they end now."""

@@ -306,6 +306,9 @@ class StoreConfig:
     """Percent; above, files go before they expire. Drawn into 30..85."""
     disk_space_warning_level_ratio: Percent = 90
     """Percent; above, puts are refused. Drawn into 35..90."""
+    reput_expire_only_archived: str | None = None
+    """Folder of an archive: a log file goes only if it is in there, however old it is and however
+    full the disk; unset: nobody asks. Ours alone."""
 
     # --- reading ---------------------------------------------------------
 
@@ -339,6 +342,10 @@ class StoreConfig:
             size = self.mapped_file_size_commit_log
             allowed = f"at most {room}, so that a record fits in a log file of {size} bytes"
             raise InvalidOption("maxMessageSize", self.max_message_size, allowed)
+        archive = self.reput_expire_only_archived
+        if archive is not None and ("://" in archive or not archive):
+            allowed = "a folder of this machine; expiry does not wait for a network"
+            raise InvalidOption("reputExpireOnlyArchived", archive, allowed)
         # Wrong text is found now, not when the first delayed message or the hour comes.
         _ = self.delay_levels_ms, self.delete_hours
 

@@ -347,16 +347,15 @@ class Dispatcher:
         queue = self._queues.make(one.topic, one.queue_id)
         if not self._is_possible(queue, one.queue_offset, one):
             return False
-        if queue.is_fresh:
-            queue.start_at(one.queue_offset)
-            return True
         if self.is_strict:
             raise QueueGap(queue, one.queue_offset)
-        if queue.end_physical_offset <= self._commit_log.min_offset:
+        if not queue.is_fresh and queue.end_physical_offset <= self._commit_log.min_offset:
             # Nothing is left of the messages before the gap, nor of those in it.
             queue.reset()
-            queue.start_at(one.queue_offset)
-            return True
+        if queue.is_fresh:
+            self._start(queue, one.queue_offset)
+            if queue.max_offset == one.queue_offset:
+                return True
         # Java reads every unit as a message. One that repeats the next is read twice, by a consumer
         # that must bear that anyway; any other filler would end, or break, a pull.
         missing = one.queue_offset - queue.max_offset
@@ -372,6 +371,17 @@ class Dispatcher:
             queue.append(filler)
         self.refilled_units += missing
         return True
+
+    def _start(self, queue: ConsumeQueue, queue_offset: int) -> None:
+        """Let a fresh queue begin with a message, or where its file does if the log begins at 0.
+
+        Before a queue's first unit its file has blanks, which point at physical offset 0. Java
+        takes those for expired if the log begins above 0. Else, started again, it reads a queue
+        from them on, and skips what the queue has in the log's first file.
+        """
+        if not self._commit_log.min_offset:
+            queue_offset -= queue_offset % (self._queues.file_size // cq_unit.SIZE)
+        queue.start_at(queue_offset)
 
     def _dispatch_slowly(self, data: bytes, now_ms: int) -> None:
         one = record.decode(data, check_crc=False)
@@ -466,7 +476,7 @@ class Dispatcher:
             if not self._is_possible(queue, queue_offset, one):
                 continue
             if queue.is_fresh and queue_offset:
-                queue.start_at(queue_offset)
+                self._start(queue, queue_offset)
             if queue_offset == queue.max_offset:
                 queue.append(cq_unit.Unit(one.physical_offset, one.store_size, code))
             elif queue_offset > queue.max_offset:

@@ -12,7 +12,7 @@ import mmap
 import os
 import stat
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,8 +24,17 @@ from reput.store import paths
 _MAP_FROM_BYTES = 64 * 1024
 """Below this a read copies: a map costs more than it saves."""
 _OPEN_FILES_MAX = 64
+_REMOTE_FILES_MAX = 4096
+"""Of which the size is known: asking again takes a request."""
+_BLOCKS_MAX = 256
+"""Of remote files that are kept, a quarter of a megabyte each at most."""
 _EXTENTS_MAX = 1000
 """A file in more pieces is not asked about to its end."""
+_HDFS_SCHEMES = ("hdfs:", "viewfs:")
+_HDFS_HINT = (
+    "; hdfs needs Java and Hadoop's libhdfs.so: set JAVA_HOME, HADOOP_HOME (or "
+    "ARROW_LIBHDFS_DIR), and CLASSPATH to what `hadoop classpath --glob` prints"
+)
 
 Bytes = bytes | memoryview
 
@@ -81,7 +90,7 @@ def open_folder(location: str, *, commit_log_folders: Sequence[str] = ()) -> Fol
     """
     if "://" in location and not location.startswith("file:"):
         return RemoteFolder(location)
-    root = _local_path(location)
+    root = local_path(location)
     if not root.is_dir():
         found = "is a file" if root.exists() else "does not exist"
         raise StoreUnavailable(f"{location} {found}; give the folder that holds commitlog/")
@@ -90,7 +99,12 @@ def open_folder(location: str, *, commit_log_folders: Sequence[str] = ()) -> Fol
     return LocalFolder(location, root)
 
 
-def _local_path(location: str) -> Path:
+def local_path(location: str) -> Path:
+    """Return the path that a path or a ``file:`` URI means.
+
+    Raises:
+        StoreUnavailable: The URI names another machine.
+    """
     if not location.startswith("file:"):
         return Path(location)
     host = urlsplit(location).netloc
@@ -268,65 +282,133 @@ def _entry(name: str, state: os.stat_result) -> Entry:
 
 
 class RemoteFolder:
-    """A folder that pyarrow.fs reaches through its URI, read in ranges."""
+    """A folder that pyarrow.fs reaches through its URI, read in ranges.
+
+    A request takes as long as reading a megabyte, and a store has thousands of files. So names are
+    listed once, all of a family of files together, and small reads take what is around them too:
+    what comes next is mostly there. All stays as it was when it was first asked for.
+    """
 
     window_bytes = 16 * 1024 * 1024
     gap_bytes_max = 256 * 1024
 
     def __init__(self, location: str) -> None:
         self.location = location
+        _refuse_password(location)
         try:
             from pyarrow import fs
         except ImportError as error:
             raise StoreUnavailable(
                 f"{location} is a URI, which needs pyarrow: pip install 'reput[spark]'"
             ) from error
-        try:
-            self._fs, self._root = fs.FileSystem.from_uri(location)
-            info = self._fs.get_file_info(self._root)
-        except (OSError, ValueError) as error:
-            raise StoreUnavailable(f"{location} cannot be reached: {error}") from error
         self._selector = fs.FileSelector
         self._types = fs.FileType
-        if info.type == fs.FileType.NotFound:
-            raise StoreUnavailable(f"{location} does not exist; give the folder with commitlog/")
-
-    def entries(self, path: str) -> list[Entry]:
-        """Return what a folder holds, by name."""
+        self._listed: dict[str, dict[str, Entry]] = {}
+        """Folder to what it holds, by name and in its order."""
+        self._whole: set[str] = set()
+        """Families all of whose folders are listed."""
         try:
-            selector = self._selector(f"{self._root}/{path}", allow_not_found=True)
-            infos = self._fs.get_file_info(selector)
+            self._fs, self._root = fs.FileSystem.from_uri(location)
+            self._list("", is_deep=False)
+        except FileNotFoundError:
+            raise StoreUnavailable(
+                f"{location} does not exist; give the folder with commitlog/"
+            ) from None
         except (OSError, ValueError) as error:
-            _expect_absent(error, self.location, path)
-            return []
-        found = (self._entry(info) for info in infos)
-        return sorted((entry for entry in found if entry), key=lambda entry: entry.name)
+            hint = _HDFS_HINT if location.startswith(_HDFS_SCHEMES) else ""
+            what = str(error).partition("\n")[0]  # one more for each place without a libjvm
+            raise StoreUnavailable(f"{location} cannot be reached: {what}{hint}") from error
+        # Of functions that do not know the folder: what they keep goes with it, at once.
+        self._open = functools.partial(_open_remote, self._fs, self._root)
+        self._opened = functools.lru_cache(_REMOTE_FILES_MAX)(self._open)
+        block = functools.partial(_read_block, self._opened, self.gap_bytes_max)
+        self._block = functools.lru_cache(_BLOCKS_MAX)(block)
 
-    def entry(self, path: str) -> Entry | None:
-        """Return one file or folder, or None."""
-        try:
-            return self._entry(self._fs.get_file_info(f"{self._root}/{path}"))
-        except (OSError, ValueError) as error:
-            _expect_absent(error, self.location, path)
-            return None
+    def _list(self, path: str, *, is_deep: bool) -> None:
+        """Note what a folder holds and, if deep, what those below it do. It must be there."""
+        selector = self._selector(f"{self._root}/{path}".rstrip("/"), recursive=is_deep)
+        found: dict[str, list[Entry]] = {path: []}
+        for info in self._fs.get_file_info(selector):
+            name = info.path.removeprefix(self._root).strip("/")
+            found.setdefault(name.rpartition("/")[0], []).append(self._entry(info))
+        for folder, entries in found.items():
+            entries.sort(key=lambda entry: entry.name)
+            self._listed[folder] = {entry.name: entry for entry in entries}
 
-    def _entry(self, info: Any) -> Entry | None:
-        if info.type == self._types.NotFound:
-            return None
+    def _entry(self, info: Any) -> Entry:
         is_folder = info.type == self._types.Directory
         modified_ms = (info.mtime_ns or 0) // 1_000_000
         return Entry(info.base_name, 0 if is_folder else info.size, modified_ms, is_folder)
 
+    def _list_if_there(self, path: str, *, is_deep: bool) -> None:
+        family = path.partition("/")[0]
+        self._listed.setdefault(path, {})
+        if family in self._listed[""]:
+            try:
+                self._list(path, is_deep=is_deep)
+            except (OSError, ValueError) as error:
+                _expect_absent(error, self.location, path)
+
+    def entries(self, path: str) -> list[Entry]:
+        """Return what a folder holds, by name."""
+        family = path.partition("/")[0]
+        if path and family not in self._whole:
+            self._list_if_there(family, is_deep=True)
+            self._whole.add(family)
+        return list(self._listed.get(path, {}).values())
+
+    def entry(self, path: str) -> Entry | None:
+        """Return one file or folder, or None."""
+        folder, _, name = path.rpartition("/")
+        if folder not in self._listed and path.partition("/")[0] not in self._whole:
+            self._list_if_there(folder, is_deep=False)
+        return self._listed.get(folder, {}).get(name)
+
     def read(self, path: str, start: int = 0, length: int | None = None) -> Bytes:
-        """Return bytes of a file in one range request."""
+        """Return bytes of a file in one range request, and one for its size the first time."""
         try:
-            with self._fs.open_input_file(f"{self._root}/{path}") as file:
-                left = max(file.size() - start, 0)
-                length = left if length is None else min(length, left)
-                return memoryview(file.read_at(length, start))
+            if length is None:
+                return _read_at(self._open(path), start, None)
+            if length > self.gap_bytes_max:
+                return _read_at(self._opened(path), start, length)
+            return self._small(path, start, length)
         except (OSError, ValueError) as error:
             raise _problem(error, self.location, path) from error
+
+    def _small(self, path: str, start: int, length: int) -> Bytes:
+        """Return bytes that lie in one block or two."""
+        first, skipped = divmod(start, self.gap_bytes_max)
+        stop = skipped + length
+        if stop <= self.gap_bytes_max:
+            return self._block(path, first)[skipped:stop]
+        rest = self._block(path, first + 1)[: stop - self.gap_bytes_max]
+        return bytes(self._block(path, first)[skipped:]) + rest
 
     def lock_holder(self, path: str) -> int | None:
         """Return None: object stores have no locks to ask about."""
         return None
+
+
+def _open_remote(file_system: Any, root: str, path: str) -> Any:
+    return file_system.open_input_file(f"{root}/{path}")
+
+
+def _read_at(file: Any, start: int, length: int | None) -> memoryview:
+    left = max(file.size() - start, 0)
+    return memoryview(file.read_at(left if length is None else min(length, left), start))
+
+
+def _read_block(opened: Callable[[str], Any], size: int, path: str, number: int) -> memoryview:
+    return _read_at(opened(path), number * size, size)
+
+
+def _refuse_password(location: str) -> None:
+    """Refuse a URI with a secret in it: locations are shown in logs, plans and errors."""
+    before, at, _ = urlsplit(location).netloc.rpartition("@")
+    if at and ":" in before:
+        parts = urlsplit(location)
+        shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        raise StoreUnavailable(
+            f"{shown} was given with a secret, which logs would show; set it in the environment of "
+            "the driver and the workers: for s3 AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        )

@@ -16,6 +16,8 @@ QUEUE_SUMMARY = "queues.summary"
 """Ours alone: where queues ended at a clean stop. Brokers of RocketMQ do not look at it."""
 TOMBSTONES = "topics.deleted"
 """Ours alone: before which physical offset messages of deleted topics are no longer theirs."""
+BULK_APPENDS = "appends.json"
+"""Ours alone: which import was begun, and which batches of streams are in the log."""
 
 TOPICS = f"{CONFIG}/topics.json"
 CONSUMER_OFFSETS = f"{CONFIG}/consumerOffset.json"

@@ -32,7 +32,7 @@ from reput.format import (
     properties as props,
 )
 from reput.format.message import StoredMessage, Verdict
-from reput.store import config_tables, paths
+from reput.store import bulk_append, config_tables, paths
 from reput.store.commit_log_view import CommitLogView, Damage, LogBatch, LogFile
 from reput.store.consume_queue_view import (
     BatchConsumeQueueView,
@@ -330,13 +330,30 @@ class StoreReader:
           ends in zeros where topic or properties should be, which no checksum covers;
         * crashed, and what follows is older than what is before: the end, cut off earlier;
         * crashed, and newer records follow: damage, the log goes on behind it.
+
+        What an import was killed over stands behind the end, whatever it looks like.
         """
-        return self._find_end()
+        return self._end_before_import() or self._find_end()
 
     @property
     def end_offset(self) -> int:
         """Physical offset behind the last record of the log."""
         return self.tail.end_offset
+
+    def _end_before_import(self) -> LogTail | None:
+        """Return the end of a log to which an import was begun and not done (``bulk_append``)."""
+        begun = bulk_append.read(self._folder).begun
+        if begun is None or not self.log.min_offset <= begun.log_end < self._nominal_end:
+            return None
+        end = begun.log_end
+        if self.log.find_record(end, end + 1) == end:
+            return None  # it is done, or a broker went on there
+        try:
+            name = self.log.file_at(end).name
+        except NotInStore:
+            return None
+        left = self.log.data_end - end
+        return LogTail(end, stale=Damage(end, left, Verdict.BAD_ZEROS, name) if left > 0 else None)
 
     def _find_end(self) -> LogTail:
         found = self._walked_end()

@@ -5,6 +5,9 @@
     above ``diskSpaceCleanForciblyRatio``       the oldest file goes, whatever its age
     above ``diskSpaceWarningLevelRatio``        nothing is put
 
+With ``reputExpireOnlyArchived`` a file that is not in that archive stays, in all of these cases: a
+disk that fills up then ends puts, and no message.
+
 Oldest first, up to the first that stays, and never the last one, nor one that dispatch has not
 read. Then queues and index follow: minimum offsets at once (anchors D16), the files behind them at
 their pace. Each file is gone for good before anything follows from it, so that a crash leaves no
@@ -27,6 +30,7 @@ from pathlib import Path
 from reput.errors import CorruptRecord, DiskFull, StoreUnavailable, WriteFailed
 from reput.format import names
 from reput.store import paths
+from reput.store.archived import is_archived
 from reput.store.checkpoint import CheckpointFile
 from reput.store.commit_log import CommitLog
 from reput.store.config import StoreConfig
@@ -109,6 +113,7 @@ class Retention:
         self._disk = disk
         self._unsynced_folder = ""
         self._manual_rounds = 0
+        self._kept = ("", False)  # the file that waits to be archived, and whether in an emergency
         self._left = 0  # files that may go in this round
         self._flush_asked = 0  # physical offset before which units are to be made durable
         self._is_first_step = True
@@ -233,6 +238,25 @@ class Retention:
 
     def _reason(self, file: MappedFile, now_ms: int) -> str:
         """Return why a file may go; empty if it may not."""
+        reason = self._expiry(file, now_ms)
+        return reason if reason and self._has_archived(file) else ""
+
+    def _has_archived(self, file: MappedFile) -> bool:
+        """Whether a file that expires is in the archive that it has to be in, if any."""
+        archive = self._config.reput_expire_only_archived
+        if archive is None or is_archived(archive, file.start, file.size):
+            return True
+        emergency = self._disk_space.emergency
+        if self._kept != (file.path, bool(emergency)):
+            self._kept = file.path, bool(emergency)
+            kept = "%s has expired and stays: it is not in the archive %s"
+            _log.warning(kept, file.path, archive)
+            if emergency:
+                _log.error("no room until the archive has it, soon no puts: %s", emergency)
+        return False
+
+    def _expiry(self, file: MappedFile, now_ms: int) -> str:
+        """Return why a file has to go; empty if it has not."""
         files = self._commit_log.files
         if len(files.files) < 2 or file.end > self._dispatcher.dispatched_offset:
             return ""

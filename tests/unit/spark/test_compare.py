@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 
 import golden
+from reput.client import blocking
+from reput.client.message import Message
 from reput.errors import InvalidOption
 from reput.format import message as record
 from reput.spark.jobs.compare import OTHER_BROKER, Comparison, compare
 from reput.store.reader import StoreReader
+from reput.testing import LocalBroker
 from spark.in_process import InProcess
 from spark.jobs_setting import flip, log_place
 
@@ -213,6 +216,44 @@ def test_findings_are_limited_and_counts_are_not(tmp_path: Path) -> None:
     limited = run(left, right, findings_max=2, sections=["messages"])
     assert limited.counts["messages"]["only_left"] > 2
     assert len(limited.findings) == 2
+
+
+def test_queues_of_a_running_broker(tmp_path: Path) -> None:
+    """Its messages take Spark's tables: tests/spark/test_compare.py."""
+    left, right = tmp_path / "left", tmp_path / "right"
+    with LocalBroker(topics={"Orders": 1}, folder=left) as broker, broker_producer(broker) as mine:
+        mine.send(Message("Orders", b"x"))
+        broker.messages("Orders", at_least=1)
+    shutil.copytree(left, right)
+    with LocalBroker(topics={"New": 1}, folder=right) as broker, broker_producer(broker) as mine:
+        running = {"nameServer": broker.namesrv_addr, "broker": "broker-a"}
+        assert compare(InProcess(), str(left), running, sections=["queues"]).is_equal
+        for topic in ("Orders", "New"):
+            mine.send(Message(topic, b"y"))
+        broker.messages("Orders", at_least=2)
+        broker.messages("New", at_least=1)
+        got = compare(InProcess(), str(left), running, sections=["queues"])
+        assert got.right == broker.namesrv_addr
+        assert got.counts == {"queues": {"only_left": 0, "only_right": 2, "different": 0}}
+        assert [(one.topic, one.queue_offset, one.left, one.right) for one in got.findings] == [
+            ("New", 0, "nothing", "0 to 1"),
+            ("Orders", 1, "0 to 1", "0 to 2"),
+        ]
+        for given, text in (
+            ({"broker": "another"}, "one broker, as a store is one's: broker-a"),
+            ({"nameServer": ""}, "nameServer"),
+            ({"topic": "Orders"}, "options of the connection only"),
+        ):
+            with pytest.raises(InvalidOption, match=text):
+                compare(InProcess(), str(left), {**running, **given})
+        with pytest.raises(InvalidOption, match="sections"):
+            compare(InProcess(), str(left), running, sections=["files"])
+        with pytest.raises(InvalidOption, match="match"):
+            compare(InProcess(), str(left), running, match="physical")
+
+
+def broker_producer(broker: LocalBroker) -> blocking.Producer:
+    return blocking.Producer("p", namesrv=broker.namesrv_addr)
 
 
 def test_wrong_arguments(tmp_path: Path) -> None:

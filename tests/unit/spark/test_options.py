@@ -446,3 +446,23 @@ def test_fewest_and_most_messages_go_together() -> None:
     stream(minOffsetsPerTrigger=5, maxOffsetsPerTrigger=5)
     with pytest.raises(InvalidOption, match="at most maxOffsetsPerTrigger, 5"):
         stream(minOffsetsPerTrigger=6, maxOffsetsPerTrigger=5)
+
+
+@pytest.mark.parametrize(
+    ("view", "instead"),
+    [
+        ("delay", "messages, with topic=SCHEDULE_TOPIC_XXXX"),
+        ("half", "messages, with topic=RMQ_SYS_TRANS_HALF_TOPIC"),
+        ("DLQ", r"messages, with subscribePattern=%DLQ%\.\*"),
+    ],
+)
+def test_views_that_are_topics_are_refused_with_what_to_read_instead(
+    view: str, instead: str
+) -> None:
+    with pytest.raises(InvalidOption, match=instead):
+        parse(view=view)
+
+
+def test_a_batch_has_no_trigger_to_delay() -> None:
+    with pytest.raises(InvalidOption, match=r"'maxTriggerDelay' is '?1000.*left out in a batch"):
+        options.check_batch(parse(maxTriggerDelay="1s"))

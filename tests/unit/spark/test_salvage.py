@@ -1,22 +1,34 @@
 """Salvage of the damaged golden stores: every record that is whole comes back, and nothing else."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.fs
 import pytest
 
 import golden
-from reput.errors import StoreUnavailable
+from reput.errors import DiskFull, InvalidOption, StoreUnavailable, WriteFailed
 from reput.spark.jobs import holes as hole_filling
-from reput.spark.jobs.salvage import DRAFT_SUFFIX, Progress, Salvaged, salvage
+from reput.spark.jobs.running import TaskFailed
+from reput.spark.jobs.salvage import DRAFT_SUFFIX, Salvaged, salvage
+from reput.store.disk import Disk
 from reput.store.reader import StoreReader
 from reput.store.verify import Kind, Severity, verify
 from spark.in_process import InProcess
 from spark.jobs_setting import flip, log_place, settings
+from store_fixture import some
 
-TORN = pytest.mark.parametrize(("version", "variant"), golden.TORN)
+TORN = pytest.mark.parametrize(("version", "variant"), some(golden.TORN))
 VERSION = pytest.mark.parametrize("version", golden.VERSIONS)
+
+
+DISK_CALLS = ("create", "make_folder", "rename", "replace", "reserve", "sync_file", "write")
+
+
+def no_room(name: str) -> DiskFull:
+    return DiskFull("a file", 1, f"cannot {name}: no room is left")
 
 
 def bytes_of_log(files: dict[str, bytes], physical_offset: int, size: int) -> bytes:
@@ -48,7 +60,7 @@ def files_below(root: Path) -> dict[str, bytes]:
     }
 
 
-def run(version: str, source: Path, target: Path, **options: Any) -> Salvaged:
+def run(version: str, source: Path | str, target: Path, **options: Any) -> Salvaged:
     options.setdefault("config", settings(version))
     return salvage(InProcess(), str(source), str(target), partition_bytes=200_000, **options)
 
@@ -62,16 +74,30 @@ def assert_clean(target: Path, report: Salvaged) -> None:
     assert not (target / "abort").exists()
 
 
-class Killed(Exception):
+class Killed(BaseException):
     pass
 
 
-def killed_before(step: str) -> Progress:
-    def progress(what: str, done: int, total: int) -> None:
-        if what == step:
-            raise Killed
+def failing_from(
+    monkeypatch: pytest.MonkeyPatch, number: int, make: Callable[[str], BaseException]
+) -> list[str]:
+    """Let every call of the disk fail from one on; return the names of calls, as they come."""
+    calls: list[str] = []
 
-    return progress
+    def counted(name: str) -> Callable[..., Any]:
+        call = getattr(Disk, name)
+
+        def method(self: Disk, *arguments: Any, **options: Any) -> Any:
+            calls.append(name)
+            if len(calls) > number:
+                raise make(name)
+            return call(self, *arguments, **options)
+
+        return method
+
+    for name in DISK_CALLS:
+        monkeypatch.setattr(Disk, name, counted(name))
+    return calls
 
 
 @TORN
@@ -165,20 +191,60 @@ def test_logs_that_begin_above_0_extensions_and_light_queues(
     assert_clean(tmp_path / "new", report)
 
 
-def test_a_killed_run_leaves_a_draft_and_the_next_gives_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize("make", [Killed, no_room], ids=["killed", "disk-full"])
+def test_whatever_ends_a_run_the_next_gives_the_same(
+    make: Callable[[str], BaseException], tmp_path: Path
+) -> None:
     source = golden.unpack("4.9.7", "torn/log-missing")
-
-    for step in ("copy", "tables", "derive", "publish"):
-        with pytest.raises(Killed):
-            run("4.9.7", source, tmp_path / "new", progress=killed_before(step))
-        assert not (tmp_path / "new").exists()
-    first = run("4.9.7", source, tmp_path / "new")
-    second = run("4.9.7", source, tmp_path / "other")
+    target = tmp_path / "new"
+    with pytest.MonkeyPatch.context() as patch:
+        calls = failing_from(patch, 1 << 62, make)
+        whole = run("4.9.7", source, tmp_path / "whole")
+    rename = len(calls) - 1 - calls[::-1].index("rename")
+    # At places all over, and at the last ones before the folder gets its name.
+    for number in [*range(0, rename, rename // 9), rename - 1, rename]:
+        with pytest.MonkeyPatch.context() as patch:
+            failing_from(patch, number, make)
+            with pytest.raises((Killed, WriteFailed, TaskFailed)) as caught:
+                run("4.9.7", source, target)
+        assert make is Killed or "no room is left" in str(caught.value)
+        assert not target.exists(), f"call {number}, {calls[number]}"
+    target.mkdir()  # an empty folder may be there
+    again = run("4.9.7", source, target)
     assert not (tmp_path / f"new{DRAFT_SUFFIX}").exists()
-    assert files_below(tmp_path / "new") == files_below(tmp_path / "other")
-    assert first.queues == second.queues
-    with pytest.raises(StoreUnavailable, match="there already"):
-        run("4.9.7", source, tmp_path / "new")
+    assert files_below(target) == files_below(tmp_path / "whole")
+    assert again.queues == whole.queues
+
+
+def test_targets_that_are_refused(tmp_path: Path) -> None:
+    source = golden.copy_store("4.9.7", "torn/log-missing", tmp_path / "source")
+    before = files_below(source)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "note.txt").write_text("mine")
+    (tmp_path / "file").write_text("mine")
+    for target in (source, tmp_path / "full", tmp_path / "file"):
+        with pytest.raises(StoreUnavailable, match="there already"):
+            run("4.9.7", source, target)
+    with pytest.raises(InvalidOption, match="outside of"):
+        run("4.9.7", source, source / "new")
+    assert files_below(source) == before
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["file", "full", "source"]
+
+
+class Bucket:
+    """Stands in for ``pyarrow.fs.FileSystem``: ``s3://bucket/PATH`` is PATH of this machine."""
+
+    @staticmethod
+    def from_uri(uri: str) -> tuple[Any, str]:
+        return pyarrow.fs.LocalFileSystem(), uri.removeprefix("s3://bucket")
+
+
+def test_a_source_on_object_storage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    source = golden.unpack("4.9.7", "torn/crc-early")
+    run("4.9.7", source, tmp_path / "here")
+    monkeypatch.setattr(pyarrow.fs, "FileSystem", Bucket)
+    run("4.9.7", f"s3://bucket{source}", tmp_path / "there")
+    assert files_below(tmp_path / "there") == files_below(tmp_path / "here")
 
 
 def test_records_that_java_cut_off_are_still_known_to_its_queues(tmp_path: Path) -> None:

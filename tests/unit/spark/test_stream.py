@@ -18,10 +18,11 @@ import store_builder
 from reput.clock import ManualClock
 from reput.errors import CorruptRecord, InvalidOption, StoreUnavailable
 from reput.format.message import StoredMessage
-from reput.spark import options as option_texts, rows, stream
+from reput.spark import followed_stores, options as option_texts, rows
 from reput.spark.options import TriggerLimits
+from reput.spark.positions import Lag, Offset, QueueKey, decode, encode, lag_of
 from reput.spark.scan import DataLoss
-from reput.spark.stream import Offset, QueueKey, QueueStream, lag_of
+from reput.spark.stream import QueueStream
 from spark import reading
 
 VERSION = pytest.mark.parametrize("version", golden.VERSIONS)
@@ -637,7 +638,7 @@ def test_progress_tells_ends_and_lag(grow: Any) -> None:
     assert lag.data_losses == 0
     assert report["TopicA"] == {"": {"0": 12, "1": 12}}
     last = one.latest_offset(end, None)
-    assert lag_of(one.report() or {}) == stream.Lag(0, 0, None, 0)
+    assert lag_of(one.report() or {}) == Lag(0, 0, None, 0)
     assert one.latest_offset(last, None) is last
 
 
@@ -654,15 +655,15 @@ POSITIONS = st.dictionaries(KEYS, st.integers(min_value=0, max_value=(1 << 63) -
 def test_positions_are_one_text_whatever_their_order(
     positions: dict[QueueKey, int], starts: dict[QueueKey, int], random: Any
 ) -> None:
-    text = json.dumps(stream.encode(positions, starts))
-    assert stream.decode(json.loads(text)) == (positions, starts)
+    text = json.dumps(encode(positions, starts))
+    assert decode(json.loads(text)) == (positions, starts)
     shuffled = list(positions.items())
     random.shuffle(shuffled)
-    assert json.dumps(stream.encode(dict(shuffled), starts)) == text
+    assert json.dumps(encode(dict(shuffled), starts)) == text
 
 
 def test_an_archive_is_no_store_to_follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store_builder.build(tmp_path / "store", store_builder.messages(4))
-    monkeypatch.setattr(stream.archive_files, "is_archive", lambda path: True)
+    monkeypatch.setattr(followed_stores.archive_files, "is_archive", lambda path: True)
     with pytest.raises(StoreUnavailable, match=r"is an archive.*spark\.read"):
         earliest(tmp_path / "store").initial_offset()

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import random
 import subprocess
 import sys
 import threading
@@ -133,6 +134,7 @@ def test_a_folder_cannot_be_read(folder: Folder) -> None:
         folder.read("commitlog", 0, 10)
 
 
+@pytest.mark.parametrize("folder", ["local"], indirect=True)  # a remote one is as it was opened
 def test_parts_of_a_file_that_grows_are_seen(folder: Folder, root: Path) -> None:
     assert bytes(folder.read("abort", 0, 100)) == b"4711"
     with (root / "abort").open("ab") as file:
@@ -332,6 +334,36 @@ def test_a_subtree_of_a_remote_file_system(root: Path, monkeypatch: pytest.Monke
     folder = open_folder("gs://bucket")
     assert bytes(folder.read("abort")) == b"4711"
     assert [one.name for one in folder.entries("commitlog")] == ["empty", "folder", "large"]
+
+
+@pytest.mark.parametrize("start", [0, 5, (256 << 10) - 3, 256 << 10, (512 << 10) - 1, 700_000])
+@pytest.mark.parametrize("length", [0, 4, 256 << 10, (256 << 10) + 1, 1 << 20])
+def test_small_reads_are_cut_out_of_blocks(
+    start: int, length: int, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = random.Random(1).randbytes(700_000)
+    (root / "data").write_bytes(data)
+    monkeypatch.setattr(pyarrow.fs, "FileSystem", _LocalAsRemote)
+    folder = open_folder(f"s3://bucket{root}")
+    for _ in range(2):
+        assert bytes(folder.read("data", start, length)) == data[start : start + length]
+
+
+def test_names_are_listed_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pyarrow.fs, "FileSystem", _LocalAsRemote)
+    folder = open_folder(f"s3://bucket{root}")
+    assert folder.entry("commitlog/later") is None
+    (root / "commitlog" / "later").touch()
+    assert folder.entry("commitlog/later") is None
+    names = [one.name for one in open_folder(f"s3://bucket{root}").entries("commitlog")]
+    assert names == ["empty", "folder", "large", "later"]
+
+
+@pytest.mark.parametrize("uri", ["s3://key:hush@bucket/store", "abfs://name:hush@host/store"])
+def test_a_password_in_a_uri_is_refused_and_not_shown(uri: str) -> None:
+    with pytest.raises(StoreUnavailable, match="AWS_SECRET_ACCESS_KEY") as caught:
+        open_folder(uri)
+    assert "hush" not in str(caught.value)
 
 
 def test_windows_are_large_where_a_read_is_slow() -> None:

@@ -12,9 +12,11 @@ import pytest
 import golden
 import store_fixture
 from reput.clock import ManualClock
-from reput.errors import DiskFull, WriteFailed
+from reput.errors import DiskFull, InvalidOption, WriteFailed
 from reput.format.kernels import state
+from reput.spark.jobs.archive import archive
 from reput.store import retention
+from reput.store.config import StoreConfig
 from reput.store.config_tables import ConsumerOffset
 from reput.store.disk import Disk
 from reput.store.files import open_folder
@@ -22,6 +24,7 @@ from reput.store.incoming import IncomingMessage, PutStatus
 from reput.store.message_store import MessageStore
 from reput.store.reader import StoreReader
 from reput.store.verify import Severity, verify
+from spark.in_process import InProcess
 from store_fixture import Stores
 
 HOUR_MS = 3_600_000
@@ -286,6 +289,51 @@ def test_above_85_percent_the_oldest_go_until_it_is_enough(
     disk.percent, disk.freed_percent = 87, 1
     run(store, clock, 120)  # Java deletes ten files once it has begun
     assert log_starts(store) == [2, 3, 4, 5]
+
+
+def test_only_what_is_archived_goes_however_old_it_is_and_however_full_the_disk(
+    stores: Stores,
+    clock: ManualClock,
+    disk: MeasuredDisk,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+) -> None:
+    kept = tmp_path / "archive"
+    store = open_store(
+        stores, clock=clock, disk=disk, reput_expire_only_archived=str(kept), **AT_NOON
+    )
+    fill(store, 3)
+    age(store, clock, 100, 100)
+    run(store, clock, 70)
+    assert log_starts(store) == [0, 1, 2]
+    assert caplog.text.count(f"has expired and stays: it is not in the archive {kept}") == 1
+
+    archive(InProcess(), store.root, str(kept), allow_live=True)  # two closed files
+    fill(store, 5)
+    age(store, clock, 100, 100, 100, 100)
+    (second,) = (one for one in (kept / "rest").iterdir() if int(one.name[:20]))
+    whole = second.read_bytes()
+    second.write_bytes(whole[:-1])  # the archive has lost a byte of the second file
+    run(store, clock, 30)
+    assert log_starts(store) == [1, 2, 3, 4]
+    second.write_bytes(whole)
+    run(store, clock, 30)
+    assert log_starts(store) == [2, 3, 4]
+
+    disk.percent = 95
+    run(store, clock, 30)
+    assert log_starts(store) == [2, 3, 4]
+    assert caplog.text.count("no room until the archive has it, soon no puts: the disk of") == 1
+    assert store.put(IncomingMessage("TopicA", BODY)).status is PutStatus.SERVICE_NOT_AVAILABLE
+    archive(InProcess(), store.root, str(kept), allow_live=True)
+    run(store, clock, 30)
+    assert log_starts(store) == [4]
+
+
+@pytest.mark.parametrize("location", ["s3://bucket/archive", ""])
+def test_expiry_asks_a_folder_of_this_machine(location: str) -> None:
+    with pytest.raises(InvalidOption, match="reputExpireOnlyArchived"):
+        StoreConfig(reput_expire_only_archived=location)
 
 
 def test_nothing_goes_by_force_if_that_is_not_allowed(

@@ -37,6 +37,8 @@ Address = ctypes.c_int64
 
 append = _choose("append", hot_twin.append, [_INTEGER, ctypes.c_char_p], is_short=True)
 """``append(block: c_int64, records: bytes) -> count``; see ``append.append``."""
+append_long = _choose("append", hot_twin.append, [_INTEGER, ctypes.c_char_p], is_short=False)
+"""The same for megabytes of records: other threads run meanwhile."""
 pull = _choose("pull", hot_twin.pull, [_INTEGER], is_short=True)
 """``pull(block: c_int64) -> count``; see ``pull.pull``."""
 receive = _choose("receive", _receive_twin, [_INTEGER], is_short=True)

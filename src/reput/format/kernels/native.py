@@ -1,8 +1,9 @@
 """The compiled kernels behind an array interface.
 
-Loads the shared object that was built with the package; where there is none but numba is installed,
-compiles the same source once and keeps the object code in the user's cache folder. Calls release
-the GIL, so ranges of a log can be walked in as many threads as there are cores.
+Loads the shared object that was built with the package, also out of a zip: so Spark ships code to
+its workers. Where there is none but numba is installed, compiles the same source once and keeps the
+object code in the user's cache folder. Calls release the GIL, so ranges of a log can be walked in
+as many threads as there are cores.
 """
 
 import ctypes
@@ -115,12 +116,37 @@ class _CompiledHere:
         return kind(self._engine.get_function_address(f"reput_{name}"))
 
 
+def _package_file(name: str) -> bytes:
+    """Return a file beside this one, or above it: of a package in a zip, the system knows none."""
+    above = name.count("../")
+    # Paths stay texts: Spark's zips are at ./NAME, and known by just that.
+    folder = __file__.rsplit("/", above + 1)[0]
+    assert __spec__ is not None
+    data: bytes = __spec__.loader.get_data(f"{folder}/{name[3 * above :]}")  # type: ignore[union-attr]
+    return data
+
+
+def _shared_object() -> _SharedObject:
+    """Load what came with the package.
+
+    Raises:
+        OSError: Nothing came, or it was made for another system.
+    """
+    if _SHARED_OBJECT.exists():
+        return _SharedObject(_SHARED_OBJECT)
+    data = _package_file(_SHARED_OBJECT.name)
+    # A file in memory: a folder that can be written to and run from may not be there.
+    with os.fdopen(os.memfd_create("reput-kernels"), "wb") as file:
+        file.write(data)
+        file.flush()
+        return _SharedObject(Path(f"/proc/self/fd/{file.fileno()}"))
+
+
 def _cache_file() -> Path:
-    here = Path(__file__).parent
     version = importlib.util.find_spec("numba")
     state = hashlib.sha256(str(version and version.origin).encode())
     for source in _SOURCES:
-        state.update((here / source).read_bytes())
+        state.update(_package_file(source))
     root = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
     return Path(root, "reput", f"kernels-{os.uname().machine}-{state.hexdigest()[:16]}.o")
 
@@ -149,11 +175,10 @@ def _compiled_code() -> bytes:
 def _library() -> _SharedObject | _CompiledHere:
     if os.environ.get("REPUT_KERNELS") == "twin":
         raise KernelsUnavailable("REPUT_KERNELS asks for the twin")
-    if _SHARED_OBJECT.exists():
-        try:
-            return _SharedObject(_SHARED_OBJECT)
-        except OSError:
-            pass  # Made for another system; slower is better than not at all.
+    try:
+        return _shared_object()
+    except OSError:
+        pass  # Slower is better than not at all.
     if importlib.util.find_spec("numba") is None:
         raise KernelsUnavailable("no shared object beside the kernels, and numba is not installed")
     try:

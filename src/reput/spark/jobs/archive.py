@@ -2,30 +2,32 @@
 
     result = archive(spark, "/data/store", "/backup/archive")
     result = verify(spark, "/backup/archive")
-    files.is_archived("/backup/archive", start, size)      # reput.spark.archive_files
+    is_archived("/backup/archive", start, size)            # reput.store.archived
 
 One task a log file, nothing is shuffled. A log file counts as archived when its manifest is there,
 which is written last, after what was written was read back and compared with the log. Any task, or
-the whole job, may be run again at any moment: names and bytes follow from the log file alone.
+the whole job, may be run again at any moment, and two attempts at one task may run at once: names
+and bytes follow from the log file alone, and only the driver deletes.
 """
 
+import dataclasses
 import hashlib
 import logging
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-import pyarrow.parquet as pq
+import pyarrow as pa
 
-from reput.errors import CorruptRecord, InvalidOption, ReputError, StoreUnavailable
+from reput.errors import CorruptRecord, InvalidOption, NotInStore, ReputError, StoreUnavailable
 from reput.spark import archive_files as files
 from reput.spark.archive_files import Manifest, Part
-from reput.spark.archive_view import ArchiveReader, open_parquet
+from reput.spark.archive_folder import ArchiveFolder, archive_folder
+from reput.spark.archive_view import ArchiveReader
 from reput.spark.archive_write import Segment, write_segment
-from reput.spark.jobs.running import Progress, SparkRunner
-from reput.store import paths
-from reput.store.disk import Disk
+from reput.spark.jobs.running import Progress, runner_on
+from reput.store import archived, paths
+from reput.store.files import Folder, open_folder
 from reput.store.reader import StoreReader
 
 if TYPE_CHECKING:
@@ -62,6 +64,10 @@ class ArchiveResult:
     damaged_runs: int
     damaged_bytes: int
 
+    def as_json(self) -> dict[str, Any]:
+        """Return plain lists and dictionaries."""
+        return dataclasses.asdict(self)
+
 
 @dataclass(frozen=True)
 class VerifyResult:
@@ -70,18 +76,23 @@ class VerifyResult:
     archive: str
     log_files: int
     messages: int
+    """Less what ``compact`` has taken out."""
     archive_bytes: int
     problems: tuple[str, ...]
     """What is not as the manifests say, in words; nothing if all is."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether every log file can be had back, byte for byte."""
+        """Whether every log file can be had back, byte for byte, less what was compacted."""
         return not self.problems
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain lists and dictionaries."""
+        return {**dataclasses.asdict(self), "is_whole": self.is_whole}
 
 
 def archive(
-    spark: "SparkSession",
+    spark: "SparkSession | None",
     store: str,
     archive: str,
     *,
@@ -94,10 +105,10 @@ def archive(
     """Archive the closed log files of a store that are not in the archive yet.
 
     Args:
-        spark: The session.
+        spark: The session; None to do all of it here, one task at a time.
         store: The store's folder.
-        archive: The archive's folder, made if need be; workers must see it under this path. One
-            archive belongs to one store.
+        archive: The archive's folder, a path or URI, made if need be; workers must see it under
+            this path. One archive belongs to one store, and one run at a time writes to it.
         include_last: Take the last log file too, as far as it is written. Only of a stopped store;
             it is archived again when it has grown.
         allow_live: A broker may be running on the store.
@@ -117,10 +128,10 @@ def archive(
     if include_last and reader.is_live:
         raise InvalidOption("include_last", True, "false, while a broker is running on the store")
     name = broker if broker is not None else _broker_name(reader)
-    _prepare(reader, archive, name)
+    _prepare(reader, archive_folder(archive), name)
     segments, left = _segments(reader, archive, name, include_last, level)
-    todo = [one for one in segments if not _is_done(reader, one)]
-    done = SparkRunner(spark, "archive", progress)("archive", _archive_one, todo)
+    todo = _to_do(reader, archive, segments)
+    done = runner_on(spark, "archive", progress)("archive", _archive_one, todo)
     manifests = [msgspec.json.decode(text, type=Manifest) for text in done]
     return ArchiveResult(
         store=store,
@@ -138,7 +149,7 @@ def archive(
 
 
 def verify(
-    spark: "SparkSession",
+    spark: "SparkSession | None",
     archive: str,
     *,
     is_deep: bool = True,
@@ -147,24 +158,24 @@ def verify(
     """Compare all files of an archive with their manifests, by count and checksum.
 
     Args:
-        spark: The session.
-        archive: The archive's folder.
+        spark: The session; None to do all of it here, one task at a time.
+        archive: The archive's folder, a path or URI.
         is_deep: Put each log file together again and compare its checksum, too. A task then holds a
-            log file in memory.
+            log file in memory. Log files that were compacted have another checksum; of them this
+            does nothing.
         progress: Told of the tasks that are done.
 
     Raises:
         StoreUnavailable: There is no archive.
         CorruptRecord: A manifest cannot be read.
     """
-    files.load_header(archive)
-    manifests = files.load_manifests(archive)
+    manifests = ArchiveReader.open(archive).manifests
     tasks = [(archive, one.start, is_deep) for one in manifests]
-    problems = SparkRunner(spark, "archive", progress)("verify", _verify_one, tasks)
+    problems = runner_on(spark, "archive", progress)("verify", _verify_one, tasks)
     return VerifyResult(
         archive=archive,
         log_files=len(manifests),
-        messages=sum(one.messages for one in manifests),
+        messages=sum(part.rows for one in manifests for part in one.parts),
         archive_bytes=sum(piece.bytes for one in manifests for piece in one.pieces),
         problems=tuple(problem for found in problems for problem in found),
     )
@@ -181,28 +192,25 @@ def _broker_name(reader: StoreReader) -> str:
         return ""
 
 
-def _prepare(reader: StoreReader, archive: str, broker: str) -> None:
+def _prepare(reader: StoreReader, target: ArchiveFolder, broker: str) -> None:
     """Make the archive's folder, or see that it is this broker's; copy the tables."""
-    disk = Disk()
-    folder = Path(archive)
-    disk.make_folder(archive)
-    header = files.Header(files.FORMAT, broker)
-    if files.is_archive(archive):
-        known = files.load_header(archive)
+    target.make()
+    folder = open_folder(target.location)
+    if folder.entry(archived.HEADER) is not None:
+        known = files.load_header(folder)
         if known.broker != broker:
             raise InvalidOption(
-                "archive", archive, f"an archive of {broker!r}, not {known.broker!r}"
+                "archive", target.location, f"an archive of {broker!r}, not {known.broker!r}"
             )
-    elif any(folder.iterdir()):
-        raise InvalidOption("archive", archive, "an archive, or a folder that is new or empty")
+    elif target.files():
+        raise InvalidOption("archive", target.location, "an archive, or a folder new or empty")
     else:
-        disk.replace(str(folder / files.HEADER), msgspec.json.encode(header))
-    for draft in list(files.drafts(archive)):
-        disk.unlink(str(draft))  # of a run that was killed
-    disk.make_folder(str(folder / paths.CONFIG))
+        header = files.Header(archived.FORMAT, broker)
+        target.put(archived.HEADER, msgspec.json.encode(header))
+    target.sweep()
     for path in _TABLES:
         if reader.folder.entry(path) is not None:
-            disk.replace(str(folder / path), bytes(reader.folder.read(path)))
+            target.put(path, bytes(reader.folder.read(path)))
 
 
 def _segments(
@@ -223,9 +231,36 @@ def _segments(
     return segments, left
 
 
-def _is_done(reader: StoreReader, segment: Segment) -> bool:
-    size = reader.log.file_at(segment.start).size
-    return segment.is_closed and files.is_archived(segment.archive, segment.start, size)
+def _to_do(reader: StoreReader, archive: str, segments: list[Segment]) -> list[Segment]:
+    """Return the segments that are not archived, with nothing in their way.
+
+    What an earlier run made of a log file that has grown since is taken away here, where no task
+    can be writing it. The manifest goes last: until then it says what there is to take away.
+    """
+    folder, target = open_folder(archive), archive_folder(archive)
+    todo = []
+    for one in segments:
+        size = reader.log.file_at(one.start).size
+        if one.is_closed and archived.is_archived(folder, one.start, size):
+            continue
+        todo.append(one)
+        for path in _outdated(folder, one):
+            target.delete(path)
+    return todo
+
+
+def _outdated(folder: Folder, segment: Segment) -> list[str]:
+    """Return the files of what was made of a log file when it was shorter, or is damaged."""
+    path = archived.manifest_path(segment.start)
+    try:
+        earlier = files.load_manifest(folder, segment.start)
+    except NotInStore:
+        return []
+    except CorruptRecord:
+        return [path]
+    if (earlier.end, earlier.is_closed) == (segment.stop, segment.is_closed):
+        return []  # a file of it is damaged: it is made again under its name
+    return [*(piece.path for piece in earlier.pieces), path]
 
 
 # On the executors -----------------------------------------------------------------------------
@@ -238,20 +273,21 @@ def _archive_one(segment: Segment) -> bytes:
 def _verify_one(task: tuple[str, int, bool]) -> list[str]:
     """Return what is wrong with a log file of an archive."""
     archive, start, is_deep = task
-    manifest = files.load_manifest(files.manifest_path(archive, start))
+    folder, target = open_folder(archive), archive_folder(archive)
+    manifest = files.load_manifest(folder, start)
     problems = []
     for piece in manifest.pieces:
-        path = Path(archive, piece.path)
         try:
-            if files.sha256_of(path) != piece.sha256:
+            if hashlib.sha256(folder.read(piece.path)).hexdigest() != piece.sha256:
                 problems.append(f"{piece.path}: its bytes have changed since it was written")
             elif isinstance(piece, Part):
-                problems += _count_problems(path, piece)
+                problems += _count_problems(target, piece)
         except (OSError, ReputError) as error:
             problems.append(f"{piece.path}: {error}")
-    if sum(part.rows for part in manifest.parts) != manifest.messages:
+    rows = sum(one.rows for one in manifest.parts) + sum(one.rows for one in manifest.dropped)
+    if rows != manifest.messages:
         problems.append(f"{manifest.name}: its Parquet files do not have {manifest.messages} rows")
-    if is_deep and not problems:
+    if is_deep and not manifest.dropped and not problems:
         try:
             data = ArchiveReader.open(archive).log.file_bytes(start)
         except (OSError, ReputError) as error:
@@ -261,10 +297,10 @@ def _verify_one(task: tuple[str, int, bool]) -> list[str]:
     return problems
 
 
-def _count_problems(path: Path, part: Part) -> list[str]:
+def _count_problems(target: ArchiveFolder, part: Part) -> list[str]:
     try:
-        with open_parquet(path) as parquet:
+        with target.open_parquet(part.path) as parquet:
             rows = parquet.metadata.num_rows
-    except (pq.lib.ArrowException, StoreUnavailable) as error:
+    except (pa.ArrowException, StoreUnavailable) as error:
         return [f"{part.path}: {error}"]
     return [] if rows == part.rows else [f"{part.path}: has {rows} rows, not {part.rows}"]

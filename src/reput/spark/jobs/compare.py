@@ -6,37 +6,54 @@
     tables    topics, consumer and delay offsets, groups
 
 Where both logs have the same messages at the same physical offsets (a copy, a slave, a salvaged
-store) messages are matched by it: parts whose bytes are equal are not decoded. Else Spark joins
-them by topic, queue and queue offset, and what is left by unique key.
+store) messages are matched by it: parts whose bytes are equal are not decoded. Else they are
+matched by topic, queue and queue offset, and what is left by unique key (``joined_messages``).
+
+A store can be compared with a running broker, too: messages by queue, and where queues begin and
+end. Nothing is left behind on the broker.
 """
 
 import dataclasses
 import functools
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
-from pyspark.sql import Column, DataFrame, SparkSession, Window, functions as F
+from pyspark.sql import DataFrame, SparkSession
 
 from reput.errors import InvalidOption
-from reput.spark.jobs import differences
-from reput.spark.jobs.differences import (
+from reput.spark import options as option_texts
+from reput.spark.jobs import (
+    differing_files,
+    differing_messages,
+    differing_queues,
+    differing_tables,
+    findings,
+    joined_messages,
+    live_queues,
+)
+from reput.spark.jobs.differing_files import FilePart
+from reput.spark.jobs.differing_messages import LogPart
+from reput.spark.jobs.differing_queues import QueuePart
+from reput.spark.jobs.findings import (
     DIFFERENT,
+    KINDS,
     ONLY_LEFT,
     ONLY_RIGHT,
-    FilePart,
+    Counted,
     Finding,
-    LogPart,
-    QueuePart,
-    Sides,
 )
-from reput.spark.jobs.running import Progress
+from reput.spark.jobs.running import Progress, Runner, runner_on
+from reput.spark.jobs.sides import Sides
+from reput.spark.options import ReadOptions
 from reput.store import paths
 from reput.store.consume_queue_view import BatchConsumeQueueView, ConsumeQueueView
 from reput.store.files import Folder
 from reput.store.reader import StoreReader
 
 SECTIONS = ("files", "messages", "queues", "tables")
+LIVE_SECTIONS = ("messages", "queues")
+"""What can be compared with a running broker."""
 MATCHES = ("auto", "physical", "queue")
 OTHER_BROKER = frozenset({"physical_offset", "store_timestamp", "store_host"})
 """What two brokers legitimately differ in, for ``ignore``."""
@@ -46,27 +63,28 @@ PARTITION_BYTES = 128 * 1024 * 1024
 _UNITS_A_PART = 1 << 20
 _FILES_A_TASK = 256
 _SAMPLES = 16
-_SCHEMA = """
-    section string, kind string, text string, count long, file string, topic string, queue_id int,
-    queue_offset long, physical_offset long, field string, left string, right string
-"""
-_KEY = ("topic", "queue_id", "queue_offset", "nth")
-_CONTENT = (
-    *("physical_offset", "flag", "sys_flag", "born_timestamp", "born_host", "store_timestamp"),
-    *("store_host", "reconsume_times", "prepared_transaction_offset", "body_crc", "store_size"),
+IGNORABLE = frozenset(
+    {
+        *joined_messages.NUMBERS_AND_HOSTS,
+        *joined_messages.HASHED,
+        *("queue_id", "size", "tags_code"),
+    }
 )
-_HASHED = {"body": "body", "properties": "raw_properties"}
-IGNORABLE = frozenset({*_CONTENT, *_HASHED, "queue_id", "size", "tags_code"})
 """What may be ignored: fields of messages, and of units."""
 _RESERVED = frozenset({paths.LOCK})
+
+Side = str | Mapping[str, str]
+"""A store's folder; or options of ``format("rocketmq")`` that lead to a broker, ``nameServer`` and
+``broker``."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """How two stores differ; ``as_json`` gives plain values."""
+    """How two sides differ; ``as_json`` gives plain values."""
 
     left: str
     right: str
+    """Of a broker: its name server."""
     sections: tuple[str, ...]
     """What was compared."""
     matched_by: str
@@ -87,11 +105,11 @@ class Comparison:
 
 
 def compare(
-    spark: SparkSession,
+    spark: SparkSession | None,
     left: str,
-    right: str,
+    right: Side,
     *,
-    sections: Collection[str] = SECTIONS,
+    sections: Collection[str] | None = None,
     match: str = "auto",
     ignore: Collection[str] = (),
     findings_max: int = FINDINGS_MAX,
@@ -99,47 +117,48 @@ def compare(
     allow_live: bool = False,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Compare two stores.
+    """Compare two stores, or a store and a running broker.
 
     Args:
-        spark: The session to run the tasks in.
+        spark: The session to run the tasks in; None for this process, where both logs are the same.
         left: A store.
-        right: Another one, or a copy of it.
-        sections: What to compare; files are left out where something is ignored.
+        right: Another one, or a copy of it. Or a broker: options of its connection, as
+            ``{"nameServer": "127.0.0.1:9876", "broker": "broker-a"}``.
+        sections: What to compare; all that can be without it. Files are left out where something
+            is ignored.
         match: How messages are matched: ``physical`` offset, ``queue`` (topic, queue and queue
             offset, then unique key), or ``auto``.
         ignore: Fields that may differ, as ``OTHER_BROKER``.
         findings_max: So many findings of each section are returned; counts are of all.
         partition_bytes: Bytes of a log or file a task takes.
         allow_live: Brokers may be at work on the stores.
-        progress: Told before each step.
+        progress: Told of the tasks that are done.
 
     Raises:
         StoreUnavailable: One is no store, or is in use.
-        InvalidOption: A section, field or way to match is unknown.
+        InvalidOption: A section, field, option or way to match is unknown, or is not for a broker;
+            or several brokers are meant.
+        ReadFailed: A broker or name server does not answer.
+        TaskFailed: A task failed as often as Spark runs one.
     """
-    job = _Comparing(spark, left, right, sections, match, ignore, partition_bytes, allow_live)
-    tell = progress or (lambda what, done, total: None)
+    runner = runner_on(spark, "compare", progress)
+    job = _job(spark, left, right, sections, match, ignore, partition_bytes, allow_live)
     counts: dict[str, dict[str, int]] = {}
-    findings: list[Finding] = []
-    for done, section in enumerate(job.sections):
-        tell(section, done, len(job.sections))
-        counted, first = job.summary(section, findings_max)
-        counts[section] = {
-            kind: counted.get((section, kind), 0) for kind in (ONLY_LEFT, ONLY_RIGHT, DIFFERENT)
-        }
-        findings += first
-    tell("done", len(job.sections), len(job.sections))
+    first: list[Finding] = []
+    for section in job.sections:
+        counted, some = job.counted(runner, section, findings_max)
+        counts[section] = {kind: counted.get((section, kind), 0) for kind in KINDS}
+        first += some
     matched = job.matched_by if "messages" in job.sections else ""
-    return Comparison(left, right, job.sections, matched, counts, tuple(findings))
+    return Comparison(left, job.right_name, job.sections, matched, counts, tuple(first))
 
 
 def findings_frame(
     spark: SparkSession,
     left: str,
-    right: str,
+    right: Side,
     *,
-    sections: Collection[str] = SECTIONS,
+    sections: Collection[str] | None = None,
     match: str = "auto",
     ignore: Collection[str] = (),
     partition_bytes: int = PARTITION_BYTES,
@@ -147,47 +166,171 @@ def findings_frame(
 ) -> DataFrame:
     """Return every finding as a row, computed when it is asked for. Arguments as ``compare``.
 
-    Columns: those of ``Finding``. What a join found stays cached until the session forgets it.
+    Columns: those of ``Finding``.
     """
-    job = _Comparing(spark, left, right, sections, match, ignore, partition_bytes, allow_live)
-    frames = [job.frame(section) for section in job.sections]
-    return functools.reduce(DataFrame.unionByName, frames)
+    job = _job(spark, left, right, sections, match, ignore, partition_bytes, allow_live)
+    return functools.reduce(DataFrame.unionByName, map(job.frame, job.sections))
 
+
+class _Job(Protocol):
+    """A comparison, on the driver."""
+
+    sections: tuple[str, ...]
+    right_name: str
+
+    @property
+    def matched_by(self) -> str:
+        """How messages are matched."""
+
+    def counted(self, runner: Runner, section: str, most: int) -> Counted:
+        """Return counts and first findings of a section."""
+
+    def frame(self, section: str) -> DataFrame:
+        """Return the findings of a section as rows."""
+
+
+def _job(
+    spark: SparkSession | None,
+    left: str,
+    right: Side,
+    sections: Collection[str] | None,
+    match: str,
+    ignore: Collection[str],
+    partition_bytes: int,
+    allow_live: bool,
+) -> _Job:
+    live = None if isinstance(right, str) else _live_options(right)
+    possible = SECTIONS if live is None else LIVE_SECTIONS
+    wanted = possible if sections is None else sections
+    _check("sections", wanted, possible)
+    _check("match", [match], MATCHES if live is None else ("auto", "queue"))
+    _check("ignore", ignore, sorted(IGNORABLE))
+    if not wanted:
+        raise InvalidOption("sections", "", ", ".join(possible))
+    # Where fields may differ, bytes of files do.
+    ordered = tuple(one for one in possible if one in wanted and not (ignore and one == "files"))
+    some = frozenset(ignore)
+    size = max(partition_bytes, 1)
+    if isinstance(right, str):
+        return _TwoStores(spark, Sides(left, right, some, allow_live), ordered, match, size)
+    assert live is not None
+    return _StoreAndBroker(spark, left, right, live, some, ordered, allow_live, size)
+
+
+def _live_options(told: Mapping[str, str]) -> ReadOptions:
+    """Return the options of a connection. Raises ``InvalidOption`` for all others."""
+    parsed = option_texts.parse(told)
+    if parsed.live is None:
+        raise InvalidOption("nameServer", None, "set: a store is compared by its folder's name")
+    if replace(parsed, live=None) != replace(ReadOptions(()), live=None):
+        allowed = "options of the connection only, as nameServer, broker, cluster, pullTimeoutMs"
+        raise InvalidOption("right", dict(told), allowed)
+    return parsed
+
+
+def _session(spark: SparkSession | None) -> SparkSession:
+    if spark is None:
+        raise InvalidOption(
+            "spark", None, "a session, to match messages by queue; without one: match=physical"
+        )
+    return spark
+
+
+def _check(name: str, values: Collection[str], allowed: Sequence[str]) -> None:
+    for value in values:
+        if value not in allowed:
+            raise InvalidOption(name, value, ", ".join(allowed))
+
+
+def _store_options(path: str, *, allow_live: bool, **more: str) -> dict[str, str]:
+    """Return how ``format("rocketmq")`` is told of a store."""
+    # Damage is found by what the other side has there.
+    told = {"path": path, "allowLive": str(allow_live).lower(), "mode": "DROPMALFORMED"}
+    return {**told, **more}
+
+
+# A store and a broker -------------------------------------------------------------------------
+
+
+class _StoreAndBroker:
+    """A store on the left, a running broker on the right."""
+
+    matched_by = "queue"
+
+    def __init__(
+        self,
+        spark: SparkSession | None,
+        left: str,
+        right: Mapping[str, str],
+        options: ReadOptions,
+        ignore: frozenset[str],
+        sections: tuple[str, ...],
+        allow_live: bool,
+        partition_bytes: int,
+    ) -> None:
+        self._spark = spark
+        self._left = StoreReader.open(left, allow_live=allow_live)
+        # As brokers give messages, which only queues lead them to.
+        self._options = _store_options(left, allow_live=allow_live, scan="consumequeue")
+        self._right = right
+        self._live = options
+        self._ignore = ignore
+        self._partition_bytes = partition_bytes
+        self.sections = sections
+        assert options.live is not None
+        self.right_name = options.live.name_server
+
+    @functools.cached_property
+    def _ends(self) -> live_queues.Ends:
+        return live_queues.ends(self._live)
+
+    def counted(self, runner: Runner, section: str, most: int) -> Counted:
+        runner.tell(section, 0, 1)
+        if section == "queues":
+            found = findings.capped(live_queues.findings(self._left, self._ends), most)
+        else:
+            found = joined_messages.counted(self.frame(section), most)
+        runner.tell(section, 1, 1)
+        return found
+
+    def frame(self, section: str) -> DataFrame:
+        ends = self._ends  # asked for first: it tells what is wrong with the options
+        if section == "queues":
+            rows = [dataclasses.astuple(one) for one in live_queues.findings(self._left, ends)]
+            return _session(self._spark).createDataFrame(rows, joined_messages.FINDING_SCHEMA)
+        right = {**self._right, "failOnDataLoss": "false"}
+        sides = [
+            joined_messages.read(_session(self._spark), told, partition_bytes=self._partition_bytes)
+            for told in (self._options, right)
+        ]
+        return joined_messages.findings(sides[0], sides[1], self._ignore)
+
+
+# Two stores -----------------------------------------------------------------------------------
 
 _Part = FilePart | LogPart | QueuePart | str
 """A part of a file, the log, a queue; or the path of a table."""
 
 
-class _Comparing:
-    """Two stores, on the driver."""
+class _TwoStores:
+    """Two stores."""
 
     def __init__(
         self,
-        spark: SparkSession,
-        left: str,
-        right: str,
-        sections: Collection[str],
+        spark: SparkSession | None,
+        sides: Sides,
+        sections: tuple[str, ...],
         match: str,
-        ignore: Collection[str],
         partition_bytes: int,
-        allow_live: bool,
     ) -> None:
-        _check("sections", sections, SECTIONS)
-        _check("match", [match], MATCHES)
-        _check("ignore", ignore, sorted(IGNORABLE))
-        if not sections:
-            raise InvalidOption("sections", "", ", ".join(SECTIONS))
         self._spark = spark
-        self._sides = Sides(left, right, frozenset(ignore), allow_live)
-        self._left = StoreReader.open(left, allow_live=allow_live)
-        self._right = StoreReader.open(right, allow_live=allow_live)
-        self._partition_bytes = max(partition_bytes, 1)
-        # Where fields may differ, bytes of files do.
-        self.sections = tuple(
-            one for one in SECTIONS if one in sections and not (ignore and one == "files")
-        )
+        self._sides = sides
+        self._left = StoreReader.open(sides.left, allow_live=sides.allow_live)
+        self._right = StoreReader.open(sides.right, allow_live=sides.allow_live)
+        self._partition_bytes = partition_bytes
+        self.sections = sections
         self._match = match
-        self._kept: DataFrame | None = None  # rows of the join that differ
+        self.right_name = sides.right
 
     @functools.cached_property
     def matched_by(self) -> str:
@@ -200,49 +343,53 @@ class _Comparing:
         if any(is_empty):
             return "physical"
         places = [low + (high - low) * i // _SAMPLES for i in range(_SAMPLES)]
-        is_same = low < high and differences.sampled_matches(self._left, self._right, places)
+        is_same = low < high and differing_messages.sampled_matches(self._left, self._right, places)
         return "physical" if is_same else "queue"
 
-    def summary(self, section: str, most: int) -> tuple[dict[tuple[str, str], int], list[Finding]]:
-        """Return counts and first findings of a section."""
+    def counted(self, runner: Runner, section: str, most: int) -> Counted:
         if section == "messages" and self.matched_by == "queue":
-            return self._summary_of_frame(self._joined(), most)
-        found = self._sizes() if section == "files" else []
-        results = [differences.capped(iter(found), most)]
+            runner.tell(section, 0, 1)
+            joined = joined_messages.counted(self._joined(), most)
+            runner.tell(section, 1, 1)
+            return joined
         tasks = self._tasks(section)
-        if tasks:
-            work = functools.partial(_summarize, self._sides, most)
-            if section == "files":
-                firsts = self._rdd(tasks).flatMap(functools.partial(_find, self._sides)).collect()
-                results.append(differences.capped(iter(_first_of_files(firsts)), most))
-            else:
-                results += self._rdd(tasks).map(work).collect()
+        if section == "files":
+            found = runner(section, functools.partial(_first_of_files, self._sides), tasks)
+            return findings.capped(iter([*self._sizes(), *_first_of_each(found)]), most)
         counts: dict[tuple[str, str], int] = {}
         first: list[Finding] = []
-        for counted, some in results:
+        for counted, some in runner(section, functools.partial(_counted, self._sides, most), tasks):
             for key, count in counted.items():
                 counts[key] = counts.get(key, 0) + count
             first += some
         return counts, first[:most]
 
     def frame(self, section: str) -> DataFrame:
-        """Return the findings of a section as rows."""
         if section == "messages" and self.matched_by == "queue":
             return self._joined()
         tasks = self._tasks(section)
         rows: Any
         if section == "files":
-            firsts = self._rdd(tasks).flatMap(functools.partial(_find, self._sides)).collect()
-            rows = [dataclasses.astuple(one) for one in [*self._sizes(), *_first_of_files(firsts)]]
+            work = functools.partial(_first_of_files, self._sides)
+            found = runner_on(self._spark, "compare", None)(section, work, tasks)
+            rows = [dataclasses.astuple(one) for one in [*self._sizes(), *_first_of_each(found)]]
         elif tasks:
-            found = self._rdd(tasks).flatMap(functools.partial(_find, self._sides))
-            rows = found.map(dataclasses.astuple)
+            parts = _session(self._spark).sparkContext.parallelize(tasks, len(tasks))
+            rows = parts.flatMap(functools.partial(_find, self._sides)).map(dataclasses.astuple)
         else:
             rows = []
-        return self._spark.createDataFrame(rows, _SCHEMA)
+        return _session(self._spark).createDataFrame(rows, joined_messages.FINDING_SCHEMA)
 
-    def _rdd(self, tasks: Sequence[tuple[_Part, ...]]) -> Any:
-        return self._spark.sparkContext.parallelize(tasks, max(len(tasks), 1))
+    def _joined(self) -> DataFrame:
+        sides = [
+            joined_messages.read(
+                _session(self._spark),
+                _store_options(path, allow_live=self._sides.allow_live),
+                partition_bytes=self._partition_bytes,
+            )
+            for path in (self._sides.left, self._sides.right)
+        ]
+        return joined_messages.findings(sides[0], sides[1], self._sides.ignore)
 
     # Tasks ----------------------------------------------------------------------------------
 
@@ -255,7 +402,7 @@ class _Comparing:
             case "queues":
                 return [tuple(some) for some in _shares([*self._queue_parts()], _UNITS_A_PART)]
             case _:
-                return [(differences.TABLES)]
+                return [differing_tables.TABLES]
 
     def _file_parts(self) -> Iterator[FilePart]:
         ours, theirs = self._files
@@ -318,85 +465,6 @@ class _Comparing:
                     stop = min(start + _UNITS_A_PART, high)
                     yield QueuePart(topic, queue_id, start, stop, is_batch)
 
-    # Messages by queue ------------------------------------------------------------------------
-
-    def _joined(self) -> DataFrame:
-        """Return the findings of messages matched by queue offset, then by unique key."""
-        left, right = (self._messages(path, side) for path, side in self._named_sides())
-        key = [*_KEY]
-        both = left.join(right, key, "full_outer")
-        ignore = self._sides.ignore
-        names = [name for name in (*_CONTENT, *_HASHED) if name not in ignore]
-        differing = F.array_compact(
-            F.array(*[F.when(~_left(n).eqNullSafe(_right(n)), F.lit(n)) for n in names])
-        )
-        is_alone = _left("here").isNull() | _right("here").isNull()
-        # All that follows asks for these few rows: both stores are read and joined once.
-        rest = both.withColumn("names", differing).filter(is_alone | (F.size("names") > 0))
-        self._kept = rest = rest.persist()
-        matched = rest.filter(~is_alone)
-        only_left = rest.filter(_right("here").isNull())
-        only_right = rest.filter(_left("here").isNull())
-        pairs = _moved(only_left, only_right, ignore)
-        moved_left = pairs.select("topic", _left("msg_id"))
-        moved_right = pairs.select("topic", _right("msg_id"))
-        return functools.reduce(
-            DataFrame.unionByName,
-            [
-                _only(only_left.join(moved_left, ["topic", "left_msg_id"], "left_anti"), "left"),
-                _only(
-                    only_right.join(moved_right, ["topic", "right_msg_id"], "left_anti"), "right"
-                ),
-                _differing(matched, names),
-                _moved_findings(pairs),
-            ],
-        )
-
-    def _named_sides(self) -> list[tuple[str, str]]:
-        return [(self._sides.left, "left"), (self._sides.right, "right")]
-
-    def _messages(self, path: str, side: str) -> DataFrame:
-        columns = ["topic", "queue_id", "queue_offset", "msg_id", *_CONTENT, *_HASHED.values()]
-        reader = self._spark.read.format("rocketmq").options(
-            path=path,
-            allowLive=str(self._sides.allow_live).lower(),
-            readIsolation="all",
-            mode="DROPMALFORMED",  # damage is found by what the other side has there
-            checkCrc="false",
-            decompress="none",
-            rawProperties="true",
-            columns=",".join(columns),
-            maxBytesPerPartition=str(self._partition_bytes),
-        )
-        nth = F.row_number().over(Window.partitionBy(*_KEY[:-1]).orderBy("physical_offset"))
-        hashes = {name: F.xxhash64(column) for name, column in _HASHED.items()}
-        content = [F.col(name).alias(f"{side}_{name}") for name in ("msg_id", *_CONTENT)]
-        content += [value.alias(f"{side}_{name}") for name, value in hashes.items()]
-        return (
-            reader.load()
-            .withColumn("nth", nth)
-            .select(*_KEY, *content, F.lit(True).alias(f"{side}_here"))
-        )
-
-    def _summary_of_frame(
-        self, frame: DataFrame, most: int
-    ) -> tuple[dict[tuple[str, str], int], list[Finding]]:
-        try:
-            rows = frame.groupBy("section", "kind").agg(F.sum("count")).collect()
-            counts = {(row[0], row[1]): row[2] for row in rows}
-            order = ["kind", "topic", "queue_id", "queue_offset"]
-            first = [Finding(**row.asDict()) for row in frame.orderBy(*order).head(most)]
-        finally:
-            if self._kept is not None:
-                self._kept.unpersist()
-        return counts, first
-
-
-def _check(name: str, values: Collection[str], allowed: Sequence[str]) -> None:
-    for value in values:
-        if value not in allowed:
-            raise InvalidOption(name, value, ", ".join(allowed))
-
 
 def _sizes_below(folder: Folder, path: str = "") -> dict[str, int]:
     """Return the sizes of all files of a store by path."""
@@ -449,10 +517,10 @@ def _queue(
     return reader.batch_queue(topic, queue_id) if is_batch else reader.queue(topic, queue_id)
 
 
-def _first_of_files(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the first difference of each file; they come in the order of the files' bytes."""
+def _first_of_each(found: Sequence[list[Finding]]) -> list[Finding]:
+    """Return the first difference of each file; tasks are in the order of the files' bytes."""
     first: dict[str | None, Finding] = {}
-    for one in findings:
+    for one in (one for some in found for one in some):
         first.setdefault(one.file, one)
     return list(first.values())
 
@@ -464,146 +532,20 @@ def _find(sides: Sides, parts: tuple[_Part, ...]) -> Iterator[Finding]:
     for part in parts:
         match part:
             case FilePart():
-                found = differences.in_file(sides, part)
+                found = differing_files.in_file(sides, part)
                 if found is not None:
                     yield found
             case LogPart():
-                yield from differences.in_log(sides, part)
+                yield from differing_messages.in_log(sides, part)
             case QueuePart():
-                yield from differences.in_queue(sides, part)
+                yield from differing_queues.in_queue(sides, part)
             case str():
-                yield from differences.in_table(*sides.readers, part)
+                yield from differing_tables.in_table(sides, part)
 
 
-def _summarize(
-    sides: Sides, most: int, parts: tuple[_Part, ...]
-) -> tuple[dict[tuple[str, str], int], list[Finding]]:
-    return differences.capped(_find(sides, parts), most)
+def _counted(sides: Sides, most: int, parts: tuple[_Part, ...]) -> Counted:
+    return findings.capped(_find(sides, parts), most)
 
 
-# Findings of a join ---------------------------------------------------------------------------
-
-
-def _left(name: str) -> Column:
-    return F.col(f"left_{name}")
-
-
-def _right(name: str) -> Column:
-    return F.col(f"right_{name}")
-
-
-def _finding(frame: DataFrame, kind: str, text: Column, **columns: Column) -> DataFrame:
-    """Return rows as ``Finding`` has them."""
-    given = {
-        "section": F.lit("messages"),
-        "kind": F.lit(kind),
-        "text": text,
-        "count": F.lit(1).cast("long"),
-        **columns,
-    }
-    names = [one.name for one in dataclasses.fields(Finding)]
-    types = {"queue_id": "int", "queue_offset": "long", "physical_offset": "long"}
-    return frame.select(
-        *[
-            given.get(name, F.lit(None))
-            .cast("long" if name == "count" else types.get(name, "string"))
-            .alias(name)
-            for name in names
-        ]
-    )
-
-
-def _which(side: str = "") -> Column:
-    offset = F.col(f"{side}_queue_offset" if side else "queue_offset")
-    queue = F.col(f"{side}_queue_id" if side else "queue_id")
-    return F.concat_ws(
-        "", F.lit("message "), offset, F.lit(" of "), F.col("topic"), F.lit("/"), queue
-    )
-
-
-def _only(frame: DataFrame, side: str) -> DataFrame:
-    other = "right" if side == "left" else "left"
-    text = F.concat(_which(), F.lit(f" is only on the {side}: {other} has no message there"))
-    return _finding(
-        frame,
-        f"only_{side}",
-        text,
-        topic=F.col("topic"),
-        queue_id=F.col("queue_id"),
-        queue_offset=F.col("queue_offset"),
-        physical_offset=F.col(f"{side}_physical_offset"),
-    )
-
-
-def _differing(matched: DataFrame, names: Sequence[str]) -> DataFrame:
-    def values(side: str) -> Column:
-        # Of bodies and properties there are hashes only: they say that, not how, they differ.
-        shown = [
-            F.when(
-                F.array_contains("names", name),
-                F.coalesce(F.col(f"{side}_{name}").cast("string"), F.lit("nothing")),
-            )
-            for name in names
-            if name not in _HASHED
-        ]
-        return F.array_join(F.array_compact(F.array(*shown)), "; ") if shown else F.lit("")
-
-    field = F.array_join("names", ",")
-    text = F.concat(
-        *(_which(), F.lit(" differs in "), field, F.lit(": left "), values("left")),
-        *(F.lit(", right "), values("right")),
-    )
-    return _finding(
-        matched,
-        DIFFERENT,
-        text,
-        topic=F.col("topic"),
-        queue_id=F.col("queue_id"),
-        queue_offset=F.col("queue_offset"),
-        physical_offset=_left("physical_offset"),
-        field=field,
-        left=values("left"),
-        right=values("right"),
-    )
-
-
-def _moved(only_left: DataFrame, only_right: DataFrame, ignore: Collection[str]) -> DataFrame:
-    """Return messages that are on both sides, but at other places of queues: each once."""
-    frames = []
-    for side, frame in (("left", only_left), ("right", only_right)):
-        kept = frame.filter(F.col(f"{side}_msg_id").isNotNull()).select(
-            "topic",
-            F.col(f"{side}_msg_id").alias("msg_id"),
-            F.col("queue_id").alias(f"{side}_queue_id"),
-            F.col("queue_offset").alias(f"{side}_queue_offset"),
-            f"{side}_physical_offset",
-        )
-        count = F.count("*").over(Window.partitionBy("topic", "msg_id"))
-        kept = kept.withColumn("copies", count).filter("copies = 1").drop("copies")
-        frames.append(kept)
-    pairs = frames[0].join(frames[1], ["topic", "msg_id"])
-    if "queue_id" not in ignore:
-        pairs = pairs.withColumn("other_queue", _left("queue_id") != _right("queue_id"))
-    else:
-        pairs = pairs.withColumn("other_queue", F.lit(False))
-    return pairs.withColumns({"left_msg_id": F.col("msg_id"), "right_msg_id": F.col("msg_id")})
-
-
-def _moved_findings(pairs: DataFrame) -> DataFrame:
-    field = F.when(F.col("other_queue"), F.lit("queue_id,queue_offset")).otherwise("queue_offset")
-    text = F.concat(
-        *(F.lit("left "), _which("left"), F.lit(" is on the right "), _which("right")),
-        *(F.lit(", by its unique key "), F.col("msg_id")),
-    )
-    return _finding(
-        pairs,
-        DIFFERENT,
-        text,
-        topic=F.col("topic"),
-        queue_id=_left("queue_id"),
-        queue_offset=_left("queue_offset"),
-        physical_offset=_left("physical_offset"),
-        field=field,
-        left=_left("queue_offset"),
-        right=_right("queue_offset"),
-    )
+def _first_of_files(sides: Sides, parts: tuple[_Part, ...]) -> list[Finding]:
+    return list(_find(sides, parts))

@@ -2,17 +2,22 @@
 
     survey of each range:   runs of queue offsets, number of index entries
     units:  runs, in log order   -->  where each queue stands in front of a range  (``Share``)
-    index:  prefix sums          -->  which entries of which ranges make a file    (``IndexFile``)
+    index:  prefix sums          -->  which entries of which ranges go to a file   (``IndexFile``)
 
 A queue is what a single dispatcher makes of the log, record by record: a record that carries the
 queue on (its queue offset is the queue's next) gets a unit; one that the queue has already is left;
 one beyond the next one gets a unit, and what is missing before it is filled with that unit too, for
 Java reads every unit as a message. So what matters of all records before a range is where the queue
 stands: the queue offset of the next message, and where the last one ends in the log.
+
+A queue begins with its first message if the log begins above 0; before that its file has blanks,
+which point at physical offset 0, and are expired for Java. In a log from 0 on they are not, and
+Java would skip what the queue has in the log's first file: there it begins where its file does,
+filled as any gap is (docs/decisions/0012-salvage-keeps-offsets.md).
 """
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -50,7 +55,14 @@ class Stand(NamedTuple):
     end: int = 0
     """Where the record of the last unit ends in the log; 0 without units."""
     is_fresh: bool = True
-    """It has had no unit yet, and begins wherever its first record says."""
+    """It has had no unit yet, and begins where its first record says."""
+    begins_at_multiple_of: int = 1
+    """Of a fresh one: it begins at a multiple of so many units, at or before its first record."""
+
+    def start_for(self, queue_offset: int) -> int:
+        """Return the first unit that is put for a record which carries the queue on."""
+        unit = self.begins_at_multiple_of
+        return queue_offset // unit * unit if self.is_fresh else self.max_offset
 
 
 class NeedsDetail(ReputError):
@@ -97,7 +109,7 @@ def step(stand: Stand, run: Run) -> Step:
             return Step(stand, stand.max_offset, 0, 0)
         return Step(Stand(run.stop, run.end, is_fresh=False), stand.max_offset, 0, 0)
     if is_possible(stand, run.start, run.physical_offset):
-        first = run.start if stand.is_fresh else stand.max_offset
+        first = stand.start_for(run.start)
         return Step(Stand(run.stop, run.end, is_fresh=False), first, run.start - first, 0)
     if run.stop - run.start > 1 and not stand.is_fresh:
         raise NeedsDetail(("", 0))
@@ -145,10 +157,10 @@ class Survey:
     records: int = 0
     runs: dict[QueueKey, list[Run]] = field(default_factory=dict)
     """Of the wanted queues, in log order."""
+    rows: dict[QueueKey, tuple[int, int]] = field(default_factory=dict)
+    """Which of the range's units are a queue's: the first, and behind the last."""
     entries: int = 0
     """Index entries of its records."""
-    last_indexed: tuple[int, int] | None = None
-    """Physical offset and store time (ms) of the last record that has entries."""
     unqueued: dict[str, int] = field(default_factory=dict)
     """Why records are in no queue that should be, and how many."""
     holes: list[tuple[int, int, str]] = field(default_factory=list)
@@ -162,6 +174,10 @@ class Share:
     before: Stand
     first: int
     stop: int
+    rows: tuple[int, int] = (0, 0)
+    """Which of the range's units are the queue's, as the survey has them."""
+    is_detailed: bool = False
+    """Each record is a run of its own."""
 
     @property
     def is_start(self) -> bool:
@@ -176,7 +192,9 @@ class QueuePlan:
     shares: tuple[dict[QueueKey, Share], ...]
     """Of each range."""
     extents: dict[QueueKey, tuple[int, int]]
-    """Queue offset of the first unit and behind the last one, of each queue that has units."""
+    """Queue offset of the first unit and behind the last one, of each queue that gets units."""
+    stands: dict[QueueKey, Stand]
+    """How far each of these queues is then."""
     refilled: int
     rejected: int
 
@@ -186,23 +204,33 @@ class QueuePlan:
         return sum(stop - first for first, stop in self.extents.values())
 
 
-def plan_queues(surveys: Sequence[Mapping[QueueKey, Sequence[Run]]]) -> QueuePlan:
+def plan_queues(
+    surveys: Sequence[Survey],
+    *,
+    fresh: Stand = Stand(),  # noqa: B008 - it cannot be changed
+    stands: Mapping[QueueKey, Stand] | None = None,
+    detailed: Container[tuple[int, QueueKey]] = (),
+) -> QueuePlan:
     """Decide which units each range's task writes.
 
     Args:
         surveys: The runs of each range, in log order.
+        fresh: How a queue begins.
+        stands: How far queues are before the first range; others are fresh.
+        detailed: Number of a range and queue, where each run is one record.
 
     Raises:
         NeedsDetail: A range must be surveyed again, with each record of a queue a run of its own.
     """
-    stands: dict[QueueKey, Stand] = {}
+    before_all = {} if stands is None else stands
+    after: dict[QueueKey, Stand] = {}
     extents: dict[QueueKey, tuple[int, int]] = {}
     shares: list[dict[QueueKey, Share]] = []
     refilled = rejected = 0
     for number, survey in enumerate(surveys):
         share: dict[QueueKey, Share] = {}
-        for key, runs in survey.items():
-            before = stand = stands.get(key, Stand())
+        for key, runs in survey.runs.items():
+            before = stand = after.get(key) or before_all.get(key, fresh)
             first: int | None = None
             for run in runs:
                 try:
@@ -216,58 +244,70 @@ def plan_queues(surveys: Sequence[Mapping[QueueKey, Sequence[Run]]]) -> QueuePla
                 stand = done.after
             if first is None:
                 continue
-            share[key] = Share(before, first, stand.max_offset)
+            is_detailed = (number, key) in detailed
+            rows = survey.rows.get(key, (0, 0))
+            share[key] = Share(before, first, stand.max_offset, rows, is_detailed)
             extents[key] = (extents[key][0] if key in extents else first, stand.max_offset)
-            stands[key] = stand
+            after[key] = stand
         shares.append(share)
-    return QueuePlan(tuple(shares), extents, refilled, rejected)
+    return QueuePlan(tuple(shares), extents, after, refilled, rejected)
 
 
-class Seed(NamedTuple):
-    """The last index entry before a place in the log."""
+class Span(NamedTuple):
+    """Entries ``[start, stop)`` of a range."""
 
-    physical_offset: int
-    store_timestamp: int
+    range_number: int
+    start: int
+    stop: int
 
 
 @dataclass(frozen=True, slots=True)
 class IndexFile:
-    """Which entries make an index file."""
+    """Which entries go to an index file."""
 
     number: int
     """From 0, oldest first."""
-    first_range: int
-    """The range where they begin."""
-    skipped: int
-    """Entries of that range that are in the file before."""
-    count: int
-    seed: Seed | None
-    """The last entry before that range; None if there is none."""
+    spans: tuple[Span, ...]
+    has: int = 0
+    """Entries that it has already."""
+    before: tuple[int, int] | None = None
+    """Range and number of the entry before the first one; None if these ranges have it not."""
+
+    @property
+    def count(self) -> int:
+        """How many entries it gets."""
+        return sum(one.stop - one.start for one in self.spans)
 
 
 def plan_index(
-    counts: Sequence[int], lasts: Sequence[tuple[int, int] | None], entry_max: int
+    counts: Sequence[int], entry_max: int, *, number: int = 0, has: int = 0
 ) -> list[IndexFile]:
-    """Decide which entries make which file: each takes ``entry_max - 1``, entry 0 is never used.
+    """Decide which entries go to which file: each takes ``entry_max - 1``, entry 0 is never used.
 
     Args:
         counts: Entries of each range, in log order.
-        lasts: Physical offset and store time of the last record of each range that has entries.
         entry_max: ``maxIndexNum``.
+        number: Of the file to go on with.
+        has: Entries that it has already.
     """
-    room = entry_max - 1
-    ends = list(itertools.accumulate(counts))
-    files = []
-    number_of_range = 0
-    seed: Seed | None = None
-    for number, start in enumerate(range(0, ends[-1] if ends else 0, room)):
-        while ends[number_of_range] <= start:
-            last = lasts[number_of_range]
-            seed = Seed(*last) if last is not None else seed
-            number_of_range += 1
-        begin = ends[number_of_range] - counts[number_of_range]
-        count = min(room, ends[-1] - start)
-        files.append(IndexFile(number, number_of_range, start - begin, count, seed))
+    files: list[IndexFile] = []
+    spans: list[Span] = []
+    before: tuple[int, int] | None = None
+    taken = has
+    for range_number, count in enumerate(counts):
+        start = 0
+        while start < count:
+            if taken == entry_max - 1:
+                if spans:
+                    files.append(IndexFile(number, tuple(spans), has, before))
+                    before = (spans[-1].range_number, spans[-1].stop - 1)
+                number, has, taken, spans = number + 1, 0, 0, []
+            stop = min(count, start + entry_max - 1 - taken)
+            spans.append(Span(range_number, start, stop))
+            taken += stop - start
+            start = stop
+    if spans:
+        files.append(IndexFile(number, tuple(spans), has, before))
     return files
 
 

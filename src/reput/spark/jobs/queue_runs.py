@@ -63,3 +63,8 @@ def gaps(runs: list[Run]) -> list[Run]:
 def count(runs: Iterable[Run]) -> int:
     """Return how many offsets runs hold."""
     return sum(stop - start for start, stop in runs)
+
+
+def text(start: int, stop: int) -> str:
+    """Return a run for people."""
+    return f"unit {start}" if stop == start + 1 else f"units {start} to {stop - 1}"

@@ -7,33 +7,43 @@ All of an archive becomes the log files it was made of, at their old physical of
 against the checksum of the log file that was archived. A part of it is packed into new log files:
 records keep their queue offset, times and hosts, and get a new physical offset, which changes their
 offset ids. What refers to physical offsets in a message (``prepared_transaction_offset``) is left.
+The log then begins with its second file, as if the first had expired: where a queue does not begin
+at 0, Java takes units in front of it, which point at 0, for expired ones only if the log is not.
 
 Queues and index are not archived: any broker derives them when it opens the store, and so does the
 job ``dispatch``. The broker's tables are put back as they were when the archive was last written.
 """
 
+import dataclasses
 import hashlib
 import itertools
-import os
-import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from reput.errors import CorruptRecord, InvalidOption, StoreUnavailable
-from reput.format import body as bodies, message as record, properties as props
+from reput.format import message as record
 from reput.spark import archive_files as files, archive_records as records
 from reput.spark.archive_files import Manifest, Part, RowGroup
-from reput.spark.archive_view import ArchiveReader, open_parquet
-from reput.spark.jobs.running import Progress, SparkRunner
+from reput.spark.archive_folder import archive_folder
+from reput.spark.archive_view import ArchiveReader
+from reput.spark.jobs.packing import (
+    begin_store,
+    copy_tables,
+    finish_store,
+    move,
+    pack,
+    write_log_file,
+)
+from reput.spark.jobs.running import Progress, runner_on
 from reput.store import paths
-from reput.store.disk import Disk
+from reput.store.archived import manifest_path
+from reput.store.files import open_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,6 +72,10 @@ class RestoreResult:
     """From the first record to behind the last one."""
     damaged_bytes: int
     """Restored as they were; 0 where the log is packed anew."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain lists and dictionaries."""
+        return dataclasses.asdict(self)
 
 
 @dataclass(frozen=True)
@@ -106,7 +120,7 @@ class _NewFile:
 
 
 def restore(
-    spark: "SparkSession",
+    spark: "SparkSession | None",
     archive: str,
     store: str,
     *,
@@ -122,18 +136,18 @@ def restore(
     Run again after it was killed, it starts over and gives the same bytes.
 
     Args:
-        spark: The session.
-        archive: The archive's folder.
+        spark: The session; None to do all of it here, one task at a time.
+        archive: The archive's folder, a path or URI.
         store: The folder to make; new or empty, and seen by the workers under this path.
         topics: Only these; all.
         begin_ms: Only messages stored from this time on, ms; all.
         end_ms: Only messages stored before this time, ms; all.
-        repack: Leave out what is damaged, blank or missing, though all is wanted.
+        repack: Leave out what is damaged, blank, missing or compacted, though all is wanted.
         file_bytes: Size of log files that are packed anew; as they were.
         progress: Told of the tasks that are done.
 
     Raises:
-        StoreUnavailable: There is no archive, or log files are missing in between.
+        StoreUnavailable: There is no archive, or log files are missing in between or compacted.
         InvalidOption: The folder holds something else; a topic is not in the archive; a record is
             larger than a file.
         CorruptRecord: A manifest cannot be read.
@@ -145,11 +159,12 @@ def restore(
     is_identical = selection.is_all and not repack and file_bytes is None
     if is_identical:
         _refuse_gaps(archive, manifests)
+        _refuse_compacted(archive, manifests)
     size = file_bytes or max((one.nominal_size for one in manifests), default=0)
     _begin(archive, store, [selection, size, is_identical])
     if is_identical:
         tasks = [(archive, store, one.start) for one in manifests]
-        SparkRunner(spark, "restore", progress)("restore", _restore_file, tasks)
+        runner_on(spark, "restore", progress)("restore", _restore_file, tasks)
         result = RestoreResult(
             archive=archive,
             store=store,
@@ -162,12 +177,12 @@ def restore(
         )
     else:
         result = _restore_part(spark, archive, store, manifests, selection, size, progress)
-    _finish(store)
+    finish_store(store, _MARK)
     return result
 
 
 def _restore_part(
-    spark: "SparkSession",
+    spark: "SparkSession | None",
     archive: str,
     store: str,
     manifests: list[Manifest],
@@ -175,7 +190,7 @@ def _restore_part(
     file_bytes: int,
     progress: Progress | None,
 ) -> RestoreResult:
-    runner = SparkRunner(spark, "restore", progress)
+    runner = runner_on(spark, "restore", progress)
     tasks = [(archive, one.start, selection) for one in manifests]
     found = [
         np.frombuffer(data, np.int64).reshape(2, -1)
@@ -190,7 +205,7 @@ def _restore_part(
             selection,
             int(offsets[first]),
             int(offsets[stop - 1]),
-            number * file_bytes,
+            (number + 1) * file_bytes,
             int(sizes[first:stop].sum()),
             file_bytes,
             is_last=stop == len(sizes),
@@ -198,7 +213,7 @@ def _restore_part(
         for number, (first, stop) in enumerate(cuts)
     ]
     runner("pack", _pack_file, new_files)
-    end = new_files[-1].start + new_files[-1].used if new_files else 0
+    log_bytes = new_files[-1].start + new_files[-1].used - new_files[0].start if new_files else 0
     return RestoreResult(
         archive=archive,
         store=store,
@@ -206,34 +221,9 @@ def _restore_part(
         log_files=len(new_files),
         file_bytes=file_bytes,
         messages=len(sizes),
-        log_bytes=end,
+        log_bytes=log_bytes,
         damaged_bytes=0,
     )
-
-
-def pack(sizes: Rows, file_bytes: int) -> Iterator[tuple[int, int]]:
-    """Cut records into files as a broker does: behind each file's last record there is a blank.
-
-    Args:
-        sizes: Of the records, in order.
-        file_bytes: Of a log file.
-
-    Yields:
-        (number of the first record, number behind the last one) of each file.
-
-    Raises:
-        InvalidOption: A record has no room in any file.
-    """
-    room = file_bytes - record.BLANK.size
-    if len(sizes) and int(sizes.max()) > room:
-        raise InvalidOption("file_bytes", file_bytes, f"{int(sizes.max()) + record.BLANK.size} up")
-    ends = np.cumsum(sizes)
-    first = 0
-    while first < len(sizes):
-        before = int(ends[first - 1]) if first else 0
-        stop = int(np.searchsorted(ends, before + room, "right"))
-        yield first, stop
-        first = stop
 
 
 # On the driver --------------------------------------------------------------------------------
@@ -266,30 +256,19 @@ def _refuse_gaps(archive: str, manifests: list[Manifest]) -> None:
             )
 
 
+def _refuse_compacted(archive: str, manifests: list[Manifest]) -> None:
+    compacted = [one.name for one in manifests if one.dropped]
+    if compacted:
+        raise StoreUnavailable(
+            f"{archive} has been compacted, {len(compacted)} log files from {compacted[0]} on: "
+            "restore with repack=True what is left"
+        )
+
+
 def _begin(archive: str, store: str, request: list[object]) -> None:
     """Make the store's folder, or see that it is what an earlier run began; put the tables in."""
-    disk, folder = Disk(), Path(store)
-    text = msgspec.json.encode([archive, *request], order="deterministic")
-    mark = folder / _MARK
-    disk.make_folder(store)
-    if any(folder.iterdir()):
-        if not mark.exists() or mark.read_bytes() != text:
-            raise InvalidOption("store", store, "a folder that is new or empty")
-    else:
-        disk.replace(str(mark), text)
-    disk.make_folder(str(folder / paths.COMMIT_LOG))
-    for path in (folder / paths.COMMIT_LOG).iterdir():
-        disk.unlink(str(path))
-    tables = Path(archive, paths.CONFIG)
-    disk.make_folder(str(folder / paths.CONFIG))
-    for table in sorted(tables.glob("*.json")):
-        disk.replace(str(folder / paths.CONFIG / table.name), table.read_bytes())
-
-
-def _finish(store: str) -> None:
-    disk = Disk()
-    disk.unlink(str(Path(store, _MARK)))
-    disk.sync_folder(store)
+    begin_store(store, _MARK, msgspec.json.encode([archive, *request], order="deterministic"))
+    copy_tables(open_folder(archive), store)
 
 
 # On the executors -----------------------------------------------------------------------------
@@ -298,21 +277,21 @@ def _finish(store: str) -> None:
 def _restore_file(task: tuple[str, str, int]) -> int:
     """Write a log file as it was; return its size."""
     archive, store, start = task
-    manifest = files.load_manifest(files.manifest_path(archive, start))
+    manifest = files.load_manifest(open_folder(archive), start)
     data = ArchiveReader.open(archive).log.file_bytes(start)
     if hashlib.sha256(data).hexdigest() != manifest.sha256:
         raise CorruptRecord(
             "put together again it has another checksum than the log file that was archived",
-            file=str(files.manifest_path(archive, start)),
+            file=manifest_path(start),
         )
-    _write_log_file(store, manifest.name, memoryview(data), len(data))
+    write_log_file(store, manifest.name, memoryview(data), len(data))
     return len(data)
 
 
 def _find_records(task: tuple[str, int, Selection]) -> bytes:
     """Return physical offsets and sizes of the wanted records of a log file, in log order."""
     archive, start, selection = task
-    manifest = files.load_manifest(files.manifest_path(archive, start))
+    manifest = files.load_manifest(open_folder(archive), start)
     found = [one.selected() for one in _wanted(archive, [manifest], selection)]
     both = np.concatenate([np.empty((2, 0), np.int64), *found], axis=1)
     return both[:, np.argsort(both[0])].tobytes()
@@ -340,34 +319,15 @@ def _pack_file(task: _NewFile) -> int:
     data = np.zeros(task.used + record.BLANK.size, np.uint8)
     for group in groups:
         group.copy(offsets, positions, data)
-    _move(data, positions, sizes, task.start)
+    move(data, positions, sizes, task.start)
     used = task.used
     if not task.is_last:
         blank = record.pack_blank(task.file_bytes - used)
         data[used : used + len(blank)] = np.frombuffer(blank, np.uint8)
         used += len(blank)
     name = paths.offset_name(task.start)
-    _write_log_file(task.store, name, data.data[:used], task.file_bytes)
+    write_log_file(task.store, name, data.data[:used], task.file_bytes)
     return len(offsets)
-
-
-def _move(data: npt.NDArray[np.uint8], positions: Rows, sizes: Rows, start: int) -> None:
-    """Make records say that they stand where they now do."""
-    offsets = positions + start
-    for i in range(record.PHYSICAL_OFFSET.size):
-        at = positions + record.POSITION_PHYSICAL_OFFSET + i
-        data[at] = offsets >> (56 - 8 * i) & 0xFF
-    # A record with a checksum of its own: it covers the offset, too.
-    last = positions + sizes - record.CRC_PROPERTY_BYTES
-    has_crc = np.ones(len(positions), np.bool_)
-    for i, byte in enumerate(record.CRC_PROPERTY_PREFIX):
-        has_crc &= data[last + i] == byte
-    digits_at = len(record.CRC_PROPERTY_PREFIX)
-    has_crc &= data[positions + sizes - 1] == ord(props.PROPERTY_SEPARATOR)
-    for position, behind in zip(positions[has_crc].tolist(), last[has_crc].tolist(), strict=True):
-        digits = f"{bodies.crc(data[position:behind].tobytes()):010d}"[::-1].encode()
-        at = behind + digits_at
-        data[at : at + len(digits)] = np.frombuffer(digits, np.uint8)
 
 
 class _WantedGroup:
@@ -377,15 +337,16 @@ class _WantedGroup:
         self, archive: str, part: Part, number: int, group: RowGroup, selection: Selection
     ) -> None:
         self.group = group
-        self._path = Path(archive, part.path)
+        self._archive = archive_folder(archive)
+        self._path = part.path
         self._number = number
         self._selection = selection
 
     @cached_property
     def _rows(self) -> tuple[Rows, Rows]:
         """Which rows are wanted, and physical offset and size of each of them."""
-        with open_parquet(self._path) as parquet:
-            table = parquet.read_row_group(self._number, columns=_COLUMNS)
+        with self._archive.open_parquet(self._path) as parquet:
+            table = parquet.read_row_group(self._number, columns=_COLUMNS, use_threads=False)
         # A time that no calendar has is null, and in no range but that of all times.
         times = table.column("store_timestamp").cast("int64")
         known = ~times.is_null().to_numpy()
@@ -416,9 +377,10 @@ class _WantedGroup:
         rows, sizes, place = rows[inside], sizes[inside], place[inside]
         if not len(rows):
             return
-        with open_parquet(self._path) as parquet:
+        with self._archive.open_parquet(self._path) as parquet:
             names = records.record_columns()
-            data, bounds = records.join_records(parquet.read_row_group(self._number, columns=names))
+            table = parquet.read_row_group(self._number, columns=names, use_threads=False)
+        data, bounds = records.join_records(table)
         source = np.frombuffer(data, np.uint8)
         starts, to = bounds[rows], positions[place]
         # Records that follow each other here and there are copied as one.
@@ -439,21 +401,3 @@ def _wanted(
             for number, group in enumerate(part.row_groups):
                 if selection.may_have(part, group):
                     yield _WantedGroup(archive, part, number, group, selection)
-
-
-def _write_log_file(store: str, name: str, data: memoryview, size: int) -> None:
-    """Write a log file of a size, durably; what is behind the data is zeros, which take no room."""
-    disk = Disk()
-    target = f"{store}/{paths.COMMIT_LOG}/{name}"
-    draft = f"{store}/{paths.COMMIT_LOG}/.{name}.{uuid.uuid4().hex}{paths.DRAFT_SUFFIX}"
-    try:
-        descriptor = disk.create(draft, size, is_durable=False)
-        try:
-            disk.write(descriptor, draft, 0, data)
-            disk.sync_file(descriptor, draft)
-        finally:
-            os.close(descriptor)
-        disk.rename(draft, target)
-        disk.sync_folder(os.path.dirname(target))  # noqa: PTH120 - paths are texts here
-    finally:
-        disk.unlink(draft)

@@ -40,6 +40,9 @@ class Runner(Protocol):
     ) -> list[Done]:
         """Run a function on each task."""
 
+    def tell(self, stage: str, done: int, count: int) -> None:
+        """Tell of work that the driver does itself."""
+
 
 @dataclass(frozen=True)
 class SparkRunner:
@@ -112,6 +115,36 @@ class SparkRunner:
             if told < done < count and self.progress is not None:
                 told = done
                 self.progress(stage, done, count)
+
+
+@dataclass(frozen=True)
+class SequentialRunner:
+    """Runs tasks here, one after the other, without Spark: for small stores, and inside of SQL."""
+
+    progress: Progress | None = None
+
+    def __call__(
+        self, stage: str, function: Callable[[Task], Done], tasks: Sequence[Task]
+    ) -> list[Done]:
+        """Run a function on each task; what it raises goes through."""
+        found = []
+        for number, task in enumerate(tasks):
+            self.tell(stage, number, len(tasks))
+            found.append(function(task))
+        self.tell(stage, len(tasks), len(tasks))
+        return found
+
+    def tell(self, stage: str, done: int, count: int) -> None:
+        """Tell of work that the driver does itself."""
+        if self.progress is not None:
+            self.progress(stage, done, count)
+
+
+def runner_on(spark: "SparkSession | None", job: str, progress: Progress | None) -> Runner:
+    """Return what runs a job's tasks: Spark, or this process where there is no session."""
+    if spark is None:
+        return SequentialRunner(progress)
+    return SparkRunner(spark, job, progress)
 
 
 def reason(error: Exception) -> str:

@@ -100,9 +100,9 @@ class Index:
         count = view.header.entry_count
         if not count:
             return 0
-        chains = _Chains(view.slot_count)
+        chains = Chains(view.slot_count)
         for first in range(1, count + 1, _ENTRIES_AT_ONCE):
-            entries = _entries(view, first, min(_ENTRIES_AT_ONCE, count + 1 - first))
+            entries = entries_of(view, first, min(_ENTRIES_AT_ONCE, count + 1 - first))
             chains.follow(first, entries)
             places = entries["physical_offset"]
             low, high = int(places.min()), int(places.max())
@@ -127,7 +127,7 @@ class Index:
                 text = f"the header's time of the {name} message is not that of the message"
                 self._ledger.add(Severity.WARNING, Kind.INDEX_FILE, path, text)
 
-    def _check_chains(self, path: str, view: IndexFileView, chains: "_Chains") -> None:
+    def _check_chains(self, path: str, view: IndexFileView, chains: "Chains") -> None:
         start = index_entry.slot_position(0)
         size = index_entry.SLOT.size * len(chains.newest)
         slots = np.frombuffer(view.folder.read(path, start, size), ">i4")
@@ -149,13 +149,13 @@ class Index:
         places, hashes, files = self._entries_between(begin, end)
         is_stray = np.ones(len(places), np.bool_)
         if columns is not None:
-            entries = _pairs(places, hashes, begin)
-            key_places, key_hashes = _keys(columns)
-            keys = _pairs(key_places, key_hashes, begin)
+            entries = pairs_of(places, hashes, begin)
+            key_places, key_hashes = keys_of(columns)
+            keys = pairs_of(key_places, key_hashes, begin)
             self._keep_keyless(key_places, runs.is_in(keys, runs.distinct(entries)))
             is_stray = ~runs.is_in(entries, runs.distinct(keys))
             if is_stray.any():  # 5.4 and later index tags, too
-                tags = _pairs(*_keys(columns, with_tags=True), begin)
+                tags = pairs_of(*keys_of(columns, with_tags=True), begin)
                 is_stray &= ~runs.is_in(entries, runs.distinct(tags))
         with self._lock:
             for number in np.unique(files[is_stray]):
@@ -168,7 +168,7 @@ class Index:
         places, hashes, files = [NO_OFFSETS], [NO_OFFSETS], [np.empty(0, np.int32)]
         for block in self._blocks:
             if block.low < end and block.high >= begin:
-                entries = _entries(self._files[block.file], block.first, block.count)
+                entries = entries_of(self._files[block.file], block.first, block.count)
                 at = entries["physical_offset"].astype(np.int64)
                 inside = (at >= begin) & (at < end)
                 places.append(at[inside])
@@ -277,12 +277,12 @@ class Index:
         stop = self._reader.end_offset
         for block in self._blocks:
             if block.file == number and block.high >= stop:
-                entries = _entries(self._files[number], block.first, block.count)
+                entries = entries_of(self._files[number], block.first, block.count)
                 places = entries["physical_offset"].astype(np.int64)
                 yield places[places >= stop]
 
 
-def _entries(view: IndexFileView, first: int, count: int) -> npt.NDArray[np.void]:
+def entries_of(view: IndexFileView, first: int, count: int) -> npt.NDArray[np.void]:
     """Return some entries of an index file."""
     position = index_entry.entry_position(first, view.slot_count)
     path = f"{paths.INDEX}/{view.name}"
@@ -290,7 +290,7 @@ def _entries(view: IndexFileView, first: int, count: int) -> npt.NDArray[np.void
     return np.frombuffer(data, ENTRY_TYPE, len(data) // ENTRY_TYPE.itemsize)
 
 
-def _keys(columns: kernels.Columns, *, with_tags: bool = False) -> tuple[Offsets, Offsets]:
+def keys_of(columns: kernels.Columns, *, with_tags: bool = False) -> tuple[Offsets, Offsets]:
     """Return (physical offset, hash) of each key that a broker indexes."""
     rows, hashes = columns.key_hashes(with_tags=with_tags)
     transaction = columns.numbers("sys_flag") & flags.TRANSACTION_MASK
@@ -299,13 +299,13 @@ def _keys(columns: kernels.Columns, *, with_tags: bool = False) -> tuple[Offsets
     return places, hashes[indexed].astype(np.int64)
 
 
-def _pairs(places: Offsets, hashes: Offsets, begin: int) -> Offsets:
+def pairs_of(places: Offsets, hashes: Offsets, begin: int) -> Offsets:
     """Return place and key hash as one number each: a log file takes no more than 2 GiB."""
     pairs: Offsets = (places - begin) << 31 | hashes & 0x7FFFFFFF
     return pairs
 
 
-class _Chains:
+class Chains:
     """The hash chains of an index file, followed from its first entry on."""
 
     def __init__(self, slot_count: int) -> None:

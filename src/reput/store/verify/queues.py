@@ -43,7 +43,7 @@ class Queues:
         self._pending: list[units.Rows] = []
         self._pending_count = 0
         self._light = {topic for topic in reader.queue_ids if topic.startswith(names.LMQ_PREFIX)}
-        self._redispatch_from = _redispatch_from(reader)
+        self._redispatch_from = redispatch_from(reader)
         self._tombstones = tombstones.read(reader.folder)
         self._buried: Counter[str] = Counter()
         self.queued_count = 0
@@ -250,7 +250,7 @@ def _check_queue_file(
         ledger.add(Severity.WARNING, Kind.QUEUE_FILE_NAME, path, text)
 
 
-def _redispatch_from(reader: StoreReader) -> int:
+def redispatch_from(reader: StoreReader) -> int:
     """Return from where on a broker's next start puts records into queues that lack them.
 
     After a clean stop from nowhere. After a crash from the file that the checkpoint leads to: by

@@ -14,6 +14,7 @@ from reput.errors import CorruptRecord, NotInStore
 from reput.format import cq_unit, names
 from reput.store import paths
 from reput.store.consume_queue_view import QueueFile, UnitArray, list_queue_files
+from reput.store.files import Folder
 from reput.store.reader import StoreReader, belongs
 from reput.store.verify import findings, runs
 from reput.store.verify.findings import Kind, Ledger, Severity
@@ -141,6 +142,29 @@ _EXT_HEAD = np.dtype(
 assert _EXT_HEAD.itemsize == cq_unit.EXT_HEAD.size
 
 
+def extension_codes(folder: Folder, path: str, addresses: Offsets) -> Offsets:
+    """Return the tags codes at extension addresses; the address where no unit stands.
+
+    Args:
+        folder: The store.
+        path: The folder of the queue's extension files.
+        addresses: Tags codes of its units that are addresses.
+    """
+    codes = addresses.copy()
+    at = addresses - cq_unit.ext_address(0)
+    for file in list_queue_files(folder, path):
+        room = file.size - _EXT_HEAD.itemsize
+        inside = np.flatnonzero((at >= file.start) & (at <= file.start + room))
+        if not len(inside):
+            continue
+        data = np.frombuffer(folder.read(f"{path}/{file.name}"), np.uint8)
+        places = (at[inside] - file.start)[:, None] + np.arange(_EXT_HEAD.itemsize)
+        heads = data[places].view(_EXT_HEAD)[:, 0]
+        is_unit = heads["size"] == _EXT_HEAD.itemsize + heads["bit_map_bytes"]
+        codes[inside[is_unit]] = heads["tags_code"][is_unit]
+    return codes
+
+
 class Queue:
     """One consume queue against the log."""
 
@@ -177,7 +201,7 @@ class Queue:
         for start, units in self._view.blocks(int(numbers[0]), int(numbers[-1]) + 1):
             low, high = np.searchsorted(numbers, [start, start + len(units)])
             found = units[numbers[low:high] - start]
-            has_place[low:high] = ~_is_blank(found["size"], found["physical_offset"])
+            has_place[low:high] = ~is_blank(found["size"], found["physical_offset"])
             self._compare(rows[low:high][has_place[low:high]], found[has_place[low:high]])
         self._lacking += _lacking(rows[~has_place], self._redispatch_from)
 
@@ -209,24 +233,8 @@ class Queue:
         codes = units["tags_code"].astype(np.int64)
         extended = np.flatnonzero(codes <= cq_unit.EXT_ADDRESS_MAX)
         if len(extended):
-            codes[extended] = self._extension_codes(codes[extended])
-        return codes
-
-    def _extension_codes(self, addresses: Offsets) -> Offsets:
-        """Return the tags codes at extension addresses; the address where no unit stands."""
-        codes = addresses.copy()
-        at = addresses - cq_unit.ext_address(0)
-        path = paths.queue_folder(self._topic, self._queue_id, paths.CONSUME_QUEUE_EXT)
-        for file in list_queue_files(self._reader.folder, path):
-            room = file.size - _EXT_HEAD.itemsize
-            inside = np.flatnonzero((at >= file.start) & (at <= file.start + room))
-            if not len(inside):
-                continue
-            data = np.frombuffer(self._reader.folder.read(f"{path}/{file.name}"), np.uint8)
-            places = (at[inside] - file.start)[:, None] + np.arange(_EXT_HEAD.itemsize)
-            heads = data[places].view(_EXT_HEAD)[:, 0]
-            is_unit = heads["size"] == _EXT_HEAD.itemsize + heads["bit_map_bytes"]
-            codes[inside[is_unit]] = heads["tags_code"][is_unit]
+            path = paths.queue_folder(self._topic, self._queue_id, paths.CONSUME_QUEUE_EXT)
+            codes[extended] = extension_codes(self._reader.folder, path, codes[extended])
         return codes
 
     # What it has itself
@@ -264,7 +272,7 @@ class Queue:
         claimed = np.pad(claimed, (0, len(places) - len(claimed)))
         missed = runs.mask(np.concatenate([NO_OFFSETS, *self._missed]), start, len(places))
         zero = sizes == 0
-        blank = _is_blank(sizes, places)
+        blank = is_blank(sizes, places)
         invalid = (sizes < 0) | (places < 0)
         other = ~(claimed | zero | blank | invalid)
         unknown = other & ~missed
@@ -328,10 +336,10 @@ class Queue:
         return self.path
 
 
-def _is_blank(sizes: npt.NDArray[Any], places: npt.NDArray[Any]) -> Mask:
+def is_blank(sizes: npt.NDArray[Any], places: npt.NDArray[Any]) -> Mask:
     """Whether units are the filler before a queue's first message."""
-    is_blank: Mask = (sizes == cq_unit.PRE_BLANK_SIZE) & (places == 0)
-    return is_blank
+    found: Mask = (sizes == cq_unit.PRE_BLANK_SIZE) & (places == 0)
+    return found
 
 
 class BatchQueue:

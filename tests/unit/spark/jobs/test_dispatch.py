@@ -1,9 +1,8 @@
 """The dispatch job on golden stores and built ones, with tasks run here; Spark: tests/spark."""
 
 import dataclasses
-import random
+import json
 import shutil
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,52 +16,25 @@ from reput import config
 from reput.errors import InvalidOption, StoreUnavailable
 from reput.format import cq_unit, index_entry, properties as props, sys_flag as flags
 from reput.spark.jobs.dispatch import run_dispatch
-from reput.spark.jobs.running import Done, Task
 from reput.store import paths
 from reput.store.config import StoreConfig
 from reput.store.disk import Disk
 from reput.store.message_store import MessageStore
-
-FAMILIES = (paths.CONSUME_QUEUE, paths.INDEX)
+from spark.dispatch_setting import (
+    FAMILIES,
+    Here,
+    Killed,
+    assert_same,
+    build,
+    engine,
+    files_of,
+    small,
+)
 
 WHOLE = [(version, name) for version, name in golden.STORES if name in ("clean", "recovered", "v5")]
 """Stores without extension units whose log has everything that the queues point at."""
 KEYS_LOST = ("recovered",)
 """Where the index lacks keys since a crash of the Java broker (anchors D7)."""
-
-
-class Here:
-    """Runs tasks in this process, in a random order, some of them twice.
-
-    Args:
-        seed: Of the order.
-        failing: Share of the tasks that fail, half of them after their work is done.
-    """
-
-    def __init__(self, seed: int = 0, failing: float = 0.0) -> None:
-        self._random = random.Random(seed)
-        self._failing = failing
-        self.runs = 0
-
-    def __call__(
-        self, stage: str, function: Callable[[Task], Done], tasks: Sequence[Task]
-    ) -> list[Done]:
-        done: dict[int, Done] = {}
-        order = [*range(len(tasks)), *range(0, len(tasks), 3)]
-        self._random.shuffle(order)
-        for i in order:
-            is_killed = self._random.random() < self._failing
-            if is_killed and self._random.random() < 0.5:
-                raise Killed(stage)
-            done[i] = function(tasks[i])
-            self.runs += 1
-            if is_killed:
-                raise Killed(stage)
-        return [done[i] for i in range(len(tasks))]
-
-
-class Killed(Exception):
-    pass
 
 
 def settings_of(version: str, name: str, root: Path) -> StoreConfig:
@@ -72,34 +44,6 @@ def settings_of(version: str, name: str, root: Path) -> StoreConfig:
     found.pop("storePathCommitLog", None)
     explicit = {"store_path_root_dir": str(root), "index_tags": version >= "5.4"}
     return config.load(StoreConfig, found, environment={}, explicit=explicit).value
-
-
-def files_of(root: Path, family: str) -> dict[str, bytes]:
-    """Path below the family to bytes; index files by their number, as names are times."""
-    files = sorted(path for path in (root / family).rglob("*") if path.is_file())
-    if family == paths.INDEX:
-        return {str(i): path.read_bytes() for i, path in enumerate(files)}
-    return {str(path.relative_to(root / family)): path.read_bytes() for path in files}
-
-
-def assert_same(found: Path, expected: Path, families: Sequence[str] = FAMILIES) -> None:
-    for family in families:
-        theirs, ours = files_of(expected, family), files_of(found, family)
-        assert sorted(ours) == sorted(theirs)
-        wrong = [path for path, data in theirs.items() if ours[path] != data]
-        assert wrong == []
-
-
-def engine(store: Path, into: Path, options: StoreConfig) -> Path:
-    """What the store engine makes of a log alone."""
-    copy = into / "engine"
-    shutil.copytree(store, copy)
-    for family in FAMILIES:
-        shutil.rmtree(copy / family, ignore_errors=True)
-    (copy / paths.QUEUE_SUMMARY).unlink(missing_ok=True)
-    with MessageStore.open(config=dataclasses.replace(options, store_path_root_dir=str(copy))):
-        pass
-    return copy
 
 
 @pytest.mark.parametrize(("version", "name"), WHOLE)
@@ -167,24 +111,6 @@ def test_any_log_gives_what_the_store_engine_makes_of_it(
 
 # --- stores that are built -------------------------------------------------------------------
 
-SMALL = {
-    "mapped_file_size_commit_log": 4096,
-    "mapped_file_size_consume_queue": 10 * cq_unit.SIZE,
-    "max_hash_slot_num": 16,
-    "max_index_num": 40,
-    "max_message_size": 1000,
-}
-
-
-def small(root: Path, **more: Any) -> StoreConfig:
-    return StoreConfig(store_path_root_dir=str(root), **(SMALL | more))
-
-
-def build(root: Path, count: int = 120, **more: Any) -> store_builder.Built:
-    """A store with several files of everything; its index has more keys than one a message."""
-    messages = store_builder.messages(count, topics=3)
-    return store_builder.build(root, messages, queue_file_units=10, entries=40, **more)
-
 
 @given(seed=st.integers(0, 1 << 30), range_bytes=st.integers(100, 9000))
 @settings(max_examples=12)
@@ -192,7 +118,7 @@ def test_any_cut_and_order_gives_the_same_files(
     tmp_path_factory: pytest.TempPathFactory, seed: int, range_bytes: int
 ) -> None:
     folder = tmp_path_factory.mktemp("cut")
-    built = build(folder / "store", queue_offsets={("TopicA", 1): 14, ("TopicB", 0): 20})
+    built = build(folder / "store", queue_offsets={("TopicA", 1): 30, ("TopicB", 0): 20})
     target = folder / "target"
     result = run_dispatch(
         Here(seed), str(built.root), config=small(built.root), target=str(target),
@@ -242,10 +168,9 @@ def test_a_kill_between_any_two_renames_leaves_what_the_next_run_finishes(
         left = [allowed]
 
         def limited(self: Disk, source: str, to: str, left: list[int] = left) -> None:
-            if not to.startswith(f"{built.root}/index.tmp/"):
-                if not left[0]:
-                    raise Stopped
-                left[0] -= 1
+            if not left[0]:
+                raise Stopped
+            left[0] -= 1
             rename(self, source, to)
 
         with monkeypatch.context() as patch:
@@ -265,7 +190,8 @@ def test_a_kill_between_any_two_renames_leaves_what_the_next_run_finishes(
                 assert (built.root / f"{family}.old").exists()
         run_dispatch(Here(), str(built.root), config=options, in_place=True)
         assert_same(built.root, expected)
-        assert not [path for path in built.root.iterdir() if path.suffix in (".old", ".tmp")]
+        left_over = (".old", ".tmp", ".gone")
+        assert not [path for path in built.root.iterdir() if path.suffix in left_over]
 
 
 def engine_of(root: Path, into: Path, **more: Any) -> Path:
@@ -360,10 +286,11 @@ def test_one_topic_in_place_leaves_the_others(tmp_path: Path) -> None:
         Here(), str(built.root), config=small(built.root), topics=["TopicA"], in_place=True
     )
     assert (result.queues, result.units, result.index_files) == (2, 40, ())
+    assert (result.is_same, json.loads(json.dumps(result.as_json()))["units"]) == (None, 40)
     assert broken[0].read_bytes() == good[0]
     assert broken[1].read_bytes() == bytes(len(good[0]))
     assert files_of(built.root, paths.INDEX)
-    assert not (built.root / "consumequeue.tmp").exists()
+    assert not (built.root / "dispatch.tmp").exists()
 
 
 def test_a_range_of_times_is_what_a_log_of_that_part_gives(tmp_path: Path) -> None:
@@ -394,6 +321,7 @@ def test_a_dry_run_tells_each_difference_and_writes_nothing(tmp_path: Path) -> N
             Here(), str(built.root), config=options, dry_run=True, range_bytes=2000, **more
         )
         assert found.target is None
+        assert found.is_same == found.as_json()["is_same"] == found.difference.is_same
         return found.difference
 
     assert dry_run().is_same
@@ -461,6 +389,8 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
         run_dispatch(Here(), root, config=options, in_place=True, start_ms=1)
     with pytest.raises(InvalidOption, match="range_bytes"):
         run_dispatch(Here(), root, config=options, dry_run=True, range_bytes=0)
+    with pytest.raises(InvalidOption, match="share; object stores"):
+        run_dispatch(Here(), root, config=options, target="s3://bucket/rebuilt")
     other = build(tmp_path / "other")
     with pytest.raises(InvalidOption, match="no store"):
         run_dispatch(Here(), root, config=options, target=str(other.root))

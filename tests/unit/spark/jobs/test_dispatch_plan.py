@@ -15,8 +15,9 @@ from reput.spark.jobs.dispatch_plan import (
     QueueKey,
     QueuePlan,
     Run,
-    Seed,
+    Span,
     Stand,
+    Survey,
     plan_index,
     plan_queues,
 )
@@ -50,7 +51,7 @@ def logs(draw: st.DrawFn) -> list[Record]:
     return found
 
 
-def model(log: list[Record]) -> dict[QueueKey, dict[int, int]]:
+def model(log: list[Record], multiple: int) -> dict[QueueKey, dict[int, int]]:
     """Queue -> queue offset -> physical offset, as one dispatcher puts units."""
     units: dict[QueueKey, dict[int, int]] = {}
     ends: dict[QueueKey, tuple[int, int]] = {}
@@ -65,7 +66,8 @@ def model(log: list[Record]) -> dict[QueueKey, dict[int, int]]:
         elif (queue and one.queue_offset < next_offset) or one.queue_offset > 1 << 38:
             continue
         else:
-            filled = range(one.queue_offset, one.queue_offset + 1)
+            begin = one.queue_offset if queue else one.queue_offset // multiple * multiple
+            filled = range(begin, one.queue_offset + 1)
         units.setdefault(one.key, {}).update(dict.fromkeys(filled, one.physical_offset))
         ends[one.key] = (one.queue_offset + 1, one.physical_offset + one.size)
     return units
@@ -84,28 +86,38 @@ def runs(log: list[Record], detailed: set[QueueKey]) -> dict[QueueKey, list[Run]
     return found
 
 
-def planned(parts: list[list[Record]], detailed: dict[int, set[QueueKey]]) -> QueuePlan:
+def planned(
+    parts: list[list[Record]],
+    detailed: dict[int, set[QueueKey]],
+    fresh: Stand,
+    stands: dict[QueueKey, Stand],
+) -> QueuePlan:
     """The plan of a log's parts; where it needs detail, it gets a queue record by record."""
     try:
-        return plan_queues([runs(part, detailed.get(i, set())) for i, part in enumerate(parts)])
+        surveys = [Survey(runs=runs(part, detailed.get(i, set()))) for i, part in enumerate(parts)]
+        return plan_queues(surveys, fresh=fresh, stands=stands)
     except NeedsDetail as need:
         known = detailed.get(need.number, set())
-        return planned(parts, {**detailed, need.number: known | {need.key}})
+        more = {**detailed, need.number: known | {need.key}}
+        return planned(parts, more, fresh, stands)
 
 
-@given(logs(), st.lists(st.integers(0, 40), max_size=6))
+@given(logs(), st.lists(st.integers(0, 40), max_size=6), st.integers(0, 7), st.sampled_from([1, 4]))
 def test_any_cut_of_the_log_gives_each_task_the_units_of_its_records(
-    log: list[Record], cuts: list[int]
+    log: list[Record], cuts: list[int], first_step: int, multiple: int
 ) -> None:
     places = [0, *sorted(min(cut, len(log)) for cut in cuts), len(log)]
     parts = [log[low:high] for low, high in itertools.pairwise(places)]
-    plan = planned(parts, {})
-    expected = model(log)
-    assert plan.extents == {key: (min(one), max(one) + 1) for key, one in expected.items()}
-    assert plan.units == sum(map(len, expected.values()))
+    fresh = Stand(begins_at_multiple_of=multiple)
+    # In two steps, as a stream does it; the second one knows where the first one ended.
+    first = planned(parts[:first_step], {}, fresh, {})
+    second = planned(parts[first_step:], {}, fresh, first.stands)
+    expected = model(log, multiple)
+    assert first.units + second.units == sum(map(len, expected.values()))
     for key, units in expected.items():
+        assert {**first.stands, **second.stands}[key].max_offset == max(units) + 1
         written: list[int] = []
-        for part, shares in zip(parts, plan.shares, strict=True):
+        for part, shares in zip(parts, first.shares + second.shares, strict=True):
             if key not in shares:
                 continue
             share = shares[key]
@@ -116,27 +128,29 @@ def test_any_cut_of_the_log_gives_each_task_the_units_of_its_records(
         assert written == sorted(units)
 
 
-@given(st.lists(st.integers(0, 9), max_size=12), st.integers(2, 8))
-def test_index_files_take_all_entries_in_order(counts: list[int], entry_max: int) -> None:
-    lasts = [(1000 * i, i) if count else None for i, count in enumerate(counts)]
-    entries = [i for i, count in enumerate(counts) for _ in range(count)]
-    files = plan_index(counts, lasts, entry_max)
-    assert [one.number for one in files] == list(range(len(files)))
-    taken: list[int] = []
+@given(st.lists(st.integers(0, 9), max_size=12), st.integers(2, 8), st.integers(0, 7))
+def test_index_files_take_all_entries_in_order(counts: list[int], entry_max: int, has: int) -> None:
+    has = min(has, entry_max - 1)
+    entries = [(i, entry) for i, count in enumerate(counts) for entry in range(count)]
+    files = plan_index(counts, entry_max, number=3, has=has)
+    taken: list[tuple[int, int]] = []
+    room = entry_max - 1 - has
+    first = 3 if room else 4
+    assert [one.number for one in files] == list(range(first, first + len(files)))
     for one in files:
-        rest = [i for i in entries if i >= one.first_range][one.skipped :][: one.count]
-        assert rest[0] == one.first_range
-        before = [i for i in entries if i < one.first_range]
-        assert one.seed == (Seed(1000 * before[-1], before[-1]) if before else None)
-        taken += rest
+        assert one.has == (has if one.number == 3 else 0)
+        assert one.before == (taken[-1] if taken else None)
+        taken += [
+            (span.range_number, i) for span in one.spans for i in range(span.start, span.stop)
+        ]
+        assert one.has + one.count == entry_max - 1 or one is files[-1]
     assert taken == entries
-    assert all(one.count == entry_max - 1 for one in files[:-1])
 
 
-def test_a_file_that_begins_with_a_range_has_the_entry_before_as_seed() -> None:
-    assert plan_index([4, 0, 3], [(10, 11), None, (90, 91)], 5) == [
-        IndexFile(0, 0, 0, 4, None),
-        IndexFile(1, 2, 0, 3, Seed(10, 11)),
+def test_a_file_knows_the_entry_before_it() -> None:
+    assert plan_index([4, 0, 3], 5) == [
+        IndexFile(0, (Span(0, 0, 4),)),
+        IndexFile(1, (Span(2, 0, 3),), before=(0, 3)),
     ]
 
 

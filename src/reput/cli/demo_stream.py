@@ -1,0 +1,142 @@
+"""What ``reput demo`` does with Spark while its broker runs: its topics, as a stream, into Parquet.
+
+Messages are sent meanwhile, so that there is a lag to be seen.
+"""
+
+import asyncio
+import datetime
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reput.cli import demo_traffic
+from reput.cli.demo_traffic import TOPICS, DemoFailed, Progress
+from reput.client import Producer
+from reput.spark import lag_of
+from reput.spark.report_story import MicroBatch, Streamed, Traffic
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+MORE_MESSAGES = 50_000
+"""Sent while the stream runs."""
+_MORE_SECONDS = 5
+_MESSAGES_A_TRIGGER = 50_000
+_CHUNK = 1_000
+_POLL_S = 1
+_STALLED_S = 120
+
+
+def run(
+    spark: "SparkSession", namesrv: str, folder: Path, traffic: Traffic, progress: Progress
+) -> Streamed:
+    """Stream all messages of the demo's topics from the broker into Parquet files.
+
+    Args:
+        spark: The session.
+        namesrv: Address of the name server.
+        folder: Where the files and the checkpoint go.
+        traffic: What was sent so far; what is sent meanwhile is added to its samples.
+        progress: Told how far it is.
+
+    Raises:
+        DemoFailed: Not all messages came.
+    """
+    rows, checkpoint = folder / "parquet", folder / "checkpoint"
+    wanted = traffic.message_count + MORE_MESSAGES
+    sender = _Sender(namesrv, traffic)
+    query = (
+        spark.readStream.format("rocketmq")
+        .option("nameServer", namesrv)
+        .option("topics", ",".join(TOPICS))
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", str(_MESSAGES_A_TRIGGER))
+        .load()
+        .writeStream.format("parquet")
+        .option("checkpointLocation", str(checkpoint))
+        .start(str(rows))
+    )
+    sender.start()
+    try:
+        batches = _await(query, wanted, sender, progress)
+    finally:
+        query.stop()
+        sender.join()
+    found = spark.read.parquet(str(rows))
+    return Streamed(
+        published=wanted,
+        rows=found.count(),
+        different=found.select("topic", "queue_id", "queue_offset").distinct().count(),
+        seconds=_span(batches),
+        parquet_bytes=sum(one.stat().st_size for one in rows.rglob("*.parquet")),
+        batches=batches,
+    )
+
+
+def _await(
+    query: "StreamingQuery", wanted: int, sender: "_Sender", progress: Progress
+) -> list[MicroBatch]:
+    """Wait until as many rows are through; return what each micro-batch said."""
+    batches: dict[int, MicroBatch] = {}
+    latest, seen = time.monotonic(), 0
+    while seen < wanted:
+        if sender.error is not None:
+            raise DemoFailed(f"messages could not be sent: {sender.error}")
+        for told in query.recentProgress:
+            if told["numInputRows"]:
+                batches[told["batchId"]] = _batch(told)
+        count = sum(one.rows for one in batches.values())
+        if count > seen:
+            latest, seen = time.monotonic(), count
+        if time.monotonic() - latest > _STALLED_S:
+            raise DemoFailed(f"{seen} of {wanted} messages were streamed, then none for long")
+        progress("streaming into Parquet", seen, wanted)
+        if query.awaitTermination(_POLL_S):
+            raise DemoFailed(f"the stream ended after {seen} of {wanted} messages")
+    return [batches[key] for key in sorted(batches)]
+
+
+def _batch(told: Any) -> MicroBatch:
+    began = datetime.datetime.fromisoformat(told["timestamp"])
+    took_ms = told["durationMs"]["triggerExecution"]
+    return MicroBatch(
+        end_ms=round(began.timestamp() * 1000) + took_ms,
+        rows=told["numInputRows"],
+        seconds=took_ms / 1000,
+        lag=lag_of(told["sources"][0]["latestOffset"]).messages,
+    )
+
+
+def _span(batches: list[MicroBatch]) -> float:
+    first, last = batches[0], batches[-1]
+    return round((last.end_ms - first.end_ms) / 1000 + first.seconds, 2)
+
+
+class _Sender(threading.Thread):
+    """Sends more messages, as many a second."""
+
+    def __init__(self, namesrv: str, traffic: Traffic) -> None:
+        super().__init__(name="demo-sender", daemon=True)
+        self.error: Exception | None = None
+        self._namesrv = namesrv
+        self._traffic = traffic
+
+    def run(self) -> None:
+        try:
+            asyncio.run(self._send())
+        except Exception as error:  # noqa: BLE001 - told by the thread that waits
+            self.error = error
+
+    async def _send(self) -> None:
+        count, pause = MORE_MESSAGES, _MORE_SECONDS * _CHUNK / MORE_MESSAGES
+        messages = demo_traffic.messages(count)
+        sent = self._traffic.message_count
+        async with Producer("demo-producers", namesrv=self._namesrv) as producer:
+            for _ in range(0, count, _CHUNK):
+                began = time.monotonic()
+                await producer.send_many([next(messages) for _ in range(_CHUNK)])
+                sent += _CHUNK
+                demo_traffic.sample(self._traffic.published, sent)
+                await asyncio.sleep(max(0.0, pause - (time.monotonic() - began)))

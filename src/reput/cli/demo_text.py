@@ -1,0 +1,162 @@
+"""The report of ``reput demo`` in the terminal."""
+
+import datetime
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from reput.spark.report import Agreement, Report
+    from reput.spark.report_story import Story
+
+_SPARK_BLOCKS = "▁▂▃▄▅▆▇█"
+_ROWS_SHOWN = 12
+
+
+def show(console: "Console", report: "Report") -> None:
+    """Print the report."""
+    from rich.panel import Panel
+    from rich.table import Table
+
+    facts = Table.grid(padding=(0, 3))
+    span = f"{_iso(report.first_ms)} to {_iso(report.last_ms)}"
+    for name, value in (
+        *_story(report.story),
+        ("broker", f"{report.broker or 'not named'}, left {report.condition}"),
+        ("messages", f"{report.messages:,} in {len(report.topics)} topics"),
+        ("bytes", f"{_size(report.bytes)}, bodies {_size(report.body_bytes)}"),
+        ("stored", span),
+        ("over time", timeline(report)),
+        ("consume queues", _agreement(report.queue_agreement)),
+        ("index", _agreement(report.index_agreement)),
+        ("damage", _damage(report)),
+        (
+            "computed by",
+            f"Spark {report.spark_version}, reput {report.reput_version}, {report.seconds} s",
+        ),
+    ):
+        facts.add_row(f"[dim]{name}[/]", value)
+    console.print(Panel(facts, title=report.store, title_align="left"))
+    topics = Table(title="Topics", title_justify="left", box=None, header_style="dim")
+    topics.add_column("topic", max_width=44, no_wrap=True)
+    for column in ("messages", "bytes", "queues"):
+        topics.add_column(column, justify="right")
+    topics.add_column("")
+    most = max((row.messages for row in report.topics), default=1)
+    for row in report.topics[:_ROWS_SHOWN]:
+        bar = "━" * max(1, round(30 * row.messages / most))
+        topics.add_row(
+            row.topic, f"{row.messages:,}", _size(row.bytes), str(row.queues), f"[cyan]{bar}[/]"
+        )
+    console.print(topics)
+    if len(report.topics) > _ROWS_SHOWN:
+        console.print(f"[dim]  and {len(report.topics) - _ROWS_SHOWN} more[/]")
+    if report.tags:
+        tags = "  ".join(f"{name or '(none)'} [dim]{count:,}[/]" for name, count in report.tags[:8])
+        console.print(f"\n[dim]tags[/]  {tags}")
+    for gap in report.gaps[:_ROWS_SHOWN]:
+        console.print(
+            f"[red]{gap.kind}[/] at {gap.physical_offset:,}, {gap.length:,} bytes: {gap.reason}"
+        )
+
+
+def _story(story: "Story | None") -> list[tuple[str, str]]:
+    if story is None:
+        return []
+    facts = []
+    if (traffic := story.traffic) is not None:
+        facts += [
+            (
+                "published",
+                f"{traffic.message_count:,} messages in {traffic.publish_seconds:.1f} s, each "
+                f"acknowledged: [bold]{traffic.publish_rate:,.0f}[/] a second",
+            ),
+            (
+                "consumed",
+                f"{traffic.consumed_count:,} by group {traffic.group} in "
+                f"{traffic.consume_seconds:.1f} s: [bold]{traffic.consume_rate:,.0f}[/] a second",
+            ),
+        ]
+    if (streamed := story.streamed) is not None:
+        exact = "[green]each once[/]" if streamed.is_exact else "[red]not each once[/]"
+        facts.append(
+            (
+                "streamed",
+                f"{streamed.rows:,} of {streamed.published:,} from the running broker into "
+                f"Parquet, {exact}, in {len(streamed.batches)} micro-batches: "
+                f"[bold]{streamed.rate:,.0f}[/] a second, at most "
+                f"{max((one.lag for one in streamed.batches), default=0):,} behind",
+            )
+        )
+    if (rebuilt := story.rebuilt) is not None:
+        same = "[green]yes[/]" if rebuilt.is_identical else "[red]no[/]"
+        facts.append(
+            (
+                "rebuilt",
+                f"{rebuilt.units:,} queue units and {rebuilt.index_entries:,} index entries from "
+                f"the log in {rebuilt.seconds:.1f} s, byte-identical: {same}",
+            )
+        )
+    if (audited := story.audited) is not None:
+        lost = "[green]0 lost[/]" if audited.is_clean else f"[red]{audited.lost:,} lost[/]"
+        others = ", ".join(f"{count:,} {name}" for name, count in audited.verdicts.items())
+        facts.append(
+            (
+                "audited",
+                f"{audited.messages:,} messages in {audited.seconds:.1f} s: {lost}; {others}",
+            )
+        )
+    return facts
+
+
+def timeline(report: "Report", width: int = 60) -> str:
+    """Return messages over time as one line of block characters."""
+    counts: dict[int, int] = defaultdict(int)
+    for bucket, _, count in report.timeline:
+        counts[bucket] += count
+    if not counts:
+        return "nothing"
+    step = report.bucket_seconds * 1000
+    first, last = min(counts), max(counts)
+    buckets = (last - first) // step + 1
+    per_column = -(-buckets // width)
+    columns = [0] * -(-buckets // per_column)
+    for bucket, count in counts.items():
+        columns[(bucket - first) // step // per_column] += count
+    peak = max(columns)
+    blocks = "".join(
+        _SPARK_BLOCKS[min(7, 8 * count // (peak + 1))] if count else " " for count in columns
+    )
+    return (
+        f"[cyan]{blocks}[/] [dim]{per_column * report.bucket_seconds} s each, at most {peak:,}[/]"
+    )
+
+
+def _agreement(found: "Agreement | None") -> str:
+    if found is None:
+        return "[yellow]none there[/]"
+    if found.wrong or found.missing:
+        return f"[red]{found.wrong:,} wrong, {found.missing:,} missing[/], {found.right:,} right"
+    return f"[green]agree with the log[/], {found.right:,} entries"
+
+
+def _damage(report: "Report") -> str:
+    if not report.damage:
+        return "[green]none[/]"
+    size = _size(sum(gap.length for gap in report.damage))
+    return f"[red]{len(report.damage)} ranges, {size}[/]"
+
+
+def _size(count: int) -> str:
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:,.0f} {unit}" if unit == "B" else f"{value:,.1f} {unit}"
+        value /= 1024
+    return f"{value:,.1f} TiB"
+
+
+def _iso(time_ms: int) -> str:
+    moment = datetime.datetime.fromtimestamp(time_ms / 1000, datetime.UTC)
+    return moment.strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -1,0 +1,427 @@
+"""``reput pipeline``: work on whole stores that Spark spreads over cores and machines.
+
+Each command is one job of ``reput.spark.jobs``: options become arguments, its result is printed.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from reput.cli.printing import Clock
+    from reput.store.config import StoreConfig
+
+StoreOption = Annotated[
+    str, typer.Option("--store", metavar="DIR", help="The store's folder; a path or a URI.")
+]
+TargetOption = Annotated[
+    str, typer.Option("--target", metavar="DIR", help="The folder to make; new or empty.")
+]
+ArchiveOption = Annotated[
+    str, typer.Option("--archive", metavar="DIR", help="The archive's folder; a path or a URI.")
+]
+ConfigOption = Annotated[
+    str | None, typer.Option("--config", metavar="FILE", help="The broker.conf of the store.")
+]
+TopicOption = Annotated[
+    list[str] | None,
+    typer.Option("--topic", metavar="TOPIC", help="Only this topic; repeatable."),
+]
+BeginOption = Annotated[
+    str | None, typer.Option("--from", metavar="TIME", help="Only what was stored from then on.")
+]
+EndOption = Annotated[
+    str | None, typer.Option("--to", metavar="TIME", help="Only what was stored before then.")
+]
+LiveOption = Annotated[
+    bool, typer.Option("--live", help="Read although a broker is running on the store.")
+]
+MasterOption = Annotated[
+    str, typer.Option("--master", metavar="MASTER", help="Where Spark runs, as spark://HOST:7077.")
+]
+ConfOption = Annotated[
+    list[str] | None,
+    typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark; repeatable."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, with ms for times.")]
+UtcOption = Annotated[bool, typer.Option("--utc", help="Show times in UTC, and read them so.")]
+
+_LOCAL = "local[*]"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    pipeline = typer.Typer(help="Rebuild, audit, salvage, compare and archive stores with Spark.")
+
+    @pipeline.callback(invoke_without_command=True)
+    def root(context: typer.Context) -> None:
+        if context.invoked_subcommand is None:
+            print(context.get_help())
+
+    for command in (dispatch, audit, salvage, compare, archive, verify, restore):
+        pipeline.command()(command)
+    app.add_typer(pipeline, name="pipeline")
+
+
+class _Job(NamedTuple):
+    spark: "SparkSession"
+    progress: Callable[[str, int, int], None]
+
+
+@contextlib.contextmanager
+def _job(name: str, master: str, conf: list[str] | None) -> Iterator[_Job]:
+    """Start Spark, and show how far its tasks are; what it prints itself is kept if it fails."""
+    import tempfile
+
+    from reput.cli import printing
+    from reput.cli.progress import ProgressBar
+    from reput.spark.jobs.running import TaskFailed
+    from reput.spark.session import local_session
+
+    settings = dict(_setting(text) for text in conf or ())
+    folder = Path(tempfile.mkdtemp(prefix="reput-"))
+    log_file = folder / "spark.log"
+    with ProgressBar() as bar:
+        try:
+            with local_session(f"reput {name}", log_file, master, settings) as spark:
+                yield _Job(spark, bar.update)
+        except TaskFailed:
+            printing.print_note(f"what Spark printed: {log_file}")
+            raise
+    log_file.unlink(missing_ok=True)
+    folder.rmdir()
+
+
+def _setting(text: str) -> tuple[str, str]:
+    from reput.errors import InvalidOption
+
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise InvalidOption("--conf", text, "KEY=VALUE, as spark.executor.memory=2g")
+    return name, value
+
+
+def _store_config(path: str | None) -> "StoreConfig | None":
+    """Return the store's settings of a broker.conf; what is for other parts is theirs."""
+    if path is None:
+        return None
+    from reput import config
+    from reput.store.config import StoreConfig
+
+    return config.load(StoreConfig, path).value
+
+
+def _time(option: str, text: str | None, utc: bool) -> int | None:
+    from reput.cli.printing import Clock, parse_time
+
+    return None if text is None else parse_time(option, text, Clock(utc))
+
+
+def _print(result: Any, show: Callable[[Any, "Clock"], None], as_json: bool, utc: bool) -> None:
+    from reput.cli import printing
+
+    if as_json:
+        printing.print_json(result.as_json())
+    else:
+        show(result, printing.Clock(utc))
+
+
+# --- the commands -------------------------------------------------------------------------------
+
+
+def dispatch(
+    store: StoreOption,
+    config: ConfigOption = None,
+    target: Annotated[
+        str | None,
+        typer.Option("--target", metavar="DIR", help="Where consumequeue/ and index/ are made."),
+    ] = None,
+    in_place: Annotated[
+        bool, typer.Option("--in-place", help="Make them in the store, in place of what is there.")
+    ] = False,
+    topic: TopicOption = None,
+    begin: BeginOption = None,
+    end: EndOption = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Write nothing; say how what is there differs.")
+    ] = False,
+    skip_batch_queues: Annotated[
+        bool, typer.Option("--skip-batch-queues", help="Leave batch queues of 5.x as they are.")
+    ] = False,
+    live: LiveOption = False,
+    master: MasterOption = _LOCAL,
+    conf: ConfOption = None,
+    json: JsonOption = False,
+    utc: UtcOption = False,
+) -> None:
+    """Derive consume queues and index from the commit log, byte for byte as a broker does.
+
+    Into --target or --in-place; with --dry-run a comparison only.
+
+    Exit code 0: done, or nothing differs; 1: what is there differs; 2: it cannot be done.
+    """
+    from reput.cli import pipeline_text
+    from reput.spark.jobs import dispatch as job
+
+    with _job("dispatch", master, conf) as (spark, progress):
+        result = job.dispatch(
+            spark,
+            store,
+            config=_store_config(config),
+            target=target,
+            in_place=in_place,
+            topics=topic or None,
+            start_ms=_time("--from", begin, utc),
+            end_ms=_time("--to", end, utc),
+            dry_run=dry_run,
+            allow_live=live,
+            skip_batch_queues=skip_batch_queues,
+            progress=progress,
+        )
+    _print(result, pipeline_text.dispatch, json, utc)
+    if result.difference is not None and not result.difference.is_same:
+        raise typer.Exit(1)
+
+
+def audit(
+    store: StoreOption,
+    config: ConfigOption = None,
+    table: Annotated[
+        str | None,
+        typer.Option("--table", metavar="DIR", help="Make a Parquet table of all messages there."),
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option("--report", metavar="FILE", help="Write an HTML page there.")
+    ] = None,
+    at: Annotated[
+        str | None,
+        typer.Option("--at", metavar="TIME", help="By when delayed messages are due; now."),
+    ] = None,
+    most: Annotated[
+        int, typer.Option("--findings", metavar="N", min=0, help="How many of a kind are told.")
+    ] = 100,
+    live: LiveOption = False,
+    master: MasterOption = _LOCAL,
+    conf: ConfOption = None,
+    json: JsonOption = False,
+    utc: UtcOption = False,
+) -> None:
+    """Give each message and each hole a verdict: dispatched, lost, damaged, consumed by whom.
+
+    With --table also what is stored twice, and what became of delayed messages and transactions.
+
+    Exit code 0: nothing is lost or at fault; 1: something is; 2: it cannot be read.
+    """
+    from reput.cli import pipeline_text
+    from reput.spark import audit_page
+    from reput.spark.jobs import audit as job
+
+    with _job("audit", master, conf) as (spark, progress):
+        result = job.audit(
+            spark,
+            store,
+            config=_store_config(config),
+            table=table,
+            now_ms=_time("--at", at, utc),
+            allow_live=live,
+            sample=most,
+            progress=progress,
+        )
+    if report is not None:
+        report.write_text(audit_page.render(result), encoding="utf-8")
+    _print(result, pipeline_text.audit, json, utc)
+    if not result.is_clean:
+        raise typer.Exit(1)
+
+
+def salvage(
+    store: StoreOption,
+    target: TargetOption,
+    config: ConfigOption = None,
+    include_stale: Annotated[
+        bool, typer.Option("--include-stale", help="Also take what an earlier recovery cut off.")
+    ] = False,
+    master: MasterOption = _LOCAL,
+    conf: ConfOption = None,
+    json: JsonOption = False,
+    utc: UtcOption = False,
+) -> None:
+    """Write a clean store with every whole message of a damaged one.
+
+    Exit code 0: no message is known to be lost; 1: some are; 2: it cannot be done.
+    """
+    from reput.cli import pipeline_text
+    from reput.spark.jobs import salvage as job
+
+    with _job("salvage", master, conf) as (spark, progress):
+        result = job.salvage(
+            spark,
+            store,
+            target,
+            config=_store_config(config),
+            include_stale=include_stale,
+            progress=progress,
+        )
+    _print(result, pipeline_text.salvage, json, utc)
+    if result.lost_count:
+        raise typer.Exit(1)
+
+
+def compare(
+    store: StoreOption,
+    other: Annotated[
+        str, typer.Option("--with", metavar="DIR", help="The other store; a path or a URI.")
+    ],
+    section: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--section", metavar="NAME", help="Only files, messages, queues or tables; repeatable."
+        ),
+    ] = None,
+    match: Annotated[
+        str, typer.Option(metavar="HOW", help="How messages are matched: physical, queue, auto.")
+    ] = "auto",
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option("--ignore", metavar="FIELD", help="What may differ; repeatable."),
+    ] = None,
+    most: Annotated[
+        int, typer.Option("--findings", metavar="N", min=0, help="How many a section shows.")
+    ] = 100,
+    live: LiveOption = False,
+    master: MasterOption = _LOCAL,
+    conf: ConfOption = None,
+    json: JsonOption = False,
+    utc: UtcOption = False,
+) -> None:
+    """Compare two stores: files, messages, queues and tables.
+
+    Exit code 0: nothing differs; 1: something does; 2: one cannot be read.
+    """
+    from reput.cli import pipeline_text
+    from reput.spark.jobs import compare as job
+
+    with _job("compare", master, conf) as (spark, progress):
+        result = job.compare(
+            spark,
+            store,
+            other,
+            sections=section or job.SECTIONS,
+            match=match,
+            ignore=ignore or (),
+            findings_max=most,
+            allow_live=live,
+            progress=progress,
+        )
+    _print(result, pipeline_text.compare, json, utc)
+    if not result.is_equal:
+        raise typer.Exit(1)
+
+
+def archive(
+    store: StoreOption,
+    archive: ArchiveOption,
+    include_last: Annotated[
+        bool, typer.Option("--include-last", help="Take the last log file too, of a stopped store.")
+    ] = False,
+    broker: Annotated[
+        str | None,
+        typer.Option("--broker", metavar="NAME", help="The broker's name, if no table tells it."),
+    ] = None,
+    level: Annotated[
+        int, typer.Option(metavar="N", min=1, max=22, help="How hard zstd tries, 1 to 22.")
+    ] = 1,
+    live: LiveOption = False,
+    master: MasterOption = _LOCAL,
+    conf: ConfOption = None,
+    json: JsonOption = False,
+    utc: UtcOption = False,
+) -> None:
+    """Keep the closed log files of a store as Parquet: those that are not in the archive yet.
+
+    Exit code 0: done; 2: it cannot be done.
+    """
+    from reput.cli import pipeline_text
+    from reput.spark.jobs import archive as job
+
+    with _job("archive", master, conf) as (spark, progress):
+        result = job.archive(
+            spark,
+            store,
+            archive,
+            include_last=include_last,
+            allow_live=live,
+            broker=broker,
+            level=level,
+            progress=progress,
+        )
+    _print(result, pipeline_text.archive, json, utc)
+
+
+def verify(
+    archive: ArchiveOption,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Check files only; put no log file together again.")
+    ] = False,
+    master: MasterOption = _LOCAL,
+    conf: ConfOption = None,
+    json: JsonOption = False,
+    utc: UtcOption = False,
+) -> None:
+    """Check an archive: all its files against their counts and checksums.
+
+    Exit code 0: it is whole; 1: it is not; 2: it cannot be read.
+    """
+    from reput.cli import pipeline_text
+    from reput.spark.jobs import archive as job
+
+    with _job("verify", master, conf) as (spark, progress):
+        result = job.verify(spark, archive, is_deep=not quick, progress=progress)
+    _print(result, pipeline_text.verify, json, utc)
+    if not result.is_whole:
+        raise typer.Exit(1)
+
+
+def restore(
+    archive: ArchiveOption,
+    target: TargetOption,
+    topic: TopicOption = None,
+    begin: BeginOption = None,
+    end: EndOption = None,
+    repack: Annotated[
+        bool, typer.Option("--repack", help="Leave out what is damaged, blank or missing.")
+    ] = False,
+    file_bytes: Annotated[
+        int | None,
+        typer.Option("--file-bytes", metavar="N", help="Size of log files that are packed anew."),
+    ] = None,
+    master: MasterOption = _LOCAL,
+    conf: ConfOption = None,
+    json: JsonOption = False,
+    utc: UtcOption = False,
+) -> None:
+    """Make a store from an archive, byte for byte, or from a part of it.
+
+    Exit code 0: done; 2: it cannot be done.
+    """
+    from reput.cli import pipeline_text
+    from reput.spark.jobs import restore as job
+
+    with _job("restore", master, conf) as (spark, progress):
+        result = job.restore(
+            spark,
+            archive,
+            target,
+            topics=topic or None,
+            begin_ms=_time("--from", begin, utc),
+            end_ms=_time("--to", end, utc),
+            repack=repack,
+            file_bytes=file_bytes,
+            progress=progress,
+        )
+    _print(result, pipeline_text.restore, json, utc)

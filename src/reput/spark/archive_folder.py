@@ -1,0 +1,219 @@
+"""Where an archive is: on a file system of this machine, or behind a URI that pyarrow.fs reaches.
+
+Reading names, manifests and keys is ``reput.store.files``'. Here are Parquet, which pyarrow opens
+itself, and writing: a file of an archive is whole as soon as it has its name, whoever dies when,
+and two attempts at one task may write the same file at once.
+"""
+
+import contextlib
+import functools
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from reput.errors import StoreUnavailable, WriteFailed
+from reput.store.disk import Disk
+from reput.store.files import local_path
+
+_DRAFTS = ".*.tmp"
+_WHOLE_OR_NOT_AT_ALL = ("s3", "gcs", "abfs")
+"""File systems on which a file appears when it is closed."""
+_COPIED_AT_ONCE = 8 * 1024 * 1024
+
+
+class ArchiveFolder(Protocol):
+    """What writing an archive needs; paths are relative to the archive."""
+
+    location: str
+    """As the user wrote it."""
+
+    def make(self) -> None:
+        """Make the folder and those above it; nothing if it is there. Raises ``WriteFailed``."""
+
+    def draft(self, path: str) -> contextlib.AbstractContextManager[Path]:
+        """Give a local path to write to: what is there at the end becomes the file, durably.
+
+        After an exception there is no such file, or the one that was there before.
+
+        Raises:
+            WriteFailed: It cannot be written.
+        """
+
+    def put(self, path: str, data: bytes) -> None:
+        """Make a file hold these bytes, durably. Raises ``WriteFailed``."""
+
+    def delete(self, path: str) -> None:
+        """Delete a file; nothing if it is gone. Raises ``WriteFailed``."""
+
+    def files(self, path: str = "") -> list[str]:
+        """Return all files below a folder, sorted; drafts are none."""
+
+    def sweep(self) -> None:
+        """Delete what a write that was killed left behind."""
+
+    def open_parquet(self, path: str) -> pq.ParquetFile:
+        """Open a Parquet file.
+
+        Raises:
+            StoreUnavailable: It is gone, or cannot be reached.
+        """
+
+
+def archive_folder(location: str) -> ArchiveFolder:
+    """Return the archive at a path or URI; it need not be there.
+
+    Raises:
+        StoreUnavailable: The file system of a URI cannot be reached.
+    """
+    if "://" in location and not location.startswith("file:"):
+        return _RemoteArchive(location)
+    return _LocalArchive(location)
+
+
+class _LocalArchive:
+    def __init__(self, location: str) -> None:
+        self.location = location
+        self._root = local_path(location)
+        self._disk = Disk()
+
+    def make(self) -> None:
+        self._disk.make_folder(str(self._root))
+
+    @contextlib.contextmanager
+    def draft(self, path: str) -> Iterator[Path]:
+        target = self._root / path
+        draft = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
+        self._disk.make_folder(str(target.parent))
+        try:
+            with _told(target):
+                yield draft
+            descriptor = self._disk.open(str(draft))
+            try:
+                self._disk.sync_file(descriptor, str(draft))
+            finally:
+                os.close(descriptor)
+            self._disk.rename(str(draft), str(target))
+            self._disk.sync_folder(str(target.parent))
+        finally:
+            draft.unlink(missing_ok=True)
+
+    def put(self, path: str, data: bytes) -> None:
+        with self.draft(path) as draft:
+            draft.write_bytes(data)
+
+    def delete(self, path: str) -> None:
+        self._disk.unlink(str(self._root / path))
+
+    def files(self, path: str = "") -> list[str]:
+        found = (one for one in (self._root / path).rglob("*") if one.is_file())
+        names = (one for one in found if not one.match(_DRAFTS))
+        return sorted(str(one.relative_to(self._root)) for one in names)
+
+    def sweep(self) -> None:
+        for one in list(self._root.rglob(_DRAFTS)):
+            self._disk.unlink(str(one))
+
+    def open_parquet(self, path: str) -> pq.ParquetFile:
+        target = self._root / path
+        try:
+            return pq.ParquetFile(pa.memory_map(str(target)))
+        except FileNotFoundError as error:
+            raise StoreUnavailable(f"{target} is gone from the archive") from error
+
+
+class _RemoteArchive:
+    def __init__(self, location: str) -> None:
+        self.location = location
+        self._fs, self._root = _reach(location)
+
+    def make(self) -> None:
+        with _told(self.location):
+            self._fs.create_dir(self._root, recursive=True)
+
+    @contextlib.contextmanager
+    def draft(self, path: str) -> Iterator[Path]:
+        with tempfile.TemporaryDirectory(prefix="reput-archive-") as folder:
+            draft = Path(folder, path.rpartition("/")[2])
+            with _told(f"{self.location}/{path}"):
+                yield draft
+                self._upload(draft, f"{self._root}/{path}")
+
+    def _upload(self, draft: Path, target: str) -> None:
+        is_atomic = self._fs.type_name in _WHOLE_OR_NOT_AT_ALL
+        folder, _, name = target.rpartition("/")
+        name = target if is_atomic else f"{folder}/.{name}.{uuid.uuid4().hex}.tmp"
+        if not is_atomic:
+            self._fs.create_dir(folder, recursive=True)
+        # compression=None: else pyarrow packs what ends in .zst once more.
+        with (
+            draft.open("rb") as source,
+            self._fs.open_output_stream(name, compression=None) as stream,
+        ):
+            shutil.copyfileobj(source, stream, _COPIED_AT_ONCE)
+        written = self._fs.get_file_info(name).size
+        if written != draft.stat().st_size:
+            raise OSError(f"{written} of {draft.stat().st_size} bytes arrived")
+        if not is_atomic:
+            self._fs.move(name, target)
+
+    def put(self, path: str, data: bytes) -> None:
+        with self.draft(path) as draft:
+            draft.write_bytes(data)
+
+    def delete(self, path: str) -> None:
+        with _told(f"{self.location}/{path}"), contextlib.suppress(FileNotFoundError):
+            self._fs.delete_file(f"{self._root}/{path}")
+
+    def files(self, path: str = "") -> list[str]:
+        return [one for one in self._all(path) if not _is_draft(one)]
+
+    def sweep(self) -> None:
+        if self._fs.type_name not in _WHOLE_OR_NOT_AT_ALL:
+            for one in filter(_is_draft, self._all("")):
+                self.delete(one)
+
+    def _all(self, path: str) -> list[str]:
+        folder = f"{self._root}/{path}".rstrip("/")
+        selector = fs.FileSelector(folder, allow_not_found=True, recursive=True)
+        try:
+            found = self._fs.get_file_info(selector)
+        except OSError as error:
+            raise StoreUnavailable(f"{self.location} cannot be listed: {error}") from error
+        names = (one.path for one in found if one.type == fs.FileType.File)
+        return sorted(one.removeprefix(self._root).lstrip("/") for one in names)
+
+    def open_parquet(self, path: str) -> pq.ParquetFile:
+        try:
+            source = self._fs.open_input_file(f"{self._root}/{path}")
+            return pq.ParquetFile(source, pre_buffer=True)
+        except FileNotFoundError as error:
+            raise StoreUnavailable(f"{self.location}/{path} is gone from the archive") from error
+
+
+@functools.lru_cache(maxsize=16)
+def _reach(location: str) -> tuple[fs.FileSystem, str]:
+    try:
+        found, root = fs.FileSystem.from_uri(location)
+    except (OSError, ValueError) as error:
+        raise StoreUnavailable(f"{location} cannot be reached: {error}") from error
+    return found, root.rstrip("/")
+
+
+def _is_draft(path: str) -> bool:
+    return Path(path).match(_DRAFTS)
+
+
+@contextlib.contextmanager
+def _told(target: Path | str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise WriteFailed(str(target), f"cannot write: {error}") from error

@@ -1,0 +1,149 @@
+"""How what a dispatch has made takes the place of what was there.
+
+Tasks write below a folder of their run, ``dispatch.tmp/RUN`` of the target, which nobody else
+reads, and which is gone when the next run begins: a task that outlives its driver writes nowhere.
+Once all of it is on disk, each family is published by itself: what had its name is put aside as
+``NAME.old``, the draft takes the name, the old one is deleted. A kill leaves the old family, or
+none with both draft and ``.old`` beside, or the new one; the next run puts an ``.old`` back that
+nothing has replaced, and begins anew. Each family is right without the other, and a broker makes
+one that is missing from the log.
+"""
+
+import shutil
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+from reput.errors import WriteFailed
+from reput.store import paths
+from reput.store.disk import Disk
+from reput.store.summary import Summary
+
+DRAFTS = f"dispatch{paths.DRAFT_SUFFIX}"
+FOLLOWED = "dispatch.json"
+"""How far a stream has come in a folder; nothing once a batch has replaced what it made."""
+_OLD_SUFFIX = ".old"
+_OLD_TOPICS_SUFFIX = ".topics.old"
+_PARTS = "parts"
+
+
+class Drafts:
+    """The folder of a run, or of a step of one: a task that outlives it writes nowhere."""
+
+    def __init__(self, root: str) -> None:
+        self._all = Path(root, DRAFTS)
+        self.folder = str(self._all)
+
+    @property
+    def parts(self) -> str:
+        """The folder for what one pass leaves for the next."""
+        return f"{self.folder}/{_PARTS}"
+
+    def family(self, name: str) -> str:
+        """Return the folder for what becomes a family: consume queues or index."""
+        return f"{self.folder}/{name}"
+
+    def begin(self, families: Sequence[str] = ()) -> None:
+        """Delete what other runs have left, and make empty folders under a name of their own."""
+        remove(self._all)
+        self.folder = str(self._all / uuid.uuid4().hex)
+        for name in (_PARTS, *families):
+            Disk().make_folder(f"{self.folder}/{name}", is_durable=False)
+
+    def drop_parts(self) -> None:
+        """Delete what one pass has left for the next."""
+        remove(Path(self.parts))
+
+    def end(self) -> None:
+        """Delete everything."""
+        remove(self._all)
+
+
+class Publication:
+    """The drafts of a target, and how they take the place of what was there.
+
+    Args:
+        root: The target.
+        families: Names of the folders that are made.
+        by_topic: Only folders of topics within the families are replaced.
+    """
+
+    def __init__(self, root: str, families: Sequence[str], *, by_topic: bool) -> None:
+        self._root = Path(root)
+        self._families = families
+        self._by_topic = by_topic
+        self._disk = Disk()
+        self.drafts = Drafts(root)
+
+    def begin(self) -> None:
+        """Put back what a killed run had put aside, and make empty drafts."""
+        for family in self._families:
+            folder = self._root / family
+            old = self._root / (family + _OLD_SUFFIX)
+            if old.exists() and not folder.exists():
+                self._disk.rename(str(old), str(folder))
+            remove(old)
+            old_topics = self._root / (family + _OLD_TOPICS_SUFFIX)
+            for topic in list(old_topics.iterdir()) if old_topics.exists() else []:
+                if not (folder / topic.name).exists():
+                    self._disk.make_folder(str(folder))
+                    self._disk.rename(str(topic), str(folder / topic.name))
+            remove(old_topics)
+        self.drafts.begin(self._families)
+        self._sync_names()
+
+    def publish(self) -> None:
+        """Give the drafts their names, once they are on disk."""
+        self.drafts.drop_parts()
+        self._disk.sync_filesystem(str(self._root))
+        # Ours: it would tell the next start of files that are gone.
+        Summary.forget(str(self._root), self._disk)
+        self._disk.unlink(f"{self._root}/{FOLLOWED}")
+        self._sync_names()
+        for family in self._families:
+            draft = Path(self.drafts.family(family))
+            if self._by_topic:
+                self._publish_topics(family, draft)
+            else:
+                self._swap(self._root / family, draft, self._root / (family + _OLD_SUFFIX))
+        self._sync_names()
+        for family in self._families:
+            remove(self._root / (family + _OLD_SUFFIX))
+            remove(self._root / (family + _OLD_TOPICS_SUFFIX))
+        self.drafts.end()
+        self._sync_names()
+
+    def _publish_topics(self, family: str, draft: Path) -> None:
+        folder = self._root / family
+        aside = self._root / (family + _OLD_TOPICS_SUFFIX)
+        for one in (folder, aside):
+            self._disk.make_folder(str(one))
+        for topic in sorted(draft.iterdir()):
+            self._swap(folder / topic.name, topic, aside / topic.name)
+        self._disk.sync_folder(str(folder))
+
+    def _swap(self, folder: Path, draft: Path, aside: Path) -> None:
+        if folder.exists():
+            self._disk.rename(str(folder), str(aside))
+            self._disk.sync_folder(str(aside.parent))
+        if any(draft.iterdir()):
+            self._disk.rename(str(draft), str(folder))
+            self._disk.sync_folder(str(folder.parent))
+
+    def _sync_names(self) -> None:
+        self._disk.sync_folder(str(self._root))
+
+
+def remove(folder: Path) -> None:
+    """Delete a folder with what it holds; nothing if it is not there.
+
+    It goes under another name, so that a task of a killed driver finds no folder to write to.
+    """
+    going = folder.with_name(f"{folder.name}.gone")
+    try:
+        if going.exists():
+            shutil.rmtree(going)
+        if folder.exists():
+            shutil.rmtree(folder.rename(going))
+    except OSError as error:
+        raise WriteFailed(str(folder), f"cannot delete: {error.strerror}") from error

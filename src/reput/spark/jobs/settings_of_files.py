@@ -1,0 +1,74 @@
+"""Settings for a store of which only the files are left: sizes are taken from them."""
+
+import contextlib
+
+from reput.errors import CorruptRecord, InvalidOption, StoreUnavailable
+from reput.format import index_entry, message as record, names
+from reput.store import paths
+from reput.store.config import END_OF_FILE_BYTES, StoreConfig
+from reput.store.reader import StoreReader
+
+_SMALLEST_RECORD_BYTES = record.FIXED_BYTES_V1 + 1
+
+
+def fitting(reader: StoreReader, config: StoreConfig | None) -> StoreConfig:
+    """Return the settings of a store's broker; without them those that its files tell.
+
+    Raises:
+        StoreUnavailable: Log files have sizes or places that do not fit each other.
+        InvalidOption: The settings do not fit the files, or are needed to know sizes.
+    """
+    log_bytes = max((file.nominal_size for file in reader.log.files), default=0)
+    if config is None:
+        config = _guessed(reader, log_bytes)
+    file_bytes = config.mapped_file_size_commit_log
+    for file in reader.log.files:
+        if file.size > file_bytes:
+            raise InvalidOption(
+                "mappedFileSizeCommitLog", file_bytes, f"{file.size}, as {file.name} has"
+            )
+        if (file.start - reader.log.min_offset) % file_bytes:
+            raise StoreUnavailable(
+                f"log file {file.name} of {reader.location} does not start a multiple of "
+                f"{file_bytes} bytes behind the first one; give the broker's own settings"
+            )
+    return config
+
+
+def _guessed(reader: StoreReader, log_bytes: int) -> StoreConfig:
+    default = StoreConfig()
+    log_bytes = log_bytes or default.mapped_file_size_commit_log
+    room = log_bytes - END_OF_FILE_BYTES - _SMALLEST_RECORD_BYTES
+    slots, entries = _index_sizes(reader)
+    units = max(
+        (file.size for queue in reader.queues() for file in queue.files),
+        default=default.mapped_file_size_consume_queue,
+    )
+    return StoreConfig(
+        mapped_file_size_commit_log=log_bytes,
+        mapped_file_size_consume_queue=units,
+        max_hash_slot_num=slots or default.max_hash_slot_num,
+        max_index_num=entries or default.max_index_num,
+        max_message_size=min(default.max_message_size, room),
+        enable_multi_dispatch=any(t.startswith(names.LMQ_PREFIX) for t in reader.queue_ids),
+        enable_consume_queue_ext=reader.folder.entry(paths.CONSUME_QUEUE_EXT) is not None,
+    )
+
+
+def _index_sizes(reader: StoreReader) -> tuple[int, int]:
+    """Return slots and entries of an index file, which it does not say itself; 0 if nothing tells.
+
+    Raises:
+        InvalidOption: There are index files, and none of them tells.
+    """
+    files = [file for file in reader.index.files if file.size]
+    for file in files:
+        with contextlib.suppress(CorruptRecord):
+            slots = file.slot_count
+            rest = file.size - index_entry.HEADER.size - slots * index_entry.SLOT.size
+            if slots:
+                return slots, rest // index_entry.ENTRY.size
+    if files:
+        allowed = "the broker's settings: its index files do not tell maxHashSlotNum, maxIndexNum"
+        raise InvalidOption("config", "none", allowed)
+    return 0, 0

@@ -1,0 +1,110 @@
+"""Writers of stores without a JVM: what Spark would do with them, pickles and all."""
+
+import pickle
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.serializers import CloudPickleSerializer
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from reput.spark import import_options, options as read_options, store_sink
+from reput.spark.rows import message_fields
+from reput.spark.scan import MessageScan
+from reput.spark.store_sink import StoreStreamWriter, StoreWriter
+
+_PICKLE = CloudPickleSerializer()
+SIZES = {
+    "mappedFileSizeCommitLog": 64 * 1024,
+    "mappedFileSizeConsumeQueue": 100 * 20,
+    "maxHashSlotNum": 200,
+    "maxIndexNum": 1000,
+    "maxMessageSize": 16 * 1024,
+}
+"""Small ones: a few hundred messages fill several files of each kind."""
+
+Partitions = Sequence[Sequence[pa.RecordBatch]]
+
+
+def texts(path: Path, **options: object) -> dict[str, str]:
+    """Options as Spark hands them over."""
+    return {name: str(value) for name, value in {**SIZES, **options, "path": path}.items()}
+
+
+def sent(value: Any) -> Any:
+    """A value as it comes out of another process."""
+    return _PICKLE.loads(_PICKLE.dumps(value))
+
+
+def batch(rows: Sequence[Mapping[str, Any]], **types: pa.DataType) -> pa.RecordBatch:
+    """Rows as Spark gives them to a writer."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    known = {
+        "body": pa.binary(),
+        "queue_id": pa.int32(),
+        "delay_level": pa.int32(),
+        "flag": pa.int32(),
+        "keys": pa.list_(pa.string()),
+        "properties": pa.map_(pa.string(), pa.string()),
+        "born_timestamp": pa.timestamp("us", "UTC"),
+        "store_timestamp": pa.timestamp("us", "UTC"),
+        "deliver_at": pa.timestamp("us", "UTC"),
+        **types,
+    }
+    arrays = [pa.array([row.get(n) for row in rows], known.get(n, pa.string())) for n in names]
+    return pa.RecordBatch.from_arrays(arrays, names=names)
+
+
+def write(
+    path: Path, partitions: Partitions, *, overwrite: bool = False, **options: object
+) -> None:
+    """``df.write.format("rocketmq").options(...).save(path)``."""
+    schema = from_arrow_schema(partitions[0][0].schema)
+    writer = StoreWriter(import_options.parse(texts(path, **options)), schema, overwrite)
+    messages = [sent(sent(writer).write(iter(part))) for part in partitions]
+    sent(writer).commit(messages)
+
+
+class Stream:
+    """``df.writeStream``: batches of one query.
+
+    Args:
+        monkeypatch: For the id of the query, which Spark tells its workers.
+        path: The store's folder.
+        query: The id.
+    """
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, path: Path, query: str = "q1", **options: object
+    ) -> None:
+        self._monkeypatch = monkeypatch
+        self._options = import_options.parse(texts(path, **options))
+        self._query = query
+
+    def write(self, batch_id: int, partitions: Partitions) -> None:
+        """Run one micro-batch, or run it again."""
+        self._monkeypatch.setattr(store_sink, "_query_id", lambda: self._query)
+        schema = from_arrow_schema(partitions[0][0].schema)
+
+        def made() -> StoreStreamWriter:
+            return StoreStreamWriter(self._options, schema, overwrite=False)
+
+        messages = [pickle.loads(pickle.dumps(made().write(iter(part)))) for part in partitions]
+        made().commit(messages, batch_id)
+
+
+def read(path: Path, **options: object) -> list[pa.RecordBatch]:
+    """``spark.read.format("rocketmq").load(path)``."""
+    given = {name: str(value) for name, value in {"scan": "log", **options, "path": path}.items()}
+    parsed = read_options.parse(given)
+    columns = list(message_fields(parsed))
+    scan = MessageScan(parsed, columns)
+    return [one for task in scan.tasks() for one in MessageScan(parsed, columns).read(task)]
+
+
+def rows(path: Path, **options: object) -> list[dict[str, Any]]:
+    """The same as dictionaries."""
+    found: list[dict[str, Any]] = pa.Table.from_batches(read(path, **options)).to_pylist()
+    return found

@@ -1,0 +1,162 @@
+"""The audit on Spark: what takes two messages to see. Verdicts: tests/unit/spark/jobs."""
+
+import re
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession, functions as F
+
+import golden
+import store_builder
+from reput.errors import InvalidOption
+from reput.format import names, properties as props, sys_flag as flags
+from reput.spark.jobs import audit as job
+from reput.spark.jobs.audit_verdicts import Stage, Verdict
+
+LATER_MS = 2_000_000_000_000
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "audit-a-store.md"
+
+
+def copies(messages: list[dict[str, Any]]) -> dict[int, tuple[int, int]]:
+    """Physical offset to (how often, where first) of the messages stored more than once."""
+    same: defaultdict[tuple[Any, ...], list[int]] = defaultdict(list)
+    for one in messages:
+        if not names.is_system_topic(one["topic"]) and one["uniqKey"]:
+            key = ("topic", "uniqKey", "reconsumeTimes", "bodyCRC", "storedBodyLength")
+            same[tuple(one[name] for name in key)].append(one["commitLogOffset"])
+    return {at: (len(of), min(of)) for of in same.values() if len(of) > 1 for at in of}
+
+
+def test_a_store_of_java_with_a_table(spark: SparkSession, tmp_path: Path) -> None:
+    told = golden.messages("4.9.7", "clean")
+    store, table = golden.unpack("4.9.7", "clean"), str(tmp_path / "table")
+    steps: list[tuple[str, int, int]] = []
+    result = job.audit(
+        spark,
+        str(store),
+        table=table,
+        now_ms=LATER_MS,
+        range_bytes=300_000,
+        progress=lambda *step: steps.append(step),
+    )
+    assert result.is_clean
+    assert [stage for stage, done, of in steps if done == of] == [
+        "index",
+        "records",
+        "units",
+        "links",
+    ]
+
+    twice = copies(told)
+    assert result.duplicated == sum(at != first for at, (_, first) in twice.items())
+    rows = {row["physical_offset"]: row for row in job.messages(spark, table).collect()}
+    assert {
+        at: (row["copies"], row["first_copy"]) for at, row in rows.items() if row["copies"]
+    } == twice
+    assert len(rows) == len(told)
+
+    delayed = [one for one in told if one["topic"] == names.SCHEDULE_TOPIC]
+    for one in delayed:
+        row = rows[one["commitLogOffset"]]
+        if row["stage"] == Stage.DELIVERED:
+            there = rows[row["other"]]
+            assert there["topic"] == one["properties"]["REAL_TOPIC"]
+            assert there["uniq_key"] == one["uniqKey"]
+    by_half = {
+        one["preparedTransactionOffset"]: one["commitLogOffset"]
+        for one in told
+        if one["sysFlag"] & flags.TRANSACTION_MASK == flags.TRANSACTION_COMMIT
+    }
+    halves = [rows[one["commitLogOffset"]] for one in told if one["topic"] == names.HALF_TOPIC]
+    committed = {
+        row["physical_offset"]: row["other"] for row in halves if row["stage"] == "committed"
+    }
+    assert committed == by_half
+    ends = sum(one["topic"] == names.OP_HALF_TOPIC for one in told)
+    counted = Counter(row["stage"] for row in halves)
+    assert counted["committed"] + counted["rolled_back"] == ends
+    in_result = next(one for one in result.topics if one.topic == names.HALF_TOPIC)
+    assert in_result.stages == dict(counted)
+
+
+def test_what_is_lost_doubled_or_never_arrived(spark: SparkSession, tmp_path: Path) -> None:
+    def delayed(key: str) -> Any:
+        known = {props.DELAY: "1", props.REAL_TOPIC: "TopicA", props.REAL_QUEUE_ID: "0"}
+        return store_builder.message(names.SCHEDULE_TOPIC, unique_key=key, properties=known)
+
+    real = {props.REAL_TOPIC: "TopicA", props.REAL_QUEUE_ID: "0"}
+    sent = [
+        store_builder.message("TopicA", b"once", unique_key="U1"),
+        store_builder.message("TopicA", b"twice", unique_key="U2"),
+        store_builder.message("TopicA", b"twice", unique_key="U2", queue_id=1),
+        store_builder.message("TopicA", b"of a batch", unique_key="U3"),
+        store_builder.message("TopicA", b"of a batch, too", unique_key="U3"),
+        delayed("arrived"),
+        delayed("not arrived"),
+        store_builder.message("TopicA", unique_key="arrived", properties=real),
+        store_builder.message(names.HALF_TOPIC, unique_key="H1", properties=real),
+        store_builder.message(names.HALF_TOPIC, unique_key="H2", properties=real),
+        store_builder.message(names.HALF_TOPIC, unique_key="H3", properties=real),
+        store_builder.message(names.OP_HALF_TOPIC, b"0,1", tags="d"),
+    ]
+    placed = store_builder.place(sent, 4096)
+    commit = store_builder.message(
+        "TopicA",
+        unique_key="H1",
+        properties=real,
+        sys_flag=flags.TRANSACTION_COMMIT,
+        prepared_transaction_offset=placed[8].physical_offset,
+    )
+    built = store_builder.build(tmp_path / "store", [*sent, commit])
+    (built.root / "config" / "delayOffset.json").write_text('{"offsetTable":{1:2}}')
+    unit = built.queue_file("TopicA", 0)
+    unit.write_bytes(bytes(20) + unit.read_bytes()[20:])
+
+    table = str(tmp_path / "table")
+    with pytest.raises(InvalidOption, match="table"):
+        job.messages(spark, table)
+    result = job.audit(spark, str(built.root), table=table)
+    assert (result.duplicated, result.lost_count, result.is_clean) == (1, 1, False)
+    assert result.stages == {
+        Stage.COMMITTED: 1,
+        Stage.DELIVERED: 1,
+        Stage.OPERATION: 1,
+        Stage.ROLLED_BACK: 1,
+        Stage.UNDECIDED: 1,
+        Stage.UNDELIVERED: 1,
+    }
+    rows = job.messages(spark, table)
+    lost = rows.filter(F.col("verdict") == str(Verdict.LOST)).collect()
+    assert [(row["uniq_key"], row["reason"]) for row in lost] == [("U1", "no_unit")]
+    places = [one.physical_offset for one in built.messages]
+    doubled = rows.filter("copies > 1").orderBy("physical_offset").collect()
+    assert [(row["physical_offset"], row["first_copy"]) for row in doubled] == [
+        (places[1], places[1]),
+        (places[2], places[1]),
+    ]
+    stages = {
+        row["uniq_key"]: (row["stage"], row["other"])
+        for row in rows.filter("stage is not null and uniq_key is not null").collect()
+    }
+    assert stages == {
+        "arrived": (Stage.DELIVERED, places[7]),
+        "not arrived": (Stage.UNDELIVERED, None),
+        "H1": (Stage.COMMITTED, places[12]),
+        "H2": (Stage.ROLLED_BACK, None),
+        "H3": (Stage.UNDECIDED, None),
+    }
+
+
+def test_the_how_to_runs_as_it_stands(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    store_builder.build(tmp_path / "store", store_builder.messages(5))
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 2
+    known: dict[str, object] = {}
+    for block in blocks:
+        exec(compile(block, PAGE.name, "exec"), known)
+    assert "No message is lost" in (tmp_path / "audit.html").read_text()

@@ -1,0 +1,82 @@
+"""A stream that keeps pace: 50,000 messages a second into a broker, and Spark behind it."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession, functions as F
+
+from reput.cli import demo_traffic
+from reput.spark import lag_of
+
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.soak]
+
+SECONDS = int(os.environ.get("REPUT_LAG_SECONDS", "600"))
+RATE = 50_000
+LAG_MAX_S = 20
+"""How far behind the stream may be at any time after its first minute, in seconds of messages."""
+
+
+@pytest.mark.parametrize("source", ["folder", "brokers"])
+def test_the_lag_of_a_stream_is_bounded(
+    source: str, spark: SparkSession, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    lags: list[tuple[float, int]] = []
+    with demo_traffic.broker(tmp_path) as namesrv:
+        send = ["bench", "produce", "Lag", "--rate", str(RATE), "--duration", str(SECONDS)]
+        producer = subprocess.Popen(
+            [sys.executable, "-m", "reput", *send, "--window", "2000", "--json", "-n", namesrv],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        where = (
+            {"nameServer": namesrv} if source == "brokers" else {"path": str(tmp_path / "store")}
+        )
+        stream = (
+            spark.readStream.format("rocketmq")
+            .options(**where)
+            .options(
+                subscribePattern="Lag",
+                startingOffsets="earliest",
+                allowLive="true",
+                columns="queue_id",
+            )
+        )
+        query = (
+            stream.load()
+            .groupBy("queue_id")
+            .agg(F.count("*").alias("messages"))
+            .writeStream.outputMode("complete")
+            .format("memory")
+            .queryName(f"lag_{source}")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .start()
+        )
+        begun = None
+        told = -1
+        while producer.poll() is None:
+            query.awaitTermination(1)
+            progress = query.lastProgress
+            if progress is None or progress["batchId"] == told:
+                continue
+            told = progress["batchId"]
+            moment = datetime.fromisoformat(progress["timestamp"]).timestamp()
+            begun = moment if begun is None else begun
+            waiting = lag_of(progress["sources"][0]["latestOffset"]).messages
+            lags.append((moment - begun, waiting))
+        assert producer.stdout is not None
+        sent = json.loads(producer.stdout.read())
+        query.processAllAvailable()
+        query.stop()
+    got = spark.table(f"lag_{source}").agg(F.sum("messages")).first()
+    assert got is not None
+    record_property("lag", lags)
+    assert got[0] == sent["message_count"]
+    late = [lag for second, lag in lags if second >= 60]
+    assert late, "the run was shorter than a minute"
+    assert max(late) < LAG_MAX_S * RATE

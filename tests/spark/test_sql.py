@@ -1,0 +1,97 @@
+"""Stores in SQL: the statements of docs/how-to/use-sql.md, and what table functions say."""
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+import golden
+import reput.spark
+from spark.jobs_setting import flip, log_place
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "use-sql.md"
+VERSION = "4.9.7"
+
+
+@pytest.fixture(autouse=True)
+def functions(spark: SparkSession) -> Iterator[None]:
+    reput.spark.register(spark)
+    yield
+    for view in spark.catalog.listTables():
+        if view.isTemporary:
+            spark.catalog.dropTempView(view.name)
+
+
+@pytest.fixture
+def conf(tmp_path: Path) -> Path:
+    told = golden.manifest(VERSION, "clean")["config"]
+    path = tmp_path / "broker.conf"
+    path.write_text("".join(f"{key}={value}\n" for key, value in told.items()))
+    return path
+
+
+def rows(spark: SparkSession, query: str, **names: object) -> list[dict[str, Any]]:
+    """Run a query; ``{name}`` in it is a text."""
+    texts = {name: f"'{value}'" for name, value in names.items()}
+    return [row.asDict() for row in spark.sql(query.format(**texts)).collect()]
+
+
+def test_the_statements_of_the_page_run(spark: SparkSession, conf: Path, tmp_path: Path) -> None:
+    store = golden.unpack(VERSION, "clean")
+    blocks = re.findall(r"^```sql\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    statements = [one.strip() for block in blocks for one in block.split(";") if one.strip()]
+    places = {
+        "/data/rocketmq/store": str(store),
+        "/etc/rocketmq/broker.conf": str(conf),
+        "/data/archive": str(tmp_path / "archive"),
+        "topic 'orders'": "topic 'GoldenOne'",
+    }
+    counts = {}
+    for statement in statements:
+        if "nameServer" in statement:
+            continue  # needs a broker; test_live.py reads one
+        for name, value in places.items():
+            statement = statement.replace(name, value)
+        counts[statement.split("\n")[0]] = spark.sql(statement).count()
+    assert len(counts) == 8
+    one = rows(
+        spark,
+        "SELECT * FROM rocketmq_archive({store}, {archive})",
+        store=store,
+        archive=tmp_path / "archive",
+    )
+    manifest = golden.messages(VERSION, "clean")
+    assert sum(row["topic"] == "GoldenOne" for row in manifest) == spark.table("orders").count()
+    assert one[0]["already_archived"] == len(golden.log_files(store)) - 1  # the last is open
+
+
+def test_functions_say_what_jobs_find(
+    spark: SparkSession, conf: Path, tmp_path: Path, golden_copy: Callable[[str, str], Path]
+) -> None:
+    clean, broken = golden.unpack(VERSION, "clean"), golden_copy(VERSION, "clean")
+    lost = next(one for one in golden.messages(VERSION, "clean") if one["topic"] == "GoldenOne")
+    flip(*log_place(broken, lost["commitLogOffset"] + 4))
+    stores = {"clean": clean, "broken": broken, "conf": conf, "target": tmp_path / "new"}
+    audit = "SELECT sum(messages) AS n FROM rocketmq_audit({%s}) WHERE verdict != 'dispatched'"
+    check = "SELECT * FROM rocketmq_dispatch_check({%s}, config => {conf})"
+    assert not rows(spark, check % "clean", **stores)
+    assert [one["topic"] for one in rows(spark, check % "broken", **stores)] == ["GoldenOne"]
+    unqueued = rows(spark, audit % "clean", **stores)[0]["n"]
+    assert rows(spark, audit % "broken", **stores)[0]["n"] == unqueued + 1
+    found = rows(spark, "SELECT * FROM rocketmq_compare({clean}, {broken})", **stores)
+    assert {one["section"] for one in found} == {"files", "messages"}
+    made = rows(spark, "SELECT * FROM rocketmq_salvage({broken}, {target}, {conf})", **stores)
+    assert made[0]["record_count"] == len(golden.messages(VERSION, "clean")) - 1
+
+
+def test_wrong_arguments_are_named(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(PySparkException, match="fast"):
+        rows(spark, "SELECT * FROM rocketmq_verify({store}, fast => true)", store=tmp_path)
+    with pytest.raises(PySparkException, match="is no store"):
+        rows(spark, "SELECT * FROM rocketmq_verify({store})", store=tmp_path)

@@ -1,0 +1,458 @@
+"""The audit of golden stores, with tasks run here, against what the manifests say. Spark:
+tests/spark."""
+
+import json
+import re
+import struct
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+import golden
+import store_builder
+from reput.errors import InvalidOption, StoreUnavailable
+from reput.format import names, sys_flag as flags
+from reput.spark.jobs import audit_table
+from reput.spark.jobs.audit import run_audit
+from reput.spark.jobs.audit_verdicts import AuditResult, Fault, GroupAudit, Indexed, Stage, Verdict
+from reput.spark.jobs.running import Done, SequentialRunner, Task
+from reput.store.folder_lock import FolderLock
+
+LATER_MS = 2_000_000_000_000
+RANGE_BYTES = 50_000
+
+
+def often(version: str, name: str) -> Any:
+    """A store for each run of the tests if one like it shows something of its own."""
+    is_own = version == "4.9.7" or name in ("v5", "torn-tail", "log-missing")
+    is_like = name in ("recovered", "expired", "crc-late", "crc-early", "no-checkpoint-abort")
+    is_like |= name in ("no-checkpoint", "no-index-abort", "no-cq-no-index-abort")
+    marks = () if is_own and not is_like else (pytest.mark.soak,)
+    return pytest.param(version, name, marks=marks)
+
+
+STORES = pytest.mark.parametrize(("version", "name"), [often(*one) for one in golden.STORES])
+TORN = pytest.mark.parametrize(("version", "variant"), [often(*one) for one in golden.TORN])
+
+
+class Backwards(SequentialRunner):
+    """Runs tasks in this process, the last one first: their order must not matter."""
+
+    def __call__(
+        self, stage: str, function: Callable[[Task], Done], tasks: Sequence[Task]
+    ) -> list[Done]:
+        return super().__call__(stage, function, tasks[::-1])[::-1]
+
+
+def audited(store: Path, **options: Any) -> AuditResult:
+    return run_audit(
+        Backwards(), str(store), **{"now_ms": LATER_MS, "range_bytes": RANGE_BYTES, **options}
+    )
+
+
+def rows_of(table: Path) -> list[dict[str, Any]]:
+    found = pq.read_table(table / audit_table.MESSAGES).to_pylist()
+    return sorted(found, key=lambda row: (row["physical_offset"], row["queue_offset"]))
+
+
+# --- stores that are in order --------------------------------------------------------------------
+
+
+@STORES
+def test_stores_of_java_have_lost_nothing(version: str, name: str) -> None:
+    told = golden.manifest(version, name)
+    result = audited(golden.unpack(version, name))
+    assert result.is_clean
+    assert result.lost_count == 0
+    assert result.hole_count == 0
+    assert result.messages == told["log"]["records"]
+    assert set(result.verdicts) <= {Verdict.DISPATCHED, Verdict.UNDISPATCHED}
+    waiting = told.get("recordsNotInQueues", [])
+    assert result.verdicts.get(Verdict.UNDISPATCHED, 0) == (
+        waiting if isinstance(waiting, int) else len(waiting)
+    )
+
+
+@pytest.mark.parametrize("version", golden.VERSIONS)
+def test_every_message_has_a_row_as_java_decodes_it(version: str, tmp_path: Path) -> None:
+    store = golden.unpack(version, "clean")
+    result = audited(store, table=str(tmp_path / "table"))
+    told = golden.messages(version, "clean")
+    rows = rows_of(tmp_path / "table")
+    assert [row["physical_offset"] for row in rows] == [one["commitLogOffset"] for one in told]
+    for row, one in zip(rows, told, strict=True):
+        known = golden.known_properties(version, one["properties"])
+        assert row["topic"] == one["topic"]
+        assert (row["queue_id"], row["queue_offset"]) == (one["queueId"], one["queueOffset"])
+        assert (row["size"], row["body_crc"]) == (one["storeSize"], one["bodyCRC"])
+        assert row["uniq_key"] == one["uniqKey"]
+        assert row["attempts"] == one["reconsumeTimes"]
+        assert row["sys_flag"] == one["sysFlag"]
+        assert row["origin_message_id"] == known.get("ORIGIN_MESSAGE_ID")
+        assert row["real_topic"] == known.get("REAL_TOPIC")
+        assert row["verdict"] == Verdict.DISPATCHED
+        assert row["reason"] is None
+    assert sum(one.messages for one in result.topics) == len(told)
+    assert {one.topic: one.bytes for one in result.topics} == {
+        topic: sum(one["storeSize"] for one in told if one["topic"] == topic)
+        for topic in {one["topic"] for one in told}
+    }
+
+
+@pytest.mark.parametrize("version", golden.VERSIONS)
+def test_groups_have_read_what_their_offsets_say(version: str, tmp_path: Path) -> None:
+    """The offsets, and the ends of queues, are those that Java's classes read."""
+    told, messages = golden.manifest(version, "clean"), golden.messages(version, "clean")
+    result = audited(golden.unpack(version, "clean"), table=str(tmp_path / "table"))
+    expected = {}
+    for key, offsets in told["consumerOffsets"].items():
+        topic, group = key.split("@", 1)
+        of_topic = [one for one in messages if one["topic"] == topic]
+        left = [
+            one for one in of_topic if one["queueOffset"] >= offsets.get(str(one["queueId"]), 0)
+        ]
+        ends = {(queue["topic"], queue["queueId"]): queue["maxOffset"] for queue in told["queues"]}
+        expected[group, topic] = GroupAudit(
+            group,
+            topic,
+            lag=sum(
+                end - offsets.get(str(queue_id), 0)
+                for (name, queue_id), end in ends.items()
+                if name == topic
+            ),
+            consumed=len(of_topic) - len(left),
+            pending=len(left),
+            pending_bytes=sum(one["storeSize"] for one in left),
+            oldest_pending_ms=min((one["storeTimestamp"] for one in left), default=None),
+        )
+    assert {(one.group, one.topic): one for one in result.groups} == expected
+    for row in rows_of(tmp_path / "table"):
+        pending = {
+            group
+            for (group, topic), one in expected.items()
+            if topic == row["topic"]
+            and row["queue_offset"]
+            >= told["consumerOffsets"][f"{topic}@{group}"].get(str(row["queue_id"]), 0)
+        }
+        every = {group for group, topic in expected if topic == row["topic"]}
+        assert set(row["groups_pending"] or ()) == pending
+        assert set(row["groups_consumed"] or ()) == every - pending
+
+
+@pytest.mark.parametrize("version", golden.VERSIONS)
+def test_delayed_messages_stand_where_the_levels_are(version: str) -> None:
+    told = golden.manifest(version, "clean")
+    delayed = [
+        one for one in golden.messages(version, "clean") if one["topic"] == names.SCHEDULE_TOPIC
+    ]
+    done = {int(level): at for level, at in told["delayOffsets"].items()}
+    units = {
+        (queue["queueId"], at): unit
+        for queue in told["queues"]
+        if queue["topic"] == names.SCHEDULE_TOPIC
+        for at, unit in enumerate(queue["units"])
+    }
+    left = [one for one in delayed if one["queueOffset"] >= done.get(one["queueId"] + 1, 0)]
+    due = sorted(units[one["queueId"], one["queueOffset"]][2] for one in left)
+    assert due  # or this would show nothing
+    for now_ms in (LATER_MS, due[0] - 1, due[0]):
+        due_count = sum(at <= now_ms for at in due)
+        result = audited(golden.unpack(version, "clean"), now_ms=now_ms)
+        assert sum(one.due for one in result.delays) == due_count
+        assert sum(one.waiting for one in result.delays) == len(due) - due_count
+        assert sum(one.delivered for one in result.delays) == len(delayed) - len(due)
+        backlog = sum(one.backlog_bytes for one in result.delays)
+        assert backlog == sum(one["storeSize"] for one in left)
+        counted = {one.level: one.delivered + one.due + one.waiting for one in result.delays}
+        assert counted == Counter(one["queueId"] + 1 for one in delayed)
+
+
+# --- stores that are not -------------------------------------------------------------------------
+
+
+def zeroed(text: str) -> set[tuple[str, int, int]]:
+    """Topic, queue id and queue offset of the units that a manifest says were set to zero."""
+    listed = json.loads(text[text.index("[[") : text.rindex("]]") + 2])
+    return {
+        (topic, queue_id, number)
+        for topic, queue_id, first, end in listed
+        for number in range(first, end)
+    }
+
+
+def beyond(text: str) -> int:
+    """How many units a manifest says were left beyond the log."""
+    listed = json.loads(text[text.rindex("[[") : text.rindex("]]") + 2])
+    return sum(count for _, _, count in listed)
+
+
+@TORN
+def test_torn_stores_have_lost_what_was_torn(version: str, variant: str, tmp_path: Path) -> None:
+    """What is expected follows from the words that say how the store was damaged."""
+    text = golden.torn_variants(version)[variant]["damage"]
+    messages = golden.messages(version, "clean")
+    by_offset = {one["commitLogOffset"]: one for one in messages}
+    table = tmp_path / "table"
+    result = audited(golden.unpack(version, f"torn/{variant}"), table=str(table), sample=1000)
+    rows = rows_of(table)
+    gone = {row["physical_offset"] for row in rows if row["verdict"] == Verdict.DAMAGED}
+    lost = {
+        (row["topic"], row["queue_id"], row["queue_offset"])
+        for row in rows
+        if row["verdict"] in (Verdict.LOST, Verdict.UNDISPATCHED)
+    }
+    is_clean = True
+    if hurt := re.search(r"record at (\d+)|record, at (\d+), is zeros", text):
+        assert gone == {int(hurt[1] or hurt[2])}
+        is_clean = False
+    elif variant == "log-short":
+        assert gone == {max(by_offset)}
+        is_clean = False
+    elif variant == "log-missing":
+        (name,) = re.findall(r"Log file (\d+)", text)
+        size = int(golden.manifest(version, "clean")["config"]["mappedFileSizeCommitLog"])
+        there = [at for at in by_offset if int(name) <= at < int(name) + size]
+        assert gone == set(there)
+        (hole,) = result.holes
+        assert (hole.physical_offset, hole.length, hole.lost_count) == (int(name), size, len(there))
+        before = max(at for at in by_offset if at < int(name))
+        after = min(at for at in by_offset if at >= int(name) + size)
+        times = [by_offset[at]["storeTimestamp"] for at in (before, after)]
+        assert [hole.before_ms, hole.after_ms] == times
+        is_clean = False
+    elif variant == "cq-ahead":
+        assert len(gone) == beyond(text)
+        is_clean = False
+    elif variant.startswith("cq-zeroed"):
+        assert lost == zeroed(text)
+        is_clean = False
+    elif variant.startswith("no-cq"):
+        assert len(lost) == len(messages)
+        is_clean = False
+    elif variant in ("cq-short", "log-empty-file"):
+        assert result.faults[Fault.FILE_SIZE] == 1
+        is_clean = False
+    assert result.is_clean is is_clean
+    if "abort" not in variant:
+        assert result.lost_count == len(gone) + len(lost)
+    else:
+        undispatched = result.verdicts.get(Verdict.UNDISPATCHED, 0)
+        assert result.lost_count == len(gone) + len(lost) - undispatched
+    if not variant.startswith(("cq-", "no-")):
+        assert lost == set()
+    if "no-index" in variant:
+        assert result.indexed.get(Indexed.INDEXED, 0) == 0
+        assert result.indexed[Indexed.UNCOVERED] > 0
+
+
+@pytest.mark.parametrize("variant", ["torn-tail", "cq-ahead"])
+def test_what_a_recovery_cut_off_is_told_as_long_as_a_unit_is_left(
+    variant: str, tmp_path: Path
+) -> None:
+    """Java ends queues where the log ends, and leaves the bytes of units behind that."""
+    told = golden.torn_variants("4.9.7")[variant]
+    table = tmp_path / "table"
+    result = audited(golden.unpack("4.9.7", f"torn/{variant}-recovered"), table=str(table))
+    gone = {row["physical_offset"] for row in rows_of(table) if row["verdict"] == Verdict.DAMAGED}
+    assert result.messages == told["recordsAfter"]
+    assert gone <= set(told["recordsLost"])
+    assert len(gone) == (beyond(told["damage"]) if variant == "cq-ahead" else 1)
+
+
+def test_tasks_that_run_twice_write_the_same_bytes(tmp_path: Path) -> None:
+    class Twice(Backwards):
+        def __call__(
+            self, stage: str, function: Callable[[Task], Done], tasks: Sequence[Task]
+        ) -> list[Done]:
+            super().__call__(stage, function, tasks)
+            files = {path: path.read_bytes() for path in (tmp_path / "table").rglob("*.parquet")}
+            done = super().__call__(stage, function, tasks)
+            assert {path: path.read_bytes() for path in files} == files
+            return done
+
+    store = golden.unpack("4.9.7", "torn/log-missing")
+    table = str(tmp_path / "table")
+    options: dict[str, Any] = {"now_ms": LATER_MS, "table": table}
+    result = run_audit(Twice(), str(store), range_bytes=RANGE_BYTES, **options)
+    assert result == audited(store, table=table)
+    assert result == audited(store, table=table, range_bytes=1 << 30)
+
+
+# --- tables, groups, arguments -------------------------------------------------------------------
+
+
+def built(root: Path, count: int = 20, **options: Any) -> store_builder.Built:
+    return store_builder.build(root, store_builder.messages(count), **options)
+
+
+def test_an_empty_folder_is_no_store(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable, match="is no store"):
+        audited(tmp_path)
+
+
+def test_a_store_in_use_is_refused_unless_allowed(tmp_path: Path) -> None:
+    store = built(tmp_path / "store").root
+    lock = FolderLock(str(store))
+    try:
+        # The lock is this process's own, which the system does not report to itself.
+        assert audited(store, allow_live=True).lost_count == 0
+    finally:
+        lock.release()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("range_bytes", 0), ("range_bytes", 1 << 32), ("sample", -1)]
+)
+def test_arguments_are_checked(name: str, value: int, tmp_path: Path) -> None:
+    store = built(tmp_path / "store").root
+    with pytest.raises(InvalidOption, match=name):
+        audited(store, **{name: value})
+
+
+def test_a_table_is_not_put_over_other_files(tmp_path: Path) -> None:
+    store = built(tmp_path / "store").root
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.txt").write_text("all of it")
+    with pytest.raises(InvalidOption, match=r"thesis\.txt"):
+        audited(store, table=str(mine))
+    assert (mine / "thesis.txt").read_text() == "all of it"
+
+
+def test_the_next_table_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    audited(built(tmp_path / "large", 40).root, table=str(table))
+    audited(built(tmp_path / "small", 5).root, table=str(table))
+    assert len(rows_of(table)) == 5
+    assert not list(table.glob(".*"))
+
+
+@pytest.mark.parametrize("name", ["topics", "consumerOffset", "delayOffset", "subscriptionGroup"])
+def test_a_table_that_cannot_be_read_is_a_finding(name: str, tmp_path: Path) -> None:
+    store = built(tmp_path / "store").root
+    (store / "config" / f"{name}.json").write_text("{nonsense")
+    result = audited(store)
+    assert not result.is_clean
+    assert result.lost_count == 0
+    (finding,) = result.findings
+    assert (finding.fault, finding.where) == (Fault.TABLE, f"config/{name}.json")
+
+
+def test_an_index_file_that_cannot_be_read_is_a_finding(tmp_path: Path) -> None:
+    one = built(tmp_path / "store")
+    one.index_file(0).write_bytes(b"short")
+    result = audited(one.root)
+    assert result.faults[Fault.INDEX_FILE] == 1
+    assert not result.is_clean
+
+
+def offsets(store: Path, table: dict[str, dict[int, int]]) -> None:
+    text = json.dumps({"offsetTable": table})
+    (store / "config" / "consumerOffset.json").write_text(text)
+
+
+def test_offsets_that_cannot_be_right_are_told(tmp_path: Path) -> None:
+    one = built(tmp_path / "store", 20)
+    end = len(one.queue("TopicA", 0))
+    offsets(one.root, {"TopicA@ahead": {0: end + 3}, "Gone@stale": {0: 7}, "TopicA@fine": {0: end}})
+    result = audited(one.root)
+    assert result.faults == {Fault.GROUP_AHEAD: 1, Fault.GROUP_WITHOUT_QUEUE: 1}
+    assert [(f.fault, f.where) for f in result.findings] == [
+        (Fault.GROUP_AHEAD, "ahead"),
+        (Fault.GROUP_WITHOUT_QUEUE, "stale"),
+    ]
+    assert not result.is_clean
+
+
+def test_what_expired_unread_is_told_and_no_fault(tmp_path: Path) -> None:
+    one = built(tmp_path / "store", physical_offset=40960, queue_offsets={("TopicA", 0): 50})
+    offsets(one.root, {"TopicA@slow": {0: 44}})
+    result = audited(one.root)
+    (slow,) = result.groups
+    count = len(one.queue("TopicA", 0)) + len(one.queue("TopicA", 1))
+    assert (slow.expired, slow.pending, slow.consumed) == (6, count, 0)
+    assert result.faults == {Fault.GROUP_EXPIRED: 6}
+    assert result.is_clean
+
+
+def test_messages_of_a_deleted_topic_are_not_lost(tmp_path: Path) -> None:
+    one = built(tmp_path / "store")
+    topics = one.root / "config" / "topics.json"
+    told = json.loads(topics.read_text())
+    del told["topicConfigTable"]["TopicB"]
+    topics.write_text(json.dumps(told))
+    for folder in (one.root / "consumequeue" / "TopicB").iterdir():
+        for file in folder.iterdir():
+            file.unlink()
+        folder.rmdir()
+    (one.root / "consumequeue" / "TopicB").rmdir()
+    result = audited(one.root)
+    of_b = [message for message in one.messages if message.topic == "TopicB"]
+    assert result.verdicts[Verdict.DELETED] == len(of_b)
+    assert result.is_clean
+
+
+def test_prepared_and_rolled_back_messages_belong_into_no_queue(tmp_path: Path) -> None:
+    sent = [
+        store_builder.message("TopicA"),
+        store_builder.message("TopicA", sys_flag=flags.TRANSACTION_PREPARED),
+        store_builder.message("TopicA", sys_flag=flags.TRANSACTION_ROLLBACK),
+    ]
+    result = audited(store_builder.build(tmp_path / "store", sent).root)
+    assert result.verdicts == {Verdict.DISPATCHED: 1, Verdict.UNQUEUED: 2}
+    assert result.is_clean
+
+
+def test_stages_follow_from_topics_and_operations_name_what_they_end(tmp_path: Path) -> None:
+    sent = [
+        store_builder.message(names.HALF_TOPIC),
+        store_builder.message(names.OP_HALF_TOPIC, b"0", tags="d"),
+        store_builder.message(names.OP_HALF_TOPIC, b"3,4", tags="d"),
+        store_builder.message(names.retry_topic("G"), reconsume_times=2),
+        store_builder.message(names.dlq_topic("G")),
+    ]
+    table = tmp_path / "table"
+    result = audited(store_builder.build(tmp_path / "store", sent).root, table=str(table))
+    assert result.stages == {
+        Stage.UNDECIDED: 1,
+        Stage.OPERATION: 2,
+        Stage.RETRY: 1,
+        Stage.DEAD: 1,
+    }
+    rows = rows_of(table)
+    assert [row["ends"] for row in rows] == [None, [0], [3, 4], None, None]
+    assert [row["attempts"] for row in rows] == [0, 0, 0, 2, 0]
+
+
+def test_a_gap_that_no_hole_explains_is_lost_messages(tmp_path: Path) -> None:
+    """As if a log file had been put in whose records begin later."""
+    one = built(tmp_path / "store", 8)
+    placed = one.queue("TopicA", 0)
+    assert len(placed) == 2
+    log = one.log_file(0)
+    data = bytearray(log.read_bytes())
+    struct.pack_into(">q", data, placed[1].physical_offset + 20, 5)  # its queue offset
+    log.write_bytes(data)
+    result = audited(one.root)
+    assert result.faults[Fault.GAP] == 4
+    assert result.lost_count == 4 + 1  # and the one whose unit is not at its place
+
+
+def test_all_is_in_the_json(tmp_path: Path) -> None:
+    one = built(tmp_path / "store")
+    one.log_file(0).write_bytes(b"\0" * one.log_file_bytes)
+    result = audited(one.root)
+    plain = json.loads(json.dumps(result.as_json()))
+    assert plain["lost_count"] == result.lost_count > 0
+    assert plain["is_clean"] is False
+    assert plain["verdicts"] == result.verdicts
+    assert [hole["lost_count"] for hole in plain["holes"]] == [
+        hole.lost_count for hole in result.holes
+    ]
+    assert {topic["topic"]: topic["verdicts"] for topic in plain["topics"]} == {
+        topic.topic: topic.verdicts for topic in result.topics
+    }

@@ -1,0 +1,327 @@
+"""Small stores with planted faults: the audit says of each message what a model says.
+
+The model knows what was sent, where a broker puts it, and what was done to the files afterwards. It
+reads no store.
+"""
+
+import json
+import shutil
+import struct
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings, strategies as st
+
+import store_builder
+from reput.format.message import StoredMessage
+from reput.spark.jobs import audit_table
+from reput.spark.jobs.audit import run_audit
+from reput.spark.jobs.running import SequentialRunner
+from store_builder import Built
+
+UNIT = struct.Struct(">qiq")
+BODY_AT = 88
+"""Where a record's body begins, behind its head and two IPv4 addresses."""
+SLOTS = 16
+INDEX_HEAD_BYTES = 40
+
+FAULTS = ("zero_unit", "other_unit", "wrong_size", "wrong_tags", "flip_body", "lose", "unindex")
+
+
+@dataclass
+class Sent:
+    """A message, and what the model says of it."""
+
+    stored: StoredMessage
+    is_whole: bool = True
+    reason: str | None = None
+    is_indexed: bool = True
+    has_unit: bool = True
+
+    @property
+    def verdict(self) -> str:
+        if self.is_whole:
+            return "lost" if self.reason else "dispatched"
+        return "damaged"
+
+    @property
+    def place(self) -> tuple[str, int]:
+        return self.stored.topic, self.stored.queue_id
+
+
+@dataclass
+class Model:
+    """A store that was built, and what is to be said of it."""
+
+    built: Built
+    messages: list[Sent]
+    pointed_at: list[Sent] = field(default_factory=list)
+    """By units that are not theirs."""
+    strays: int = 0
+    """Index entries that no message has the key of."""
+    offsets: dict[str, dict[int, int]] = field(default_factory=dict)
+
+    def queue(self, place: tuple[str, int]) -> list[Sent]:
+        return [one for one in self.messages if one.place == place]
+
+    # What is done to the files
+
+    def plant(self, kind: str, number: int) -> None:
+        one = self.messages[number % len(self.messages)]
+        if not one.is_whole or one.reason or not one.is_indexed:
+            return  # one fault for each
+        getattr(self, f"_{kind}")(one)
+
+    def _write(self, path: Path, position: int, data: bytes) -> None:
+        with path.open("r+b") as file:
+            file.seek(position)
+            file.write(data)
+
+    def _put_unit(self, one: Sent, physical_offset: int, size: int, tags_code: int) -> None:
+        at = one.stored.queue_offset * UNIT.size
+        file_bytes = self.built.queue_file_units * UNIT.size
+        path = self.built.queue_file(*one.place, number=at // file_bytes)
+        self._write(path, at % file_bytes, UNIT.pack(physical_offset, size, tags_code))
+
+    def _zero_unit(self, one: Sent) -> None:
+        self._put_unit(one, 0, 0, 0)
+        one.reason, one.has_unit = "no_unit", False
+
+    def _other_unit(self, one: Sent) -> None:
+        others = [other for other in self.queue(one.place) if other is not one and other.is_whole]
+        if others:
+            other = others[0].stored
+            self._put_unit(one, other.physical_offset, other.store_size, 0)
+            one.reason, one.has_unit = "other_unit", False
+            self.pointed_at.append(others[0])
+
+    def _wrong_size(self, one: Sent) -> None:
+        code = store_builder.java_hash(one.stored.tags or "")
+        self._put_unit(one, one.stored.physical_offset, one.stored.store_size + 1, code)
+        one.reason = "wrong_size"
+
+    def _wrong_tags(self, one: Sent) -> None:
+        code = store_builder.java_hash(one.stored.tags or "") + 1
+        self._put_unit(one, one.stored.physical_offset, one.stored.store_size, code)
+        one.reason = "wrong_tags"
+
+    def _flip_body(self, one: Sent) -> None:
+        if one.stored.body:
+            start = (
+                one.stored.physical_offset - one.stored.physical_offset % self.built.log_file_bytes
+            )
+            path = self.built.root / "commitlog" / f"{start:020d}"
+            position = one.stored.physical_offset - start + BODY_AT
+            (byte,) = path.read_bytes()[position : position + 1]
+            self._write(path, position, bytes([byte ^ 0x10]))
+            one.is_whole = False
+            self.strays += 3  # its unique key and two words
+
+    def _lose(self, one: Sent) -> None:
+        self._flip_body(one)
+        if not one.is_whole:
+            self._put_unit(one, 0, 0, 0)
+            one.has_unit = False
+
+    def _unindex(self, one: Sent) -> None:
+        """Make an entry of its own key one of another key, in the same slot."""
+        wanted = store_builder.index_hash(store_builder.index_keys(one.stored)[1])
+        for path in sorted((self.built.root / "index").iterdir()):
+            data = path.read_bytes()
+            for at in range(INDEX_HEAD_BYTES + 4 * SLOTS, len(data), 20):
+                key_hash, place, _, _ = store_builder.INDEX_ENTRY.unpack_from(data, at)
+                if (key_hash, place) == (wanted, one.stored.physical_offset):
+                    self._write(path, at, struct.pack(">i", wanted ^ SLOTS))
+                    one.is_indexed = False
+                    self.strays += 1
+                    return
+
+    def put_offsets(self, offsets: dict[str, dict[int, int]]) -> None:
+        self.offsets = offsets
+        text = json.dumps({"offsetTable": offsets})
+        (self.built.root / "config" / "consumerOffset.json").write_text(text)
+
+    # What is to be said
+
+    def groups(self, one: Sent) -> tuple[list[str], list[str]]:
+        consumed: list[str] = []
+        pending: list[str] = []
+        for key, of_queues in self.offsets.items():
+            topic, group = key.split("@")
+            if topic == one.stored.topic:
+                is_past = one.stored.queue_offset < of_queues.get(one.stored.queue_id, 0)
+                (consumed if is_past else pending).append(group)
+        return sorted(consumed), sorted(pending)
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        for one in self.messages:
+            message = one.stored
+            told = (message.physical_offset, message.topic, message.queue_id, message.queue_offset)
+            if one.is_whole:
+                indexed = "indexed" if one.is_indexed else "missing"
+                consumed, pending = self.groups(one)
+                groups = (consumed, pending) if consumed or pending else (None, None)
+                yield (*told, message.unique_key, one.verdict, one.reason, indexed, *groups)
+            elif one.has_unit:
+                yield (*told, None, "damaged", "in_hole", None, None, None)
+
+    def gone(self) -> Counter[int]:
+        """By hole: messages of which there is neither record nor unit, and a later one tells."""
+        found: Counter[int] = Counter()
+        holes = [one for one in self.messages if not one.is_whole]
+        for place in {one.place for one in self.messages}:
+            queue = self.queue(place)
+            whole = [at for at, one in enumerate(queue) if one.is_whole]
+            for at, one in enumerate(queue):
+                if one.is_whole or one.has_unit or not whole or at > whole[-1]:
+                    continue
+                before = max((other for other in whole if other < at), default=None)
+                after = min(other for other in whole if other > at)
+                low = queue[before].stored.physical_offset if before is not None else 0
+                high = queue[after].stored.physical_offset
+                between = [
+                    hole.stored for hole in holes if low <= hole.stored.physical_offset < high
+                ]
+                taker = max(between, key=lambda hole: (hole.store_size, -hole.physical_offset))
+                found[taker.physical_offset] += 1
+        for one in holes:
+            if one.has_unit:
+                found[one.stored.physical_offset] += 1
+        return found
+
+
+def table_rows(table: Path) -> list[tuple[Any, ...]]:
+    names = ["physical_offset", "topic", "queue_id", "queue_offset", "uniq_key"]
+    names += ["verdict", "reason", "indexed", "groups_consumed", "groups_pending"]
+    found = pq.read_table(table / audit_table.MESSAGES).to_pylist()
+    return sorted((tuple(row[name] for name in names) for row in found), key=lambda row: row[:4])
+
+
+PLANTED = st.lists(st.tuples(st.sampled_from(FAULTS), st.integers(0, 60)), max_size=6)
+OFFSETS = st.dictionaries(
+    st.sampled_from(["TopicA@G1", "TopicA@G2", "TopicB@G1", "TopicB@G3"]),
+    st.dictionaries(st.integers(0, 1), st.integers(0, 12), min_size=1),
+)
+
+
+STORES = (st.integers(1, 45), PLANTED, OFFSETS, st.integers(400, 9000), st.booleans())
+
+
+@settings(max_examples=15)
+@given(*STORES)
+def test_the_audit_says_what_the_model_says(
+    count: int,
+    planted: list[tuple[str, int]],
+    offsets: dict[str, dict[int, int]],
+    range_bytes: int,
+    has_table: bool,
+) -> None:
+    audit_planted(count, planted, offsets, range_bytes, has_table)
+
+
+@pytest.mark.soak
+@settings(max_examples=2000, derandomize=False)
+@given(*STORES)
+def test_the_audit_says_what_the_model_says_of_many(
+    count: int,
+    planted: list[tuple[str, int]],
+    offsets: dict[str, dict[int, int]],
+    range_bytes: int,
+    has_table: bool,
+) -> None:
+    audit_planted(count, planted, offsets, range_bytes, has_table)
+
+
+def audit_planted(
+    count: int,
+    planted: list[tuple[str, int]],
+    offsets: dict[str, dict[int, int]],
+    range_bytes: int,
+    has_table: bool,
+) -> None:
+    """Build a store, plant faults in it, audit it, and compare with the model."""
+    root = Path(tempfile.mkdtemp())
+    try:
+        built = store_builder.build(root / "store", store_builder.messages(count), slots=SLOTS)
+        ends = Counter((one.topic, one.queue_id) for one in built.messages)
+        within = {
+            key: {
+                queue_id: min(at, ends[key.split("@")[0], queue_id])
+                for queue_id, at in of_queues.items()
+                if ends[key.split("@")[0], queue_id]
+            }
+            for key, of_queues in offsets.items()
+        }
+        model = Model(built, [Sent(one) for one in built.messages])
+        model.put_offsets({key: value for key, value in within.items() if value})
+        for kind, number in planted:
+            model.plant(kind, number)
+        check(model, root / "table" if has_table else None, range_bytes)
+    finally:
+        shutil.rmtree(root)
+
+
+def check(model: Model, table: Path | None, range_bytes: int) -> None:
+    result = run_audit(
+        SequentialRunner(),
+        str(model.built.root),
+        table=str(table) if table else None,
+        range_bytes=range_bytes,
+    )
+    rows = sorted(model.rows(), key=lambda row: row[:4])
+    if table is not None:
+        assert table_rows(table) == rows
+    assert result.verdicts == dict(Counter(row[5] for row in rows))
+    assert result.indexed == dict(Counter(row[7] for row in rows if row[7]))
+    whole = [one for one in model.messages if one.is_whole]
+    assert result.messages == len(whole)
+    assert result.bytes == sum(one.stored.store_size for one in whole)
+
+    holes = [one.stored for one in model.messages if not one.is_whole]
+    assert [(hole.physical_offset, hole.length) for hole in result.holes] == [
+        (one.physical_offset, one.store_size) for one in holes
+    ]
+    gone = model.gone()
+    assert {hole.physical_offset: hole.lost_count for hole in result.holes} == {
+        one.physical_offset: gone[one.physical_offset] for one in holes
+    }
+    lost = sum(one.is_whole and one.reason is not None for one in model.messages)
+    assert result.lost_count == lost + sum(gone.values())
+    assert result.faults.get("unit_twice", 0) == sum(one.is_whole for one in model.pointed_at)
+    assert result.faults.get("unit_wrong_record", 0) == sum(
+        not one.is_whole for one in model.pointed_at
+    )
+    assert result.faults.get("entry_stray", 0) == model.strays
+    check_groups(model, result)
+
+
+def check_groups(model: Model, result: Any) -> None:
+    expected: defaultdict[tuple[str, str], list[Any]] = defaultdict(lambda: [0, 0, 0, None])
+    for one in model.messages:
+        if one.is_whole:
+            consumed, pending = model.groups(one)
+            for group in consumed:
+                expected[group, one.stored.topic][0] += 1
+            for group in pending:
+                of_group = expected[group, one.stored.topic]
+                of_group[1] += 1
+                of_group[2] += one.stored.store_size
+                times = [time for time in (of_group[3], one.stored.store_timestamp) if time]
+                of_group[3] = min(times)
+    for key in model.offsets:
+        expected[key.split("@")[1], key.split("@")[0]]  # one without a whole message too
+    assert {
+        (one.group, one.topic): [
+            one.consumed,
+            one.pending,
+            one.pending_bytes,
+            one.oldest_pending_ms,
+        ]
+        for one in result.groups
+    } == dict(expected)

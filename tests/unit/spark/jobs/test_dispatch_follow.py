@@ -1,0 +1,257 @@
+"""A live store followed by a dispatch: equality with the store's own queues and index."""
+
+import contextlib
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reput.errors import InvalidOption, StoreUnavailable
+from reput.format import properties
+from reput.spark.jobs.dispatch import run_dispatch
+from reput.spark.jobs.dispatch_follow import Followed, run_follow
+from reput.spark.jobs.dispatch_walk import StoreChanged
+from reput.store import paths
+from reput.store.disk import Disk
+from reput.store.incoming import IncomingMessage
+from reput.store.message_store import MessageStore
+from spark.dispatch_setting import Here, Killed, assert_same, build, small
+
+
+class Traffic:
+    """Puts messages into a store, of any size and key count, and now and then deletes a topic."""
+
+    def __init__(self, store: MessageStore, seed: int) -> None:
+        self._store = store
+        self._random = random.Random(seed)
+        self.count = 0
+
+    def put(self, count: int) -> None:
+        choose = self._random
+        for _ in range(count):
+            self.count += 1
+            number = self.count
+            keys = " ".join(f"key-{choose.randrange(30)}" for _ in range(choose.randrange(3)))
+            named = {"UNIQ_KEY": f"7F00{number:028X}", "KEYS": keys, "TAGS": f"Tag{number % 3}"}
+            self._store.put(
+                IncomingMessage(
+                    f"Topic{choose.choice('ABC')}",
+                    bytes(choose.randrange(200)),
+                    choose.randrange(2),
+                    properties.encode({name: value for name, value in named.items() if value}),
+                    1_700_000_000_000,
+                )
+            )
+            self._store.step()
+
+    def delete(self, topic: str) -> None:
+        self._store.delete_topic(topic)
+
+
+def caught_up(one: Followed) -> bool:
+    return one.is_caught_up
+
+
+def follow(root: Path, target: Path, runner: Any = None, **more: Any) -> Followed:
+    options = {"poll_seconds": 0, "until": caught_up, "range_bytes": 3000, **more}
+    return run_follow(runner or Here(), str(root), str(target), config=small(root), **options)
+
+
+def test_the_target_is_what_the_live_store_has(tmp_path: Path) -> None:
+    root, target = tmp_path / "store", tmp_path / "target"
+    with MessageStore.open(config=small(root)) as store:
+        traffic = Traffic(store, seed=1)
+        for _ in range(4):
+            traffic.put(39)
+            before = store.max_physical_offset
+            traffic.put(1)
+            # The last message may be half written, as far as a reader can tell ...
+            done = follow(root, target, Here(traffic.count))
+            assert (done.log_end, done.is_caught_up) == (before, True)
+            # ... until a queue file has it.
+            store.queues.write_out()
+            done = follow(root, target, Here(traffic.count))
+            assert (done.log_end, done.records) == (store.max_physical_offset, 1)
+        traffic.delete("TopicB")
+        traffic.put(30)
+        assert follow(root, target).records == 29
+    assert follow(root, target).records == 1
+    assert_same(target, root)
+    assert sorted(one.name for one in target.iterdir()) == [
+        *("consumequeue", "dispatch.json", "index", "lock"),
+    ]
+    assert done.as_json()["is_caught_up"]
+
+
+class Stopped(Exception):
+    pass
+
+
+@pytest.mark.parametrize("call", ["rename", "sync_filesystem", "sync_file", "write", "make_folder"])
+def test_a_step_that_is_killed_anywhere_is_done_again(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After each kill the log grows, so that the step done again is not the one that was killed."""
+    root, target = tmp_path / "store", tmp_path / "target"
+    plain = getattr(Disk, call)
+    choose = random.Random(call)
+    kills = 0
+    with MessageStore.open(config=small(root)) as store:
+        traffic = Traffic(store, seed=2)
+        for round_number in range(12):
+            traffic.put(choose.randrange(30))
+            left = choose.randrange(12)
+
+            def limited(self: Disk, *given: Any, **named: Any) -> Any:
+                nonlocal left
+                if not left:
+                    raise Stopped
+                left -= 1
+                return plain(self, *given, **named)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(Disk, call, limited)
+                try:
+                    follow(root, target, Here(round_number, failing=0.05))
+                except (Stopped, Killed):
+                    kills += 1
+    assert kills > 3
+    follow(root, target)
+    assert_same(target, root)
+
+
+def test_a_batch_and_a_stream_make_the_same_of_any_store(tmp_path: Path) -> None:
+    built = build(tmp_path / "store", 300, queue_offsets={("TopicA", 1): 30})
+    target = tmp_path / "followed"
+    # Steps of 32 ranges: this log takes several.
+    done = follow(built.root, target, range_bytes=200)
+    assert done.steps > 2
+    assert done.units == done.records == 300
+    assert_same(target, built.root)
+    batch = tmp_path / "batch"
+    run_dispatch(Here(), str(built.root), config=small(built.root), target=str(batch))
+    assert_same(target, batch)
+    assert sorted(one.name for one in (target / "index").iterdir()) == sorted(
+        one.name for one in (batch / "index").iterdir()
+    )
+    # A batch over it ends the stream: how far that was is not true any more.
+    run_dispatch(Here(), str(built.root), config=small(built.root), target=str(target))
+    with pytest.raises(InvalidOption, match="followed into before"):
+        follow(built.root, target)
+
+
+def test_what_a_killed_step_left_behind_the_end_goes_if_the_log_lost_it(tmp_path: Path) -> None:
+    root, target = tmp_path / "store", tmp_path / "target"
+    with MessageStore.open(config=small(root)) as store:
+        Traffic(store, seed=3).put(30)
+        follow(root, target)
+        kept = tmp_path / "kept"
+        shutil.copytree(root, kept)
+        (kept / paths.LOCK).unlink()
+        state = (target / "dispatch.json").read_bytes()
+        Traffic(store, seed=4).put(60)
+        follow(root, target)
+    # As if that step had been killed before its commit, and the machine had lost the log's end.
+    (target / "dispatch.json").write_bytes(state)
+    with MessageStore.open(config=small(kept)) as store:
+        Traffic(store, seed=5).put(3)
+        follow(kept, target)
+    follow(kept, target)
+    assert_same(target, kept)
+
+
+def test_another_log_than_was_followed_is_refused(tmp_path: Path) -> None:
+    root, target = tmp_path / "store", tmp_path / "target"
+    for seed in (6, 7):
+        shutil.rmtree(root, ignore_errors=True)
+        with MessageStore.open(config=small(root)) as store:
+            Traffic(store, seed).put(60)
+        if seed == 6:
+            follow(root, target)
+    with pytest.raises(StoreChanged, match="another record"):
+        follow(root, target)
+    shutil.rmtree(target)
+    follow(root, target)
+    for file in sorted((root / paths.COMMIT_LOG).iterdir()):
+        file.unlink()
+    later = root / paths.COMMIT_LOG / paths.offset_name(1 << 20)
+    later.write_bytes(bytes(4096))
+    with pytest.raises(StoreChanged, match="deleted before it was followed"):
+        follow(root, target)
+
+
+def test_targets_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    built = build(tmp_path / "store")
+    with pytest.raises(InvalidOption, match="another folder than the store"):
+        follow(built.root, built.root)
+    with pytest.raises(InvalidOption, match="share; object stores"):
+        run_follow(Here(), str(built.root), "s3://bucket/target")
+    with pytest.raises(InvalidOption, match="range_bytes"):
+        follow(built.root, tmp_path / "target", range_bytes=0)
+    with pytest.raises(InvalidOption, match="poll_seconds"):
+        follow(built.root, tmp_path / "target", poll_seconds=-1)
+    target = tmp_path / "target"
+
+    def at_once(_: Followed) -> bool:
+        with pytest.raises(StoreUnavailable, match="in use"):
+            follow(built.root, target)
+        with pytest.raises(StoreUnavailable, match="in use"):
+            run_dispatch(Here(), str(built.root), config=small(built.root), target=str(target))
+        return True
+
+    follow(built.root, target, until=at_once)
+    with pytest.raises(StoreUnavailable, match="maxIndexNum"):
+        run_follow(Here(), str(built.root), str(target), config=small(built.root, max_index_num=50))
+    (target / "dispatch.json").write_text("{")
+    with pytest.raises(StoreUnavailable, match="cannot be read"):
+        follow(built.root, target)
+
+
+KILLED = """
+import sys
+from reput.spark.jobs.dispatch import dispatch
+from reput.spark.jobs.dispatch_follow import follow
+from reput.store.config import StoreConfig
+
+kind, store, target = sys.argv[1:]
+config = StoreConfig(
+    store_path_root_dir=store, mapped_file_size_commit_log=4096, max_message_size=1000,
+    mapped_file_size_consume_queue=200, max_hash_slot_num=16, max_index_num=40,
+)
+print("ready", flush=True)
+if kind == "follow":
+    follow(
+        None, store, target, config=config, range_bytes=300, until=lambda one: one.is_caught_up
+    )
+else:
+    dispatch(None, store, config=config, target=target, range_bytes=2000)
+"""
+
+
+@pytest.mark.parametrize("kind", ["follow", "dispatch"])
+def test_processes_that_are_killed_leave_what_the_next_run_finishes(
+    kind: str, tmp_path: Path
+) -> None:
+    root, target = tmp_path / "store", tmp_path / "target"
+    choose = random.Random(kind)
+    kills = 0
+    while kills < 4:
+        with MessageStore.open(config=small(root)) as store:
+            Traffic(store, seed=kills).put(200)
+        command = [sys.executable, "-c", KILLED, kind, str(root), str(target)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(choose.uniform(0.01, 0.3))
+            kills += process.poll() is None
+            process.kill()
+    if kind == "follow":
+        follow(root, target)
+    else:
+        run_dispatch(Here(), str(root), config=small(root), target=str(target))
+    assert_same(target, root)

@@ -1,0 +1,598 @@
+"""Stores made and extended by imports: whole, in order, and old or new wherever one is killed."""
+
+import datetime
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import golden
+from reput.errors import InvalidOption, StoreUnavailable, WriteFailed
+from reput.format import message as record
+from reput.format.message import StoredMessage, Verdict
+from reput.spark import import_commit, store_sink
+from reput.spark.import_commit import DRAFTS_SUFFIX
+from reput.store import bulk_append, paths
+from reput.store.disk import Disk
+from reput.store.files import open_folder
+from reput.store.incoming import IncomingMessage
+from reput.store.message_store import MessageStore
+from reput.store.reader import StoreReader
+from reput.store.verify import verify
+from reput.store.verify.findings import Kind
+from spark import importing
+from spark.importing import SIZES, Stream, batch, write
+
+FILE_BYTES = int(SIZES["mappedFileSizeCommitLog"])
+
+
+@pytest.fixture(autouse=True)
+def no_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing here ends the machine, and disks are slow."""
+    monkeypatch.setattr(os, "fdatasync", lambda _: None)
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    monkeypatch.setattr(Disk, "sync_filesystem", lambda *_: None)
+
+
+def some(count: int, mark: str, topic: str = "T", size: int = 500) -> Any:
+    """A batch of messages that say which they are."""
+    made = batch(
+        [
+            {
+                "topic": topic,
+                "body": f"{mark}-{n}".encode().ljust(size, b"."),
+                "queue_id": n % 3,
+                "keys": [f"{mark}{n}"],
+                "tags": mark,
+            }
+            for n in range(max(count, 1))
+        ]
+    )
+    return made.slice(0, count)
+
+
+def named(bodies: list[bytes]) -> list[str]:
+    return [body.rstrip(b".").decode() for body in bodies]
+
+
+def marks(mark: str, count: int) -> list[str]:
+    return [f"{mark}-{n}" for n in range(count)]
+
+
+def log_of(store: Path) -> list[StoredMessage]:
+    return list(StoreReader.open(str(store)).messages())
+
+
+def as_java_walks(store: Path) -> list[str]:
+    """Bodies of the log as a broker of Java has it after a clean stop.
+
+    It looks for the end from the third file from behind on, and believes in all before.
+    """
+    files = golden.log_files(store)
+    _, end = walked(files[-3:])
+    found, behind = walked(files)
+    assert behind == end, f"a hole at {behind}, and the log ends at {end}"
+    return named(found)
+
+
+def walked(files: list[Path]) -> tuple[list[bytes], int]:
+    """Bodies of log files up to the first thing that is no record, and where that is."""
+    found: list[bytes] = []
+    end = 0
+    for path in files:
+        data, at, end = path.read_bytes(), 0, int(path.name)
+        while True:
+            verdict, size = record.classify(data, at, int(path.name) + at)
+            if verdict is Verdict.BLANK:
+                break
+            if verdict is not Verdict.MESSAGE:
+                return found, end
+            found.append(record.decode(data, at).body)
+            at += size
+            end = int(path.name) + at
+    return found, end
+
+
+def check(store: Path, expected: list[str]) -> None:
+    """Whether a store is whole and holds these messages, in log order."""
+    reader = StoreReader.open(str(store))
+    messages = list(reader.messages())
+    assert named([one.body for one in messages]) == expected
+    assert {one.kind for one in verify(reader).findings} <= (
+        set() if messages else {Kind.LOG_EMPTY}
+    )
+    by_queue: dict[tuple[str, int], int] = {}
+    for one in messages:
+        key = one.topic, one.queue_id
+        assert one.queue_offset == by_queue.get(key, 0)
+        by_queue[key] = one.queue_offset + 1
+        assert reader.message_in_queue(*key, one.queue_offset) == one
+    assert [one.store_timestamp for one in messages] == sorted(
+        one.store_timestamp for one in messages
+    )
+
+
+def is_clean(store: Path) -> bool:
+    """Whether nothing is left beside the store."""
+    return not Path(f"{store}{DRAFTS_SUFFIX}").exists()
+
+
+# A new store -----------------------------------------------------------------------------------
+
+
+def test_a_new_store_holds_all_rows_in_the_order_of_partitions(tmp_path: Path) -> None:
+    store = tmp_path / "there" / "store"
+    write(store, [[some(100, "a"), some(50, "b")], [some(0, "x")], [some(150, "c")]])
+    check(store, [*marks("a", 100), *marks("b", 50), *marks("c", 150)])
+    assert as_java_walks(store) == [*marks("a", 100), *marks("b", 50), *marks("c", 150)]
+    assert len(golden.log_files(store)) == 3
+    assert is_clean(store)
+    reader = StoreReader.open(str(store))
+    assert reader.topics()["T"].write_queue_count == reader.topics()["T"].read_queue_count == 8
+    (hit,) = reader.messages_by_key("T", "b49").messages
+    assert named([hit.body]) == ["b-49"]
+
+
+def test_a_store_without_rows_is_a_store(tmp_path: Path) -> None:
+    write(tmp_path / "store", [[some(0, "x")]])
+    check(tmp_path / "store", [])
+    write(tmp_path / "store", [[some(5, "a")]])
+    check(tmp_path / "store", marks("a", 5))
+
+
+@pytest.mark.parametrize(
+    ("version", "keeps_times"), [("4.5.2", False), ("4.9.7", True), ("5.5.0", False)]
+)
+def test_what_java_stored_is_the_same_after_the_round_trip(
+    version: str, keeps_times: bool, tmp_path: Path
+) -> None:
+    table = importing.pa.Table.from_batches(importing.read(golden.unpack(version, "clean")))
+    # One has a property that no producer may send: a separator within.
+    pairs = [dict(row["properties"]) for row in table.to_pylist()]
+    keep = [not any("\x01" in value for value in one.values()) for one in pairs]
+    assert keep.count(False) == 1
+    kept = table.filter(importing.pa.array(keep)).combine_chunks().to_batches(max_chunksize=200)
+    sizes = {"mappedFileSizeCommitLog": 256 * 1024, "maxMessageSize": 128 * 1024}
+    times = {"keepStoreTimestamps": True} if keeps_times else {}
+    copy = tmp_path / "copy"
+    write(copy, [kept[:2], kept[2:]], ignoreReadColumns=True, **sizes, **times)
+
+    def fields(row: dict[str, Any]) -> tuple[Any, ...]:
+        properties = dict(row["properties"])
+        keys = properties.pop("KEYS", "").split()  # spaces around them say nothing
+        if properties.get("DELAY") == "0":
+            del properties["DELAY"]  # nor does this
+        columns = "topic", "queue_id", "body", "tags", "keys", "flag", "born_timestamp"
+        stored = row["store_timestamp"] if keeps_times else None
+        return (keys, properties, stored, *(row[name] for name in columns))
+
+    expected = [fields(row) for row in importing.pa.Table.from_batches(kept).to_pylist()]
+    assert [fields(row) for row in importing.rows(copy)] == expected
+    assert verify(StoreReader.open(str(copy))).findings == ()
+
+
+def test_records_may_have_a_checksum_of_their_own(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("enabledAppendPropCRC=true\nbrokerName=broker-a\n")
+    store = tmp_path / "store"
+    write(store, [[some(20, "a")]], config=conf)
+    check(store, marks("a", 20))
+    one = log_of(store)[7]
+    at = one.physical_offset
+    data = bytearray(golden.log_files(store)[0].read_bytes()[at : at + one.store_size])
+    assert b"__CRC32#" in data
+    data[record.POSITION_QUEUE_ID + 3] ^= 1  # no other checksum covers it
+    assert record.classify(data, 0, at)[0] is Verdict.BAD_RECORD_CRC
+
+
+def test_store_times_that_are_kept_never_go_back(tmp_path: Path) -> None:
+    def at(*seconds: int) -> Any:
+        return batch(
+            [
+                {
+                    "topic": "T",
+                    "body": b"",
+                    "store_timestamp": datetime.datetime.fromtimestamp(one, datetime.UTC),
+                }
+                for one in seconds
+            ]
+        )
+
+    store = tmp_path / "store"
+    options = {"keepStoreTimestamps": True, "ignoreReadColumns": True}
+    write(store, [[at(5, 3, 9)], [at(4, 10)]], **options)
+    write(store, [[at(1, 12)]], **options)
+    times = [one.store_timestamp // 1000 for one in log_of(store)]
+    assert times == [5, 5, 9, 9, 10, 10, 12]
+
+
+# A store that is there -------------------------------------------------------------------------
+
+
+def test_an_import_goes_on_where_a_store_ends(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    write(store, [[some(40, "a")]])
+    write(store, [[some(50, "b")], [some(10, "c", topic="Other")]])
+    write(store, [[some(400, "d")]])
+    expected = [*marks("a", 40), *marks("b", 50), *marks("c", 10), *marks("d", 400)]
+    check(store, expected)
+    assert as_java_walks(store) == expected
+    assert bulk_append.read(open_folder(str(store))).begun is None
+
+
+def test_a_file_that_has_no_room_is_ended_by_the_import(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    write(store, [[some(1, "a", size=12_000)] * 5])  # five of them leave 5 kB
+    write(store, [[some(3, "b", size=6_000)]])
+    check(store, ["a-0"] * 5 + marks("b", 3))
+    first, second = golden.log_files(store)
+    assert (first.name, second.name) == (f"{0:020d}", f"{FILE_BYTES:020d}")
+
+
+def test_a_broker_goes_on_where_an_import_ends(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    write(store, [[some(30, "a")]])
+    config = import_options_of(store).store
+    with MessageStore.open(str(store), config) as broker:
+        result = broker.put(IncomingMessage("T", b"put", 1))
+        assert result.queue_offset == 10
+    write(store, [[some(3, "b")]])
+    check(store, [*marks("a", 30), "put", *marks("b", 3)])
+
+
+def import_options_of(store: Path) -> Any:
+    return importing.import_options.parse(importing.texts(store))
+
+
+def test_rows_that_name_no_queue_go_over_those_that_their_topic_has(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    write(store, [[some(3, "a")]], queues=3)
+    free = some(12, "b").drop_columns(["queue_id"])
+    write(store, [[free]], queues=16)
+    assert {one.queue_id for one in log_of(store)} == {0, 1, 2}
+    with pytest.raises(InvalidOption, match="queues of topic T, which are 0 to 2; give it more"):
+        write(store, [[batch([{"topic": "T", "body": b"", "queue_id": 3}])]])
+    check(store, [*marks("a", 3), *marks("b", 12)])
+
+
+def test_overwrite_puts_a_new_store_in_its_place(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    write(store, [[some(40, "a")]])
+    twice = 2 * FILE_BYTES
+    write(store, [[some(5, "b", "New")]], overwrite=True, mappedFileSizeCommitLog=twice)
+    check(store, marks("b", 5))
+    assert [path.stat().st_size for path in golden.log_files(store)] == [twice]
+    assert list(StoreReader.open(str(store)).topics()) == ["New"]
+    assert is_clean(store)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_store_that_somebody_has_is_left_alone(overwrite: bool, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    write(store, [[some(5, "a")]])
+    broker = MessageStore.open(str(store), import_options_of(store).store)
+    with broker, pytest.raises(StoreUnavailable, match="in use"):
+        write(store, [[some(5, "b")]], overwrite=overwrite)
+    check(store, marks("a", 5))
+    assert is_clean(store)
+
+
+def test_a_folder_that_is_no_store_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(InvalidOption, match="a store, or a folder that is new or empty"):
+        write(tmp_path, [[some(5, "a")]], overwrite=True)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_files_of_another_size_are_refused(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    write(store, [[some(5, "a")]])
+    with pytest.raises(InvalidOption, match="131072; allowed: 65536, as the log files of"):
+        write(store, [[some(5, "b")]], mappedFileSizeCommitLog=FILE_BYTES * 2)
+    check(store, marks("a", 5))
+
+
+def test_drafts_that_nobody_comes_back_for_are_deleted(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    dead, alive = (Path(f"{store}{DRAFTS_SUFFIX}", name) for name in ("dead", "alive"))
+    for draft in (dead, alive):
+        draft.mkdir(parents=True)
+        (draft / "x.records").touch()
+    for path in (dead / "x.records", dead):
+        os.utime(path, (0, 0))
+    write(store, [[some(1, "a")]])
+    assert (dead.exists(), alive.exists()) == (False, True)
+
+
+# Killed anywhere -------------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """The end of a process."""
+
+
+class DyingDisk(Disk):
+    """A disk under a process that dies in its n-th call, half of it done."""
+
+    def __init__(self, calls: int) -> None:
+        self.left = calls
+
+    def _may_die(self) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+    def write(self, descriptor: int, path: str, position: int, data: bytes | memoryview) -> None:
+        if self._may_die():
+            # Eight bytes go together; all else may go by halves.
+            half = 0 if len(data) <= 8 else len(data) // 2
+            super().write(descriptor, path, position, memoryview(data)[:half])
+            raise Killed
+        super().write(descriptor, path, position, data)
+
+
+def _dying(name: str) -> Callable[..., Any]:
+    plain = getattr(Disk, name)
+
+    def call(self: DyingDisk, *args: Any, **kwargs: Any) -> Any:
+        if self._may_die():
+            raise Killed
+        return plain(self, *args, **kwargs)
+
+    return call
+
+
+for _name in ("sync_file", "sync_folder", "sync_filesystem", "create", "rename", "unlink"):
+    setattr(DyingDisk, _name, _dying(_name))
+
+
+def killed(
+    monkeypatch: pytest.MonkeyPatch,
+    run: Callable[[], None],
+    after: Callable[[bool], None],
+    stride: int,
+) -> int:
+    """Run until it is through, killed so many calls later each time; return after how many."""
+    real = import_commit.Commit
+
+    for calls in range(0, 10_000, stride):
+        disk = DyingDisk(calls)
+
+        def dying(*args: Any, disk: Disk = disk) -> import_commit.Commit:
+            return real(*args, disk=disk)
+
+        monkeypatch.setattr(store_sink, "Commit", dying)
+        monkeypatch.setattr(import_commit.os, "sched_getaffinity", lambda _: {0})
+        try:
+            run()
+        except Killed:
+            monkeypatch.setattr(store_sink, "Commit", real)
+            after(False)
+            continue
+        monkeypatch.setattr(store_sink, "Commit", real)
+        after(True)
+        return calls
+    raise AssertionError("it never ends")
+
+
+def steps(count: int) -> pytest.MarkDecorator:
+    """Some of the calls by default, all of them in the soak: each costs a store, and its checks."""
+    every = pytest.param(1, marks=pytest.mark.soak, id="every call")
+    return pytest.mark.parametrize("stride", [pytest.param(count, id="some calls"), every])
+
+
+@steps(15)
+def test_a_killed_import_leaves_no_new_store_or_a_whole_one(
+    monkeypatch: pytest.MonkeyPatch, stride: int, tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    seen = set()
+
+    def after(is_through: bool) -> None:
+        seen.add(store.exists())
+        if store.exists():
+            check(store, marks("a", 130))
+            shutil.rmtree(store)
+        assert store.exists() is False or is_through
+
+    kills = killed(monkeypatch, lambda: write(store, [[some(130, "a")]]), after, stride)
+    assert kills > 20
+    assert seen == {False, True}
+
+
+@pytest.mark.parametrize(
+    "count",
+    [
+        pytest.param(10, marks=pytest.mark.soak, id="within a file"),
+        pytest.param(100, marks=pytest.mark.soak, id="over two files"),
+        pytest.param(300, id="over files"),
+    ],
+)
+@steps(9)
+def test_a_killed_append_leaves_the_old_messages_or_all_of_the_new_ones(
+    count: int, monkeypatch: pytest.MonkeyPatch, stride: int, tmp_path: Path
+) -> None:
+    base, store = tmp_path / "base", tmp_path / "store"
+    write(base, [[some(80, "a")]])
+    old, new = marks("a", 80), [*marks("a", 80), *marks("b", count)]
+    outcomes = []
+
+    def run() -> None:
+        shutil.rmtree(store, ignore_errors=True)
+        shutil.copytree(base, store)
+        write(store, [[some(count, "b")]])
+
+    def after(is_through: bool) -> None:
+        # As it was left, for us and for others; then opened as by a broker; then written again.
+        seen = named([one.body for one in log_of(store)])
+        assert seen in (old, new)
+        assert as_java_walks(store) == seen
+        # A broker of Java that came and was killed leaves this, and nothing else.
+        by_others = tmp_path / "by-others"
+        shutil.copytree(store, by_others)
+        (by_others / paths.ABORT).touch()
+        for folder in (by_others, store):
+            MessageStore.open(str(folder), import_options_of(folder).store).close()
+            check(folder, seen)
+        shutil.rmtree(by_others)
+        write(store, [[some(3, "c")]])
+        check(store, [*seen, *marks("c", 3)])
+        outcomes.append(seen == new)
+        assert not is_through or outcomes[-1]
+
+    kills = killed(monkeypatch, run, after, stride)
+    assert kills > 20
+    # First the old, then the new, and never back: one call decides.
+    assert outcomes == sorted(outcomes)
+    assert set(outcomes) == {False, True}
+
+
+@pytest.mark.parametrize("count", [10, 100, 300], ids=["in a file", "over two", "over many"])
+def test_all_that_is_written_before_the_last_step_is_no_part_of_the_log(
+    count: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    write(store, [[some(80, "a")]])
+    plain, end = Disk.write, StoreReader.open(str(store)).end_offset
+
+    def die(*_: object) -> None:
+        raise Killed
+
+    def dying_write(
+        self: Disk, descriptor: int, path: str, position: int, data: bytes | memoryview
+    ) -> None:
+        if (position, len(data)) == (end, record.BLANK.size) and any(data):
+            raise Killed
+        plain(self, descriptor, path, position, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Disk, "write", dying_write)
+        patch.setattr(import_commit.Commit, "_exchange", die)
+        with pytest.raises(Killed):
+            write(store, [[some(count, "b")]])
+    assert as_java_walks(store) == marks("a", 80)
+    assert named([one.body for one in log_of(store)]) == marks("a", 80)
+    write(store, [[some(count, "b")]])
+    check(store, [*marks("a", 80), *marks("b", count)])
+    assert as_java_walks(store) == [*marks("a", 80), *marks("b", count)]
+
+
+# Streams ---------------------------------------------------------------------------------------
+
+
+def test_each_batch_of_a_stream_is_put_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    stream = Stream(monkeypatch, store)
+    for batch_id, mark in enumerate("abc"):
+        for _ in range(2):  # as after a restart that does not know that it was through
+            stream.write(batch_id, [[some(40, mark)], [some(2, mark)]])
+    expected = [one for mark in "abc" for one in [*marks(mark, 40), *marks(mark, 2)]]
+    check(store, expected)
+    # Another query has batches of its own, and one without rows is none.
+    other = Stream(monkeypatch, store, "q2")
+    other.write(0, [[some(3, "d")]])
+    other.write(1, [[some(0, "e")]])
+    check(store, [*expected, *marks("d", 3)])
+    assert bulk_append.read(open_folder(str(store))).batches["q1"] == 2
+    assert is_clean(store)
+
+
+@steps(30)
+def test_a_stream_that_is_killed_anywhere_puts_each_batch_once(
+    monkeypatch: pytest.MonkeyPatch, stride: int, tmp_path: Path
+) -> None:
+    base, store = tmp_path / "base", tmp_path / "store"
+    Stream(monkeypatch, base).write(0, [[some(80, "a")]])
+    stream = Stream(monkeypatch, store)
+
+    def run() -> None:
+        shutil.rmtree(store, ignore_errors=True)
+        shutil.copytree(base, store)
+        stream.write(1, [[some(60, "b")]])
+
+    def after(is_through: bool) -> None:
+        stream.write(1, [[some(60, "b")]])
+        stream.write(2, [[some(3, "c")]])
+        check(store, [*marks("a", 80), *marks("b", 60), *marks("c", 3)])
+
+    assert killed(monkeypatch, run, after, stride) > 20
+
+
+@steps(30)
+def test_a_batch_is_not_taken_for_done_where_a_broker_wrote_instead(
+    monkeypatch: pytest.MonkeyPatch, stride: int, tmp_path: Path
+) -> None:
+    base, store = tmp_path / "base", tmp_path / "store"
+    Stream(monkeypatch, base).write(0, [[some(20, "a")]])
+    stream = Stream(monkeypatch, store)
+    done = []
+
+    def run() -> None:
+        shutil.rmtree(store, ignore_errors=True)
+        shutil.copytree(base, store)
+        stream.write(1, [[some(5, "b")]])
+
+    def after(is_through: bool) -> None:
+        before = len(log_of(store))
+        with MessageStore.open(str(store), import_options_of(store).store) as broker:
+            # Of the same size, so that the head looks the same as well.
+            one = log_of_bytes(base)
+            broker.put(IncomingMessage("T", b"p".ljust(one, b"."), 0))
+        stream.write(1, [[some(5, "b")]])
+        rest = ["p", *marks("b", 5)] if before == 20 else [*marks("b", 5), "p"]
+        check(store, [*marks("a", 20), *rest])
+        done.append(before)
+
+    killed(monkeypatch, run, after, stride)
+    assert set(done) == {20, 25}
+
+
+def log_of_bytes(store: Path) -> int:
+    return len(log_of(store)[0].body)
+
+
+def test_what_nobody_can_tell_any_more_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    stream = Stream(monkeypatch, store)
+    stream.write(0, [[some(200, "a")]])
+    path = store / paths.BULK_APPENDS
+    said = json.loads(path.read_text())
+    begun = {"log_end": 9, "first_offset": 9, "checksum": 1, "stream": "q1", "batch_id": 1}
+    path.write_text(json.dumps({**said, "begun": begun}))
+    golden.log_files(store)[0].unlink()  # as when it expires
+    (store / paths.QUEUE_SUMMARY).unlink()
+    with pytest.raises(StoreUnavailable, match="batch 1 of stream q1 is in it"):
+        stream.write(1, [[some(1, "b")]])
+    path.write_text("{")
+    with pytest.raises(Exception, match=r"appends.json"):
+        stream.write(1, [[some(1, "b")]])
+
+
+def test_what_a_stream_cannot_do_is_refused(tmp_path: Path) -> None:
+    options = import_options_of(tmp_path / "store")
+    schema = importing.from_arrow_schema(some(1, "a").schema)
+    with pytest.raises(InvalidOption, match="append or update"):
+        store_sink.StoreStreamWriter(options, schema, overwrite=True)
+
+
+def test_a_disk_that_fails_leaves_the_store(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    write(store, [[some(20, "a")]])
+
+    def fail(self: Disk, *_: object) -> None:
+        raise WriteFailed("x", "no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Disk, "sync_file", fail)
+        with pytest.raises(WriteFailed):
+            write(store, [[some(20, "b")]])
+    check(store, marks("a", 20))

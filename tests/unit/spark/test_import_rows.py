@@ -1,0 +1,203 @@
+"""Rows as records: what is made of columns is what is made row by row, and what both refuse."""
+
+import dataclasses
+import datetime
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from reput.format import message as record
+from reput.format.message import StoredMessage
+from reput.spark import import_options
+from reput.spark.import_rows import RowEncoder, _Common
+from reput.spark.outgoing_rows import BadRow
+from spark import importing
+
+NOW_MS = 1_700_000_000_123
+
+
+def encoder(**options: object) -> RowEncoder:
+    parsed = import_options.parse(importing.texts(Path("/store"), **options))
+    return RowEncoder(parsed, {"Known": 3}, NOW_MS, first_queue=1)
+
+
+def messages(made: RowEncoder, batch: pa.RecordBatch) -> list[StoredMessage]:
+    """What records say, once their body has its checksum."""
+    found = []
+    for data, table in made.encode(batch):
+        view, at = bytes(data), 0
+        for size, queue in zip(table.sizes.tolist(), table.queues.tolist(), strict=True):
+            one = record.decode(view[at : at + size], check_crc=False)
+            assert (one.topic, one.queue_id) == made.queues[queue]
+            found.append(one)
+            at += size
+        assert at == len(view)
+    return found
+
+
+def is_common(made: RowEncoder, batch: pa.RecordBatch) -> bool:
+    return _Common(batch, made).encode() is not None
+
+
+TEXT = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), max_size=6)
+NAME = TEXT.filter(bool) | st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "CLUSTER", "DELAY"])
+ROW = st.fixed_dictionaries(
+    {"body": st.binary(max_size=20), "topic": st.sampled_from(["Known", "New", "%RETRY%g"])},
+    optional={
+        "tags": st.none() | TEXT,
+        "keys": st.none() | st.lists(TEXT, max_size=3),
+        "uniq_key": st.none() | TEXT,
+        "properties": st.none()
+        | st.dictionaries(NAME, TEXT, max_size=4).map(lambda d: [*d.items()]),
+        "queue_id": st.none() | st.integers(0, 5),
+        "flag": st.none() | st.integers(-(1 << 31), (1 << 31) - 1),
+        "delay_level": st.none() | st.integers(0, 20),
+        "sharding_key": st.none() | TEXT,
+        "born_timestamp": st.none()
+        | st.integers(0, 1 << 44).map(
+            lambda us: (
+                datetime.datetime.fromtimestamp(0, datetime.UTC)
+                + datetime.timedelta(microseconds=us)
+            )
+        ),
+    },
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(ROW, min_size=1, max_size=6), st.booleans())
+def test_columns_and_rows_give_the_same_bytes(rows: list[dict[str, Any]], has_crc: bool) -> None:
+    batch = importing.batch(rows)
+
+    def made() -> RowEncoder:
+        one = encoder(ignoreReadColumns=True)
+        store = dataclasses.replace(one.options.store, enabled_append_prop_crc=has_crc)
+        return dataclasses.replace(one, options=dataclasses.replace(one.options, store=store))
+
+    by_columns, by_rows = made(), made()
+    common = _Common(batch, by_columns).encode()
+    if common is None:
+        return  # made row by row in any case
+    expected, sizes, queues = by_rows._encode_rows(batch)
+    assert bytes(common[0]) == expected
+    assert common[1].tolist() == sizes.tolist()
+    numbered = [by_columns.queues[number] for number in common[2]]
+    assert numbered == [by_rows.queues[number] for number in queues]
+
+
+FULL: Mapping[str, Any] = {
+    "topic": "New",
+    "body": b"abc",
+    "tags": "TagA",
+    "keys": ["k1", "k2"],
+    "uniq_key": "U1",
+    "properties": [("a", "1"), ("TAGS", "other")],
+    "queue_id": 4,
+    "flag": -3,
+    "born_timestamp": datetime.datetime.fromtimestamp(1.5, datetime.UTC),
+}
+
+
+def test_what_is_in_a_row_is_in_its_record() -> None:
+    made = encoder(storeHost="192.0.2.7:4711")
+    batch = importing.batch([FULL])
+    assert is_common(encoder(), batch)
+    (one,) = messages(made, batch)
+    assert (one.topic, one.queue_id, one.body, one.flag) == ("New", 4, b"abc", -3)
+    assert one.properties == {"UNIQ_KEY": "U1", "TAGS": "TagA", "KEYS": "k1 k2", "a": "1"}
+    assert one.born_timestamp == 1500
+    assert (str(one.born_host), str(one.store_host)) == ("192.0.2.7:4711",) * 2
+
+
+def test_a_slice_of_a_batch_has_its_own_properties() -> None:
+    rows = [{"topic": "T", "body": b"%d" % n, "properties": [("n", str(n))]} for n in range(9)]
+    batch = importing.batch(rows).slice(3, 4)
+    assert is_common(encoder(), batch)
+    assert [(one.body, one.properties) for one in messages(encoder(), batch)] == [
+        (b"%d" % n, {"n": str(n)}) for n in range(3, 7)
+    ]
+
+
+@pytest.mark.parametrize("delayed", [False, True], ids=["common", "row by row"])
+def test_rows_without_a_queue_go_round_the_queues_of_their_topic(delayed: bool) -> None:
+    rows = [{"topic": topic, "body": b""} for topic in ["Known"] * 5 + ["New"] * 3]
+    # A row with a delay is not common, and takes no turn: it waits in another topic's queue.
+    late = [{"topic": "Known", "body": b"", "queue_id": 0, "delay_level": 2}] if delayed else []
+    made = encoder(queues=2)
+    found = [(one.topic, one.queue_id) for one in messages(made, importing.batch(rows + late))]
+    assert found[:8] == [
+        *(("Known", number % 3) for number in range(1, 6)),
+        *(("New", number % 2) for number in range(6, 9)),
+    ]
+    assert found[8:] == ([("SCHEDULE_TOPIC_XXXX", 1)] if delayed else [])
+
+
+def test_a_sharding_key_names_a_queue_as_java_does() -> None:
+    # "polygenelubricants".hashCode() is -2^31, "k".hashCode() 107 (java.lang.String).
+    rows = [{"topic": "Known", "body": b"", "sharding_key": key} for key in ("k", "k", "b")]
+    assert [one.queue_id for one in messages(encoder(), importing.batch(rows))] == [2, 2, 98 % 3]
+
+
+def test_a_delayed_message_waits_where_brokers_keep_it() -> None:
+    rows = [{"topic": "Known", "body": b"x", "queue_id": 2, "delay_level": 3}]
+    (one,) = messages(encoder(), importing.batch(rows))
+    assert (one.topic, one.queue_id) == ("SCHEDULE_TOPIC_XXXX", 2)
+    assert one.properties == {"DELAY": "3", "REAL_TOPIC": "Known", "REAL_QID": "2"}
+    # What was read there goes back there, and what had waited waits no more.
+    for topic in ("SCHEDULE_TOPIC_XXXX", "Known"):
+        again = {
+            "topic": topic,
+            "body": b"x",
+            "queue_id": 2,
+            "properties": [*one.properties.items()],
+        }
+        (kept,) = messages(encoder(ignoreReadColumns=True), importing.batch([again]))
+        assert (kept.topic, kept.queue_id, kept.properties) == (topic, 2, one.properties)
+
+
+TIME = datetime.datetime.fromtimestamp(9, datetime.UTC)
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "text"),
+    [
+        ({"body": None}, {}, "row 1, column 'body': is null"),
+        ({"topic": None}, {}, "row 1, column 'topic': is null or empty"),
+        ({"topic": "a b"}, {}, "'a b'; allowed: 1 to 127 characters"),
+        ({"body": b"x" * 20_000}, {}, "has 20000 bytes; allowed: 16384 .maxMessageSize"),
+        ({"queue_id": -1}, {}, "column 'queue_id': is -1"),
+        ({"keys": ["a b"]}, {}, "keys are not empty and have no spaces"),
+        ({"tags": "a\x01b"}, {}, "holds a separator"),
+        ({"properties": [("a", "")]}, {}, "names and values must not be empty"),
+        ({"properties": [("a", "x" * 32_760)]}, {}, "at most 32767 fit a record"),
+        ({"deliver_at": TIME}, {}, "an import holds messages back by delay_level only"),
+        ({"store_timestamp": None}, {"keepStoreTimestamps": True}, "is null; keepStoreTimestamps"),
+        (
+            {"store_timestamp": datetime.datetime(2099, 1, 1, tzinfo=datetime.UTC)},
+            {"keepStoreTimestamps": True},
+            "allowed: 0 up to now",
+        ),
+    ],
+)
+def test_a_row_that_is_no_message_is_refused_by_its_number(
+    change: dict[str, Any], options: dict[str, object], text: str
+) -> None:
+    good = {**FULL, **({"store_timestamp": TIME} if options else {})}
+    made = encoder(ignoreReadColumns=True, **options)
+    with pytest.raises(BadRow, match=text):
+        messages(made, importing.batch([good, {**good, **change}]))
+
+
+def test_store_times_stand_beside_the_records() -> None:
+    rows = [{"topic": "T", "body": b"", "store_timestamp": TIME}] * 2
+    (made,) = encoder(ignoreReadColumns=True, keepStoreTimestamps=True).encode(
+        importing.batch(rows)
+    )
+    assert made.table.times_ms is not None
+    assert made.table.times_ms.dtype == np.int64
+    assert made.table.times_ms.tolist() == [9000, 9000]

@@ -1,0 +1,316 @@
+"""Rows sent to brokers without Spark: order, patience, replays, and what the brokers have."""
+
+import asyncio
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from reput.errors import Answered, ConnectionLost, InvalidOption, RequestTimedOut
+from reput.format import command
+from reput.format.codes import RequestCode, ResponseCode
+from reput.format.command import Command
+from reput.remoting.client import RemotingClient
+from reput.spark import write_options
+from reput.spark.live_calls import disconnect
+from reput.spark.live_send import SendingFailed, SentCounts, send
+from reput.spark.outgoing_requests import TaskIdentity
+from reput.spark.outgoing_rows import BadRow
+from reput.testing import LocalBroker
+from scripted_cluster import ScriptedCluster
+
+SENDS = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
+WRITE_ID = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[LocalBroker]:
+    with LocalBroker(topics={"T": 4}) as running:
+        yield running
+        disconnect()
+
+
+@pytest.fixture
+def mq(broker: LocalBroker) -> LocalBroker:
+    """An empty topic ``T``, and an identity that no other test has: an index forgets nothing."""
+    broker.clear()
+    broker.create_topic("T", 4)
+    next(WRITE_ID)
+    return broker
+
+
+def write(address: str, columns: dict[str, list[Any]], **options: Any) -> SentCounts:
+    """Write rows in two Arrow batches; the same again within a test."""
+    texts = {name.replace("_", "."): str(value) for name, value in options.items()}
+    parsed = write_options.parse(
+        {"nameServer": address, "topic": "T", "send.retryIntervalMs": "1", **texts}
+    )
+    rows = pa.record_batch({name: pa.array(values) for name, values in columns.items()})
+    halves = [rows.slice(0, rows.num_rows // 2), rows.slice(rows.num_rows // 2)]
+    return send(halves, parsed, TaskIdentity(repr(WRITE_ID), 0))
+
+
+def numbers(count: int) -> dict[str, list[Any]]:
+    """Rows with a number for a body; a third names a queue, a third a sharding key."""
+    return {
+        "body": [b"%d" % i for i in range(count)],
+        "queue_id": [i % 4 if i % 3 == 0 else None for i in range(count)],
+        "sharding_key": [f"s{i % 5}" if i % 3 == 1 else None for i in range(count)],
+    }
+
+
+def by_queue(mq: LocalBroker, count: int) -> dict[int, list[int]]:
+    found = defaultdict(list)
+    for one in sorted(mq.messages("T", at_least=count), key=lambda one: one.queue_offset):
+        found[one.queue_id].append(int(one.body))
+    return found
+
+
+class Faults:
+    """Sends that are lost before, or whose answers are lost after, a broker has them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.before: Callable[[int], Exception | None] = lambda number: None
+        self.after: Callable[[int], Exception | None] = lambda number: None
+        self.asked: list[Command] = []
+        self._count = 0
+        invoke = RemotingClient.invoke
+
+        async def patched(
+            client: RemotingClient, address: str, request: Command, timeout_ms: int = 3000
+        ) -> Command:
+            self.asked.append(request)
+            if request.code not in SENDS:
+                return await invoke(client, address, request, timeout_ms)
+            number = self._count
+            self._count += 1
+            if error := self.before(number):
+                raise error
+            reply = await invoke(client, address, request, timeout_ms)
+            if error := self.after(number):
+                raise error
+            return reply
+
+        monkeypatch.setattr(RemotingClient, "invoke", patched)
+
+    def codes(self) -> list[int]:
+        return [one.code for one in self.asked]
+
+
+@pytest.fixture
+def faults(mq: LocalBroker, monkeypatch: pytest.MonkeyPatch) -> Faults:
+    return Faults(monkeypatch)
+
+
+# --- what arrives -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", write_options.SEND_MODES)
+def test_every_row_arrives_once(mq: LocalBroker, mode: str) -> None:
+    counts = write(mq.namesrv_addr, numbers(500), sendMode=mode)
+    found = by_queue(mq, 500)
+    assert sorted(one for queue in found.values() for one in queue) == list(range(500))
+    assert (counts.message_count, counts.retry_count, counts.skipped_count) == (500, 0, 0)
+    assert counts.body_bytes == sum(len(str(i)) for i in range(500))
+    if mode != "async":
+        assert all(queue == sorted(queue) for queue in found.values())
+    shards = defaultdict(set)
+    for queue_id, bodies in found.items():
+        for i in bodies:
+            if i % 3 == 0:
+                assert queue_id == i % 4
+            if i % 3 == 1:
+                shards[i % 5].add(queue_id)
+    assert all(len(queues) == 1 for queues in shards.values())
+
+
+def test_batches_are_fewer_requests(mq: LocalBroker) -> None:
+    rows = {"body": [bytes(100)] * 2000}
+    assert write(mq.namesrv_addr, rows).request_count < 10
+    counts = write(mq.namesrv_addr, rows, skipPresent="none", sendMode="sync")
+    assert counts.request_count == 2000
+
+
+def test_large_bodies_are_compressed(mq: LocalBroker, faults: Faults) -> None:
+    rows = {"body": [b"ab" * 50_000, b"cd" * 100_000, b"e"]}
+    write(mq.namesrv_addr, rows)
+    assert {one.body for one in mq.messages("T", at_least=3)} == set(rows["body"])
+    assert all(len(one.body) < 2000 for one in faults.asked)
+
+
+def test_delays_and_batches_mix(mq: LocalBroker) -> None:
+    delays = [18 if i == 4 else 0 for i in range(9)]  # 2 h
+    counts = write(mq.namesrv_addr, {"body": [b"%d" % i for i in range(9)], "delay_level": delays})
+    assert counts.message_count == 9
+    found = mq.messages("T", at_least=8)
+    assert sorted(int(one.body) for one in found) == [0, 1, 2, 3, 5, 6, 7, 8]
+
+
+def test_a_time_to_deliver_at_needs_a_broker_that_waits(mq: LocalBroker) -> None:
+    with pytest.raises(
+        BadRow, match="row 1, column 'deliver_at': is set; broker broker-a is older"
+    ):
+        write(mq.namesrv_addr, {"body": [b"x", b"y"], "deliver_at": [None, 1 << 41]})
+
+
+def test_unknown_topics_are_made_as_producers_make_them(mq: LocalBroker) -> None:
+    write(mq.namesrv_addr, {"body": [b"x"] * 10}, topic="New")
+    assert len(mq.messages("New", at_least=10)) == 10
+
+
+def test_bad_rows_and_options(mq: LocalBroker) -> None:
+    address = mq.namesrv_addr
+    with pytest.raises(BadRow, match="row 3, column 'body': is null"):
+        write(address, {"body": [b"x", b"x", b"x", None]})
+    with pytest.raises(BadRow, match="row 1, column 'queue_id': is 9; topic 'T' has queues 0, 1"):
+        write(address, {"body": [b"x", b"x"], "queue_id": [0, 9]})
+    with pytest.raises(BadRow, match=r"row 1, column 'body': has 2000 bytes; .*maxMessageBytes"):
+        write(address, {"body": [b"x", bytes(2000)]}, maxMessageBytes=1999)
+    with pytest.raises(InvalidOption, match="brokers of topic 'T': broker-a"):
+        write(address, {"body": [b"x"]}, broker="broker-z")
+    with pytest.raises(InvalidOption, match="SCHEDULE_TOPIC_XXXX"):
+        write(address, {"body": [b"x"]}, topic="SCHEDULE_TOPIC_XXXX")
+    with pytest.raises(InvalidOption, match="colour"):
+        write(address, {"body": [b"x"], "colour": [1]})
+
+
+# --- failures ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["batch", "sync"])
+def test_order_is_kept_over_lost_requests(mq: LocalBroker, faults: Faults, mode: str) -> None:
+    faults.before = lambda number: ConnectionLost("x") if number % 3 == 1 else None
+    counts = write(mq.namesrv_addr, numbers(300), sendMode=mode, batchBytes=2000)
+    found = by_queue(mq, 300)
+    assert all(queue == sorted(queue) for queue in found.values())
+    assert sum(map(len, found.values())) == 300
+    assert counts.retry_count > 0
+    assert RequestCode.GET_ROUTEINFO_BY_TOPIC in faults.codes()
+
+
+@pytest.mark.parametrize("mode", ["batch", "sync", "async"])
+def test_lost_answers_make_no_second_message(mq: LocalBroker, faults: Faults, mode: str) -> None:
+    faults.after = lambda number: RequestTimedOut("x", 310, 1) if number % 3 == 1 else None
+    counts = write(mq.namesrv_addr, numbers(100), sendMode=mode, send_retryIntervalMs=50)
+    assert counts.retry_count == 0
+    assert counts.message_count == 100
+    found = by_queue(mq, 100)
+    assert sorted(one for queue in found.values() for one in queue) == list(range(100))
+
+
+def test_or_one_with_the_same_key(mq: LocalBroker, faults: Faults) -> None:
+    faults.after = lambda number: ConnectionLost("x") if number == 0 else None
+    write(mq.namesrv_addr, {"body": [b"x"]}, skipPresent="none")
+    found = mq.messages("T", at_least=2)
+    assert len(found) == 2
+    assert len({one.message_id for one in found}) == 1
+
+
+def test_patience_ends(mq: LocalBroker, faults: Faults) -> None:
+    faults.before = lambda number: ConnectionLost("there") if number else None
+    with pytest.raises(
+        SendingFailed,
+        match=r"rows? \d+.*: not sent to queue T/\d of broker broker-a: connection to there lost"
+        r".*sent 3 times",
+    ):
+        write(mq.namesrv_addr, numbers(10), send_numRetries=2)
+
+
+def test_a_no_that_does_not_pass_is_not_tried_again(mq: LocalBroker, faults: Faults) -> None:
+    illegal = Answered(ResponseCode.MESSAGE_ILLEGAL, "message too large", "there")
+    faults.before = lambda number: illegal
+    with pytest.raises(SendingFailed, match=r"row 0: .*too large .*sent once.*have 7 bytes"):
+        write(mq.namesrv_addr, {"body": [b"x" * 7]})
+    assert len([one for one in faults.asked if one.code in SENDS]) == 1
+
+
+# --- replays ----------------------------------------------------------------
+
+
+def test_a_second_try_sends_what_is_missing(mq: LocalBroker, faults: Faults) -> None:
+    faults.before = lambda number: ConnectionLost("x") if number > 40 else None
+    with pytest.raises(SendingFailed):
+        write(mq.namesrv_addr, numbers(100), sendMode="sync", send_numRetries=0)
+    had = len(mq.messages("T", at_least=41))
+    faults.before = lambda number: None
+    counts = write(mq.namesrv_addr, numbers(100), sendMode="sync")
+    assert (counts.skipped_count, counts.message_count) == (had, 100 - had)
+    found = by_queue(mq, 100)
+    assert sorted(one for queue in found.values() for one in queue) == list(range(100))
+
+
+def test_a_first_try_asks_once(mq: LocalBroker, faults: Faults) -> None:
+    write(mq.namesrv_addr, numbers(100))
+    assert faults.codes().count(RequestCode.QUERY_MESSAGE) == 1
+    first_send = next(one for one in faults.asked if one.code in SENDS)
+    assert first_send.body == b"0"  # alone, and answered before the others go
+
+
+def test_rows_of_another_try_that_differ_are_not_taken_for_those(mq: LocalBroker) -> None:
+    write(mq.namesrv_addr, {"body": [b"1", b"2", b"3"]})
+    counts = write(mq.namesrv_addr, {"body": [b"1", b"3", b"2"]})
+    assert (counts.skipped_count, counts.message_count) == (1, 2)
+    found = mq.messages("T", at_least=5)
+    assert len({one.message_id for one in found}) == 5
+
+
+def test_delayed_messages_are_recognised_while_they_wait(mq: LocalBroker) -> None:
+    rows = {"body": [b"1", b"2"], "delay_level": [18, 18]}
+    assert write(mq.namesrv_addr, rows).message_count == 2
+    assert write(mq.namesrv_addr, rows).skipped_count == 2
+
+
+def test_own_keys_are_looked_up_when_asked_for(mq: LocalBroker) -> None:
+    rows = {"body": [b"1", b"2"], "uniq_key": ["A", "B"]}
+    for present, skipped in (("derived", 0), ("derived", 0), ("all", 2), ("none", 0)):
+        counts = write(mq.namesrv_addr, rows, skipPresent=present)
+        assert counts.skipped_count == skipped, present
+
+
+# --- what brokers may answer ------------------------------------------------
+
+
+async def scripted(code: ResponseCode, **options: Any) -> SentCounts:
+    async with ScriptedCluster({"T": {"broker-a": 1}}) as cluster:
+        cluster.broker.answers[RequestCode.QUERY_MESSAGE] = _nothing
+        cluster.broker.store_as(code)
+        try:
+            return await asyncio.to_thread(write, cluster.namesrv, {"body": [b"x"]}, **options)
+        finally:
+            await asyncio.to_thread(disconnect)
+
+
+def _nothing(request: Command) -> Command:
+    return command.reply(request, ResponseCode.QUERY_NOT_FOUND, "no")
+
+
+@pytest.mark.parametrize("status", write_options.FAIL_STATUSES)
+async def test_less_safe_than_wanted_is_a_failure(status: str) -> None:
+    code = ResponseCode[status]
+    with pytest.raises(SendingFailed, match=f"row 0: .*says {status}; option failOn"):
+        await scripted(code)
+    others = ",".join(set(write_options.FAIL_STATUSES) - {status})
+    for fail_on in ("none", others):
+        assert (await scripted(code, failOn=fail_on)).unsafe_count == 1
+
+
+async def test_another_broker_takes_what_one_does_not() -> None:
+    async with ScriptedCluster({"T": {"broker-a": 1, "broker-b": 1}}, brokers=2) as cluster:
+        for one in cluster.brokers:
+            one.answers[RequestCode.QUERY_MESSAGE] = _nothing
+        cluster.broker.refuse(ResponseCode.SYSTEM_BUSY)
+        counts = await asyncio.to_thread(write, cluster.namesrv, {"body": [b"x"]})
+        assert (counts.message_count, counts.retry_count) == (1, 1)
+        assert len(cluster.brokers[1].asked(*SENDS)) == 1
+        with pytest.raises(SendingFailed, match="queue T/0 of broker broker-a"):
+            await asyncio.to_thread(
+                write,
+                cluster.namesrv,
+                {"body": [b"x"], "queue_id": [0]},
+                broker="broker-a",
+                send_numRetries=1,
+            )
+        await asyncio.to_thread(disconnect)

@@ -1,0 +1,84 @@
+"""Where the log of a store ends to which an import was begun, and what is kept of imports."""
+
+from pathlib import Path
+
+import pytest
+
+import store_builder
+from reput.errors import CorruptRecord
+from reput.store import bulk_append, paths
+from reput.store.bulk_append import Appends, Begun
+from reput.store.disk import Disk
+from reput.store.files import open_folder
+from reput.store.reader import StoreReader
+from store_builder import Built
+
+
+def end_of(store: Built) -> int:
+    return StoreReader.open(str(store.root)).end_offset
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Built:
+    return store_builder.build(
+        tmp_path / "store", store_builder.messages(20), log_file_bytes=1 << 16
+    )
+
+
+def begin(store: Built, log_end: int) -> None:
+    begun = Begun(log_end, log_end, 7, "query", 3)
+    bulk_append.save(str(store.root), Appends(begun, {"query": 2}), Disk())
+
+
+def test_what_is_kept_is_read_again(store: Built) -> None:
+    folder = open_folder(str(store.root))
+    assert bulk_append.read(folder) == Appends(None, {})
+    begin(store, 5)
+    begun = Begun(5, 5, 7, "query", 3)
+    assert bulk_append.read(folder) == Appends(begun, {"query": 2})
+    bulk_append.save(str(store.root), Appends(None, {"query": 3, "other": 0}), Disk())
+    assert bulk_append.read(folder) == Appends(None, {"query": 3, "other": 0})
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"begun": null}', '{"begun": {"a": 1}, "batches": {}}']
+)
+def test_what_cannot_be_read_is_damage(text: str, store: Built) -> None:
+    (store.root / paths.BULK_APPENDS).write_text(text)
+    with pytest.raises(CorruptRecord, match=r"appends.json.*it says which batches of streams"):
+        bulk_append.read(open_folder(str(store.root)))
+
+
+@pytest.mark.parametrize("has_crashed", [False, True])
+@pytest.mark.parametrize("torn", [0, 3, 4, 7], ids="{} of eight bytes".format)
+def test_the_log_ends_where_an_import_began_that_is_not_done(
+    has_crashed: bool, torn: int, store: Built
+) -> None:
+    end = end_of(store)
+    messages = list(StoreReader.open(str(store.root)).messages())
+    at = messages[15].physical_offset
+    begin(store, at)
+    if has_crashed:
+        (store.root / paths.ABORT).touch()
+    # Done: a record stands there. Not done: zeros, or a part of its head, and records behind.
+    assert end_of(store) == end
+    file = store.log_file(0)
+    data = bytearray(file.read_bytes())
+    head = bytes(data[at : at + 8])
+    data[at : at + 8] = head[:torn].ljust(8, b"\0")
+    file.write_bytes(data)
+    reader = StoreReader.open(str(store.root))
+    assert reader.end_offset == at
+    assert reader.tail.stale is not None
+    assert (reader.tail.stale.physical_offset, reader.tail.stale.end) == (at, end)
+    assert list(reader.messages()) == messages[:15]
+    data[at : at + 8] = head
+    file.write_bytes(data)
+    assert end_of(store) == end
+
+
+@pytest.mark.parametrize("elsewhere", [-5, 1 << 40])
+def test_an_import_that_is_no_part_of_the_log_says_nothing(elsewhere: int, store: Built) -> None:
+    end = end_of(store)
+    begin(store, elsewhere)
+    assert end_of(store) == end
