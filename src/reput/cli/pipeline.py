@@ -63,7 +63,17 @@ def register(app: typer.Typer) -> None:
         if context.invoked_subcommand is None:
             print(context.get_help())
 
-    for command in (dispatch, audit, salvage, compare, archive, verify, restore):
+    for command in (
+        dispatch,
+        follow,
+        audit,
+        salvage,
+        compare,
+        archive,
+        verify,
+        restore,
+        compact,
+    ):
         pipeline.command()(command)
     app.add_typer(pipeline, name="pipeline")
 
@@ -188,6 +198,51 @@ def dispatch(
         raise typer.Exit(1)
 
 
+def follow(
+    store: StoreOption,
+    target: Annotated[
+        str,
+        typer.Option("--target", metavar="DIR", help="Where consumequeue/ and index/ are kept."),
+    ],
+    config: ConfigOption = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="Stop where the log ends; the next call goes on there.")
+    ] = False,
+    poll: Annotated[
+        float,
+        typer.Option("--poll", metavar="SECONDS", min=0, help="How often to look for more."),
+    ] = 1.0,
+    skip_batch_queues: Annotated[
+        bool, typer.Option("--skip-batch-queues", help="Leave batch queues of 5.x out.")
+    ] = False,
+    master: MasterOption = _LOCAL,
+    conf: ConfOption = None,
+    json: JsonOption = False,
+    utc: UtcOption = False,
+) -> None:
+    """Keep consume queues and index of a running broker's log in a folder of their own.
+
+    Goes on until Ctrl-C. Killed at any moment and called again, it goes on where it was.
+
+    Exit code 0: caught up, with --once; 2: it cannot be done.
+    """
+    from reput.cli import pipeline_text
+    from reput.spark.jobs import dispatch_follow as job
+
+    with _job("follow", master, conf) as (spark, progress):
+        result = job.follow(
+            spark,
+            store,
+            target,
+            config=_store_config(config),
+            poll_seconds=poll,
+            until=(lambda found: found.is_caught_up) if once else None,
+            skip_batch_queues=skip_batch_queues,
+            progress=progress,
+        )
+    _print(result, pipeline_text.follow, json, utc)
+
+
 def audit(
     store: StoreOption,
     config: ConfigOption = None,
@@ -275,8 +330,17 @@ def salvage(
 def compare(
     store: StoreOption,
     other: Annotated[
-        str, typer.Option("--with", metavar="DIR", help="The other store; a path or a URI.")
-    ],
+        str | None,
+        typer.Option("--with", metavar="DIR", help="The other store; a path or a URI."),
+    ] = None,
+    namesrv: Annotated[
+        str | None,
+        typer.Option("-n", "--namesrv", metavar="HOST:PORT", help="A running broker instead."),
+    ] = None,
+    broker: Annotated[
+        str | None,
+        typer.Option("--broker", metavar="NAME", help="Which one, where there are several."),
+    ] = None,
     section: Annotated[
         list[str] | None,
         typer.Option(
@@ -299,19 +363,27 @@ def compare(
     json: JsonOption = False,
     utc: UtcOption = False,
 ) -> None:
-    """Compare two stores: files, messages, queues and tables.
+    """Compare two stores: files, messages, queues and tables; or one and a running broker.
 
     Exit code 0: nothing differs; 1: something does; 2: one cannot be read.
     """
     from reput.cli import pipeline_text
+    from reput.errors import InvalidOption
     from reput.spark.jobs import compare as job
+
+    if (other is None) == (namesrv is None):
+        raise InvalidOption("--with", other, "the other store, or --namesrv for a running broker")
+    right: str | dict[str, str] = other or {
+        "nameServer": namesrv or "",
+        **({"broker": broker} if broker else {}),
+    }
 
     with _job("compare", master, conf) as (spark, progress):
         result = job.compare(
             spark,
             store,
-            other,
-            sections=section or job.SECTIONS,
+            right,
+            sections=section or None,
             match=match,
             ignore=ignore or (),
             findings_max=most,
@@ -425,3 +497,71 @@ def restore(
             progress=progress,
         )
     _print(result, pipeline_text.restore, json, utc)
+
+
+def compact(
+    keep: Annotated[
+        list[str],
+        typer.Option(
+            "--keep",
+            metavar="TOPICS=TIME",
+            help="Topics by pattern, and how long: orders=7d, audit.*=forever; repeatable.",
+        ),
+    ],
+    store: Annotated[
+        str | None,
+        typer.Option("--store", metavar="DIR", help="The folder of a stopped store."),
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option("--target", metavar="DIR", help="The store to make of it.")
+    ] = None,
+    archive: Annotated[
+        str | None,
+        typer.Option("--archive", metavar="DIR", help="An archive, compacted where it is."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Write nothing; say what would go.")
+    ] = False,
+    master: MasterOption = _LOCAL,
+    conf: ConfOption = None,
+    json: JsonOption = False,
+    utc: UtcOption = False,
+) -> None:
+    """Take out messages whose topic's retention is over, of closed log files.
+
+    The first --keep that fits a topic counts; topics that none fits are left as they are.
+
+    Exit code 0: done; 2: it cannot be done.
+    """
+    from reput.cli import pipeline_text
+    from reput.errors import InvalidOption
+    from reput.spark.jobs import compact as job
+
+    if (store is None) == (archive is None):
+        raise InvalidOption("--store", store, "a store with --target, or --archive")
+    with _job("compact", master, conf) as (spark, progress):
+        result = job.compact(
+            spark,
+            store or archive or "",
+            target,
+            retention=dict(_kept(text) for text in keep),
+            dry_run=dry_run,
+            progress=progress,
+        )
+    _print(result, pipeline_text.compact, json, utc)
+
+
+_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def _kept(text: str) -> tuple[str, int | None]:
+    """Return a pattern of topics and for how many ms they are kept, None for good."""
+    from reput.errors import InvalidOption
+
+    pattern, _, time = text.rpartition("=")
+    if pattern and time == "forever":
+        return pattern, None
+    number, unit = time[:-1], time[-1:]
+    if not pattern or unit not in _UNITS_MS or not (number.isascii() and number.isdigit()):
+        raise InvalidOption("--keep", text, "TOPICS=TIME, as orders=7d, logs=12h, audit.*=forever")
+    return pattern, int(number) * _UNITS_MS[unit]

@@ -8,9 +8,11 @@ from reput.cli.printing import Clock, Row, print_fields, print_table, size_text
 if TYPE_CHECKING:
     from reput.spark.jobs.archive import ArchiveResult, VerifyResult
     from reput.spark.jobs.audit_verdicts import AuditResult
+    from reput.spark.jobs.compact import CompactResult
     from reput.spark.jobs.compare import Comparison
     from reput.spark.jobs.dispatch import DispatchResult
     from reput.spark.jobs.dispatch_difference import Difference
+    from reput.spark.jobs.dispatch_follow import Followed
     from reput.spark.jobs.restore import RestoreResult
     from reput.spark.jobs.salvage import Salvaged
 
@@ -35,6 +37,23 @@ def dispatch(result: "DispatchResult", clock: Clock) -> None:
     _table(["#hole at", "#bytes", "why"], result.holes)
     if result.difference is not None:
         _difference(result.difference)
+
+
+def follow(result: "Followed", clock: Clock) -> None:
+    """Print how far a dispatch that follows has come."""
+    print_fields(
+        {
+            "store": result.store,
+            "kept in": result.target,
+            "log": f"physical offset {result.log_start} to {result.log_end} of {result.store_end}",
+            "caught up": result.is_caught_up,
+            "this time": f"{result.records} messages, {result.units} units, "
+            f"{result.index_entries} index entries in {result.steps} steps",
+            "index": f"{result.index_files} files",
+        }
+    )
+    _table(["in no queue", "#messages"], result.unqueued.items())
+    _table(["#hole at", "#bytes", "why"], result.holes)
 
 
 def _difference(found: "Difference") -> None:
@@ -246,6 +265,26 @@ def restore(result: "RestoreResult", clock: Clock) -> None:
             "damaged": f"{size_text(result.damaged_bytes)}, as they were",
             "mappedFileSizeCommitLog": result.file_bytes,
         }
+    )
+
+
+def compact(result: "CompactResult", clock: Clock) -> None:
+    """Print what went, or would go."""
+    would = "would go" if result.is_dry_run else "went"
+    print_fields(
+        {
+            "compacted": result.source,
+            "written to": result.target if result.is_written else "nothing",
+            "log files": f"{result.log_files} closed, {result.changed_log_files} less or changed",
+            would: f"{result.messages_dropped} messages",
+            "stay": f"{result.messages_kept} messages",
+            "freed": size_text(result.freed_bytes),
+            **({"mappedFileSizeCommitLog": result.file_bytes} if result.file_bytes else {}),
+        }
+    )
+    _table(
+        ["topic", "#messages", "#bytes"],
+        ((one.topic, one.messages, one.record_bytes) for one in result.topics),
     )
 
 

@@ -24,9 +24,7 @@ import functools
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING, Any
 
 from reput.errors import CorruptRecord, InvalidOption
 from reput.spark.jobs import (
@@ -45,6 +43,9 @@ from reput.store.config import StoreConfig
 from reput.store.disk import Disk
 from reput.store.files import open_folder
 from reput.store.folder_lock import FolderLock
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ class DispatchResult:
 
 
 def dispatch(
-    spark: SparkSession | None,
+    spark: "SparkSession | None",
     store: str,
     *,
     config: StoreConfig | None = None,
