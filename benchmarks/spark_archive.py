@@ -54,7 +54,7 @@ def run(folder: Path, quick: bool) -> dict[str, object]:
 
 def _lookups(spark: SparkSession, archived: Path, rows: int) -> dict[str, float]:
     def load(**options: object) -> DataFrame:
-        return spark.read.format("rocketmq").options(**options).load(str(archived))
+        return spark.read.format("rocketmq").options(pushdown=True, **options).load(str(archived))
 
     number = rows * 7 // 10
     time_ms = stores.FIRST_TIME_MS + number

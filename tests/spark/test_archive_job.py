@@ -72,7 +72,7 @@ def test_predicates_and_keys_are_pushed_into_an_archive(
             F.col("queue_offset") < 3,
         ):
             want = rows(load(spark, store).where(predicate))
-            assert rows(load(spark, tmp_path).where(predicate)) == want != []
+            assert rows(load(spark, tmp_path, pushdown=True).where(predicate)) == want != []
     finally:
         spark.conf.unset(PUSHDOWN)
 

@@ -58,7 +58,7 @@ def test_rows_and_columns_are_those_of_the_store(
 ) -> None:
     spark.conf.set(PUSHDOWN, setting)
     try:
-        running = load(spark, mq.namesrv_addr, maxRecordsPerPartition=60)
+        running = load(spark, mq.namesrv_addr, maxRecordsPerPartition=60, pushdown=True)
         of_store = spark.read.format("rocketmq").load(str(folder), allowLive=True, broker=BROKER)
         assert running.schema == of_store.schema
         assert running.rdd.getNumPartitions() >= COUNT // 60

@@ -88,7 +88,7 @@ def test_every_message_equals_its_manifest(spark: SparkSession, version: str) ->
 def test_predicates_select_the_same_rows_whether_spark_pushes_them_or_not(
     spark: SparkSession, setting: str
 ) -> None:
-    frame = everything(spark, golden.unpack("4.9.7", "clean"))
+    frame = everything(spark, golden.unpack("4.9.7", "clean"), pushdown=True)
     messages = golden.messages("4.9.7", "clean")
     middle = messages[len(messages) // 2]
     when = reading.time_of(middle["storeTimestamp"])
@@ -121,7 +121,8 @@ def test_predicates_select_the_same_rows_whether_spark_pushes_them_or_not(
 def test_rows_of_damage_meet_predicates_whether_spark_pushes_them_or_not(
     spark: SparkSession,
 ) -> None:
-    frame = everything(spark, golden.unpack("4.9.7", "torn/size-late"), mode="PERMISSIVE")
+    torn = golden.unpack("4.9.7", "torn/size-late")
+    frame = everything(spark, torn, mode="PERMISSIVE", pushdown=True)
     (run,) = reading.damaged("4.9.7", "size-late").runs
     for predicate, is_shown in {
         f"physical_offset >= {run[0] - 500}": True,
@@ -158,9 +159,21 @@ def test_a_pushed_predicate_leaves_no_filter_in_the_plan(
     spark: SparkSession, predicate: str, is_pushed: bool
 ) -> None:
     with pushdown(spark, "true"):
-        frame = load(spark, golden.unpack("4.9.7", "clean")).filter(predicate)
+        frame = load(spark, golden.unpack("4.9.7", "clean"), pushdown=True).filter(predicate)
         plan = frame._jdf.queryExecution().executedPlan().toString()
     assert bool(re.search(r"\bFilter\b", plan)) != is_pushed, plan
+
+
+def test_a_frame_is_whole_after_a_query_of_a_part_of_it(spark: SparkSession) -> None:
+    """Spark 4.3 would read the part again, if the source had taken the predicate unasked."""
+    frame = everything(spark, golden.unpack("4.9.7", "clean"))
+    messages = golden.messages("4.9.7", "clean")
+    with pushdown(spark, "true"):
+        part = frame.filter("topic = 'GoldenFour'")
+        count = sum(one["topic"] == "GoldenFour" for one in messages)
+        assert part.count() == count
+        assert frame.count() == len(messages)
+        assert part.union(frame).count() == count + len(messages)
 
 
 def test_several_stores_and_none_of_their_rows(spark: SparkSession) -> None:

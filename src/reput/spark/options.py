@@ -164,6 +164,8 @@ class ReadOptions:
     check_crc: bool = True
     view: str = "messages"
     scan: str = "auto"
+    pushdown: bool = False
+    """Whether predicates that Spark offers are taken."""
     broker: str = ""
     """Name to show in column ``broker``; empty: what the store's own tables tell."""
     trigger: TriggerLimits = TriggerLimits()
@@ -429,6 +431,7 @@ def _parse(texts: Texts, start: str) -> ReadOptions:
         check_crc=texts.flag("checkCrc", True),
         view=texts.choice("view", VIEWS, "messages"),
         scan=texts.choice("scan", SCANS, "auto"),
+        pushdown=texts.flag("pushdown", False),
         broker=(texts.text("broker") or "") if live is None else "",
         trigger=_trigger(texts),
     )

@@ -1,4 +1,4 @@
-"""A Spark session for commands that bring their own: quiet, local, with predicate pushdown on."""
+"""A Spark session for commands that bring their own: quiet and local."""
 
 import contextlib
 import os
@@ -46,7 +46,6 @@ def local_session(
         .config("spark.log.level", "WARN")
         .config("spark.sql.shuffle.partitions", "4")
         .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.python.filterPushdown.enabled", "true")
     )
     for key, value in (settings or {}).items():
         builder = builder.config(key, value)

@@ -110,8 +110,11 @@ class RocketMQDataSource(DataSource):
         if self._options.view != "messages":
             return ViewReader(self._options, columns)
         # Spark refuses a reader that overrides pushFilters while its pushdown is switched off, and
-        # tells nobody whether it is; but only its pushdown worker ever calls it.
-        reader = PushdownReader if _is_pushdown_worker() else MessageReader
+        # tells nobody whether it is; but only its pushdown worker ever calls it. It also keeps what
+        # one query pushed with the frame, for a later query that pushes nothing (4.3): a frame has
+        # to ask for it.
+        takes_filters = self._options.pushdown and _is_pushdown_worker()
+        reader = PushdownReader if takes_filters else MessageReader
         return reader(self._options, columns)
 
     def streamReader(self, schema: StructType) -> "MessageStreamReader":
