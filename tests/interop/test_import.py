@@ -54,7 +54,8 @@ def test_java_opens_it_and_finds_every_message(java_store: JavaStore, tmp_path: 
     for (topic, queue_id), queue in sorted(view.queues.items()):
         assert list(queue.messages) == list(range(queue.max_queue_offset))
         assert all(place == one.queue_offset for place, one in queue.messages.items())
-        found[topic, queue_id] = [one.body for one in queue.messages.values()]
+        if topic.startswith("Imported"):  # Java has queues of its own topics, empty
+            found[topic, queue_id] = [one.body for one in queue.messages.values()]
     expected: dict[tuple[str, int], list[bytes]] = {}
     for row in sent:
         key = str(row["topic"]), int(str(row["queue_id"]))

@@ -335,11 +335,13 @@ def compare(
     ] = None,
     namesrv: Annotated[
         str | None,
-        typer.Option("-n", "--namesrv", metavar="HOST:PORT", help="A running broker instead."),
+        typer.Option(
+            "--with-namesrv", metavar="HOST:PORT", help="Name servers of a running broker instead."
+        ),
     ] = None,
     broker: Annotated[
         str | None,
-        typer.Option("--broker", metavar="NAME", help="Which one, where there are several."),
+        typer.Option("--with-broker", metavar="NAME", help="Which one, where there are several."),
     ] = None,
     section: Annotated[
         list[str] | None,
@@ -372,7 +374,7 @@ def compare(
     from reput.spark.jobs import compare as job
 
     if (other is None) == (namesrv is None):
-        raise InvalidOption("--with", other, "the other store, or --namesrv for a running broker")
+        raise InvalidOption("--with", other, "the other store, or --with-namesrv for a broker")
     right: str | dict[str, str] = other or {
         "nameServer": namesrv or "",
         **({"broker": broker} if broker else {}),

@@ -22,6 +22,8 @@ from reput.errors import Answered, CorruptRecord, InvalidOption, RemotingError, 
 from reput.format import bodies, headers, message as record, names
 from reput.format.bodies import MessageQueue
 from reput.format.codes import PullFlag, RequestCode, ResponseCode
+from reput.format.command import Buffer, Command
+from reput.spark.live_line import Lines, PullTemplate
 from reput.spark.options import FROM_SLAVE, LiveOptions
 
 log = logging.getLogger("reput.spark")
@@ -51,7 +53,20 @@ class ReadFailed(ReputError):
 
 
 class Cluster(Facade[Admin]):
-    """Connections to the servers of a cluster, and the thread they live in."""
+    """Connections to the servers of a cluster, and the thread they live in.
+
+    Attributes:
+        lines: More of them, for pulls, which live in no thread.
+    """
+
+    def __init__(self, client: Admin) -> None:
+        super().__init__(client)
+        self.lines = Lines()
+
+    def close(self) -> None:
+        """End."""
+        self.lines.close()
+        super().close()
 
     @property
     def admin(self) -> Admin:
@@ -182,12 +197,12 @@ class Asker:
         )
 
     async def _offset(self, queue: MessageQueue, code: RequestCode, header: headers.Header) -> int:
-        address = await self._address(queue)
+        address = await self.address(queue)
         reply = await self._admin.calls.ask(address, requests.make(code, header))
         return headers.decode(headers.OffsetReplyHeader, reply.ext_fields).offset
 
-    async def _address(self, queue: MessageQueue) -> str:
-        """Return whom to ask about a queue."""
+    async def address(self, queue: MessageQueue) -> str:
+        """Return whom to ask about a queue. Raises ``RemotingError``, at once."""
         route = await self._admin.calls.instance.route(queue.topic)
         if queue.broker_name not in route.brokers:
             route = await self._admin.calls.route(queue.topic)
@@ -209,6 +224,24 @@ class Asker:
         self, queue: MessageQueue, queue_offset: int, count: int, expression: str = ALL_TAGS
     ) -> Pulled:
         """Return records of a queue from an offset on. The broker is not to wait for any."""
+
+        async def ask() -> Pulled:
+            address = await self.address(queue)
+            request = self._pull_request(queue, queue_offset, count, expression)
+            remoting = self._admin.calls.instance.remoting
+            reply = await remoting.invoke(address, request, self.live.pull_timeout_ms)
+            return read_pull(reply, queue_offset, address)
+
+        what = f"messages of {queue_name(queue)} from queue offset {queue_offset} on"
+        return await self._patiently(what, queue.topic, ask)
+
+    def pull_template(self, queue: MessageQueue, expression: str) -> PullTemplate:
+        """Return what all such pulls of a queue have in common."""
+        return PullTemplate(self._pull_request(queue, 0, 0, expression))
+
+    def _pull_request(
+        self, queue: MessageQueue, queue_offset: int, count: int, expression: str
+    ) -> Command:
         header = headers.PullMessageHeader(
             consumer_group=self.live.consumer_group,
             topic=queue.topic,
@@ -222,35 +255,7 @@ class Asker:
             sub_version=0,
             expression_type="TAG",
         )
-
-        async def ask() -> Pulled:
-            address = await self._address(queue)
-            request = requests.make(RequestCode.PULL_MESSAGE, header)
-            remoting = self._admin.calls.instance.remoting
-            reply = await remoting.invoke(address, request, self.live.pull_timeout_ms)
-            if reply.code not in _ANSWERS:
-                raise Answered(reply.code, reply.remark, address)
-            said = headers.decode(headers.PullMessageReplyHeader, reply.ext_fields)
-            is_found = reply.code == ResponseCode.SUCCESS
-            gets_nowhere = said.next_begin_offset <= queue_offset
-            if gets_nowhere and reply.code in (
-                ResponseCode.SUCCESS,
-                ResponseCode.PULL_RETRY_IMMEDIATELY,
-            ):
-                # Files are being deleted, or messages of another store: to ask at once is no use.
-                remark = f"{reply.remark}, go on at {said.next_begin_offset}"
-                raise Answered(ResponseCode.SYSTEM_BUSY, remark, address)
-            return Pulled(
-                reply.code,
-                reply.remark or "",
-                bytes(reply.body) if is_found else b"",
-                said.next_begin_offset,
-                said.min_offset,
-                said.max_offset,
-            )
-
-        what = f"messages of {queue_name(queue)} from queue offset {queue_offset} on"
-        return await self._patiently(what, queue.topic, ask)
+        return requests.make(RequestCode.PULL_MESSAGE, header)
 
     async def commit(self, group: str, queue: MessageQueue, consumer_offset: int) -> None:
         """Set where a group is in a queue."""
@@ -302,6 +307,31 @@ class Asker:
         raise AssertionError("the last attempt returns or raises")
 
 
+def read_pull(reply: Command, queue_offset: int, address: str) -> Pulled:
+    """Return what a broker says to a pull from an offset on.
+
+    Raises:
+        Answered: It gives no answer, or one that gets nowhere.
+    """
+    if reply.code not in _ANSWERS:
+        raise Answered(reply.code, reply.remark, address)
+    said = headers.decode(headers.PullMessageReplyHeader, reply.ext_fields)
+    is_found = reply.code == ResponseCode.SUCCESS
+    gets_nowhere = said.next_begin_offset <= queue_offset
+    if gets_nowhere and (is_found or reply.code == ResponseCode.PULL_RETRY_IMMEDIATELY):
+        # Files are being deleted, or messages of another store: to ask at once is no use.
+        remark = f"{reply.remark}, go on at {said.next_begin_offset}"
+        raise Answered(ResponseCode.SYSTEM_BUSY, remark, address)
+    return Pulled(
+        reply.code,
+        reply.remark or "",
+        reply.body if is_found else b"",
+        said.next_begin_offset,
+        said.min_offset,
+        said.max_offset,
+    )
+
+
 def _failed(what: str, attempts: int, error: RemotingError, live: LiveOptions) -> ReadFailed:
     times = "once" if attempts == 1 else f"{attempts} times"
     return ReadFailed(
@@ -315,7 +345,7 @@ def queue_name(queue: MessageQueue) -> str:
     return f"queue {queue.topic}/{queue.queue_id} of broker {queue.broker_name}"
 
 
-def frames(records: bytes, queue: MessageQueue | None = None) -> list[int]:
+def frames(records: Buffer, queue: MessageQueue | None = None) -> list[int]:
     """Return where the records of a reply begin. Raises ``CorruptRecord``."""
     found = []
     at, end = 0, len(records)

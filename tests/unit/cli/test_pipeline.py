@@ -156,6 +156,36 @@ def test_archives_are_made_checked_and_restored(capsys: Capture, tmp_path: Path)
     assert part.name in found
 
 
+def test_a_log_is_followed_as_far_as_it_goes(capsys: Capture, conf: Path, tmp_path: Path) -> None:
+    store, target = golden.unpack(VERSION, "clean"), tmp_path / "kept"
+    follow = ("follow", "--store", store, "--target", target, "--config", conf, "--once")
+    assert fields(printed(capsys, *follow))["caught up"] == "yes"
+    again = document(capsys, *follow)
+    assert again["records"] == 0
+    assert again["log_end"] == again["store_end"]
+
+
+def test_an_archive_is_compacted_by_topic(capsys: Capture, tmp_path: Path) -> None:
+    store, kept = golden.unpack(VERSION, "clean"), tmp_path / "kept"
+    printed(capsys, "archive", "--store", store, "--archive", kept)
+    compact = ("compact", "--archive", kept, "--keep", "GoldenOne=forever", "--keep", "Golden.*=0s")
+    would = document(capsys, *compact, "--dry-run")
+    topics = {one["topic"] for one in would["topics"]}
+    assert "GoldenFour" in topics
+    assert "GoldenOne" not in topics
+    assert "would go" in printed(capsys, *compact, "--dry-run")
+    assert document(capsys, *compact)["messages_dropped"] == would["messages_dropped"] > 0
+    assert document(capsys, *compact)["messages_dropped"] == 0
+    for wrong in ("GoldenOne", "GoldenOne=soon", "=7d"):
+        assert "TOPICS=TIME" in complaint(capsys, "compact", "--archive", kept, "--keep", wrong)
+
+
+def test_one_of_two_is_asked_for(capsys: Capture, tmp_path: Path) -> None:
+    assert "--with-namesrv" in complaint(capsys, "compare", "--store", tmp_path)
+    both = ("--store", tmp_path, "--archive", tmp_path, "--keep", "a=1d")
+    assert "--archive" in complaint(capsys, "compact", *both)
+
+
 def test_spark_is_told_where_to_run(capsys: Capture, sessions: list[Any], tmp_path: Path) -> None:
     run = ("archive", "--store", golden.unpack(VERSION, "clean"), "--archive", tmp_path / "kept")
     printed(capsys, *run, "--master", "spark://a:7077", "--conf", "spark.executor.memory=2g")

@@ -36,7 +36,7 @@ def messages(spark: "SparkSession", table: str) -> "DataFrame":
     if not audit_table.is_finished(table):
         raise InvalidOption("table", table, "the table of an audit that has ended")
     rows = spark.read.parquet(audit_table.spark_path(table, audit_table.MESSAGES))
-    links = spark.read.parquet(audit_table.spark_path(table, audit_table.LINKS))
+    links = _read_links(spark, audit_table.spark_path(table, audit_table.LINKS))
     links = links.withColumnRenamed("stage", "found_stage")
     joined = rows.join(links, "physical_offset", "left")
     stage = F.coalesce("found_stage", "stage")
@@ -49,7 +49,7 @@ def complete(spark: "SparkSession", result: AuditResult, table: str) -> AuditRes
     found = _copies(rows).unionByName(_delays(rows)).unionByName(_halves(rows))
     path = audit_table.spark_path(table, audit_table.LINKS)
     found.write.mode("overwrite").parquet(path)
-    links = spark.read.parquet(path)
+    links = _read_links(spark, path)
     duplicated = links.filter("first_copy != physical_offset").count()
     staged = links.filter("stage is not null").join(rows.drop("stage"), "physical_offset")
     counts = staged.groupBy("topic", "stage").count().collect()
@@ -69,12 +69,23 @@ def _restaged(one: TopicAudit, found: dict[str, int]) -> TopicAudit:
     return replace(one, stages=total([one.stages, moved, found]))
 
 
+_LINK_KINDS = {"copies": "long", "first_copy": "long", "other": "long", "stage": "string"}
+
+
 def _links(frame: "DataFrame", **known: "Column") -> "DataFrame":
-    kinds = {"copies": "long", "first_copy": "long", "other": "long", "stage": "string"}
     return frame.select(
         "physical_offset",
-        *(known.get(name, F.lit(None)).cast(kind).alias(name) for name, kind in kinds.items()),
+        *(
+            known.get(name, F.lit(None)).cast(kind).alias(name)
+            for name, kind in _LINK_KINDS.items()
+        ),
     )
+
+
+def _read_links(spark: "SparkSession", path: str) -> "DataFrame":
+    # Of no links Spark writes no file that would tell the columns.
+    kinds = ", ".join(f"{name} {kind}" for name, kind in _LINK_KINDS.items())
+    return spark.read.schema(f"physical_offset long, {kinds}").parquet(path)
 
 
 def _copies(rows: "DataFrame") -> "DataFrame":

@@ -1,0 +1,45 @@
+"""The commands in README and docs are commands of ``reput``, with options that they have."""
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+import typer.main
+
+from reput.cli.app import build_app
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+SERVERS = ("up", "broker", "namesrv")
+"""They read their options themselves; ``test_server_guides.py`` looks at those."""
+
+
+def documented() -> list[tuple[str, str]]:
+    """Page and command line, of all lines of shell blocks that call ``reput``."""
+    found = []
+    for page in PAGES:
+        blocks = re.findall(r"^```sh\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+        for line in "\n".join(blocks).replace("\\\n", " ").splitlines():
+            called = re.search(r"(?:^|[|\s])reput ([a-z].*)$", line.partition("  #")[0])
+            if called and not called[1].startswith(SERVERS):
+                found.append((str(page.relative_to(ROOT)), called[1].strip()))
+    return found
+
+
+@pytest.mark.parametrize(("page", "line"), documented())
+def test_it_is_a_command(page: str, line: str) -> None:
+    words = shlex.split(line)
+    command = typer.main.get_command(build_app())
+    context = click.Context(command, info_name="reput")
+    while isinstance(command, click.Group) and words:
+        name = words.pop(0)
+        found = command.get_command(context, name)
+        assert found is not None, f"{page}: no command {name!r} in: reput {line}"
+        command = found
+    command.make_context(command.name, words, parent=context)
+
+
+def test_there_are_many() -> None:
+    assert len(documented()) > 20
