@@ -129,6 +129,7 @@ def _rebuild(spark: "SparkSession", folder: Path, step: "Progress") -> "Rebuilt"
 def _audit(spark: "SparkSession", store: str, step: "Progress") -> "Audited":
     """Give each message a verdict."""
     from reput.spark.jobs.audit import audit
+    from reput.spark.report_story import Audited
 
     started = time.monotonic()
     found = audit(spark, store, progress=step)

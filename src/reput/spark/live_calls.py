@@ -230,7 +230,7 @@ class Asker:
             request = self._pull_request(queue, queue_offset, count, expression)
             remoting = self._admin.calls.instance.remoting
             reply = await remoting.invoke(address, request, self.live.pull_timeout_ms)
-            return read_pull(reply, queue_offset, address)
+            return _read_pull(reply, queue_offset, address)
 
         what = f"messages of {queue_name(queue)} from queue offset {queue_offset} on"
         return await self._patiently(what, queue.topic, ask)
@@ -307,7 +307,7 @@ class Asker:
         raise AssertionError("the last attempt returns or raises")
 
 
-def read_pull(reply: Command, queue_offset: int, address: str) -> Pulled:
+def _read_pull(reply: Command, queue_offset: int, address: str) -> Pulled:
     """Return what a broker says to a pull from an offset on.
 
     Raises:
@@ -345,10 +345,10 @@ def queue_name(queue: MessageQueue) -> str:
     return f"queue {queue.topic}/{queue.queue_id} of broker {queue.broker_name}"
 
 
-def frames(records: Buffer, queue: MessageQueue | None = None) -> list[int]:
-    """Return where the records of a reply begin. Raises ``CorruptRecord``."""
+def frames(records: Buffer, queue: MessageQueue | None = None, at: int = 0) -> list[int]:
+    """Return where the records of a reply begin, from one on. Raises ``CorruptRecord``."""
     found = []
-    at, end = 0, len(records)
+    end = len(records)
     unpack = record.SIZE_AND_MAGIC.unpack_from
     while at < end:
         size = unpack(records, at)[0] if end - at >= record.FIXED_BYTES_V1 else 0

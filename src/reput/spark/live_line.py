@@ -7,7 +7,10 @@ read in bulk, and whoever asked takes those that have come.
 
 import select
 import socket
+import time
 from typing import Final
+
+import msgspec
 
 from reput.errors import ConnectionLost, NotAFrame, RequestTimedOut, Unreachable
 from reput.format import command as commands
@@ -53,9 +56,63 @@ class PullTemplate:
         size = len(header)
         return LENGTH.pack(MARK.size + size) + MARK.pack(size) + header
 
-    def __len__(self) -> int:
-        """About how long a frame is."""
-        return len(self._header)
+
+class _Fields(msgspec.Struct, rename="camel"):
+    """What is read of the fields of a reply that brings records."""
+
+    next_begin_offset: int
+
+
+class _Header(msgspec.Struct):
+    """The same of its header. Anything else is a reply for those who look more closely."""
+
+    code: int
+    flag: int
+    opaque: int
+    extFields: _Fields | None = None
+    remark: str | None = None
+
+
+class PullReply(msgspec.Struct, gc=False):
+    """What a broker says to a pull."""
+
+    opaque: int
+    code: int
+    remark: str | None
+    next_offset: int
+    """0 if it does not say where to go on."""
+    records: bytes
+
+
+_decode_header = msgspec.json.Decoder(_Header, strict=False).decode
+
+
+def read_reply(frame: memoryview) -> PullReply | None:
+    """Return the reply in a frame, without its length field; None if it is a request.
+
+    Raises:
+        NotAFrame: It is damaged, or of another protocol.
+    """
+    size = MARK.unpack_from(frame)[0]  # of the header, if that is JSON
+    end = MARK.size + size
+    try:
+        header = _decode_header(frame[MARK.size : end]) if 0 < size <= len(frame) else None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        header = None
+    if header is None or end > len(frame):
+        return _read_other(commands.decode(frame))
+    if header.flag & commands.IS_REPLY == 0:
+        return None
+    fields = header.extFields
+    next_offset = 0 if fields is None else fields.next_begin_offset
+    return PullReply(header.opaque, header.code, header.remark, next_offset, bytes(frame[end:]))
+
+
+def _read_other(command: Command) -> PullReply | None:
+    """Return a reply without an offset where to go on."""
+    if not command.is_reply:
+        return None
+    return PullReply(command.opaque, command.code, command.remark, 0, b"")
 
 
 class Line:
@@ -75,51 +132,51 @@ class Line:
                 split_address(address), timeout=CONNECT_TIMEOUT_MS / 1000
             )
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._socket.setblocking(False)
         except TimeoutError as error:
             raise Unreachable(address, f"no answer in {CONNECT_TIMEOUT_MS} ms") from error
         except OSError as error:
             raise Unreachable(address, error.strerror or str(error)) from error
+        self._poll = select.poll()
+        self._poll.register(self._socket)
         self._inbox = Inbox(bytearray(_READ_BYTES))
         self._last_opaque = 0
-        self._out: list[bytes] = []
+        self._out = bytearray()
 
     def ask(self, template: PullTemplate, queue_offset: int, count: int) -> int:
-        """Add a pull to what ``receive`` or ``flush`` sends; return its opaque."""
+        """Add a pull to what ``send`` and ``receive`` send; return its opaque."""
         opaque = self._last_opaque = (self._last_opaque + 1) & _OPAQUE_MAX
-        self._out.append(template.request(opaque, queue_offset, count))
+        self._out += template.request(opaque, queue_offset, count)
         return opaque
 
-    def flush(self, timeout_ms: int) -> None:
-        """Send what was asked. Raises ``ConnectionLost``."""
+    def send(self) -> None:
+        """Send of what was asked as much as the system takes. Raises ``ConnectionLost``."""
         if not self._out:
             return
-        data = b"".join(self._out)
-        self._out.clear()
         try:
-            self._socket.settimeout(timeout_ms / 1000)
-            self._socket.sendall(data)
+            del self._out[: self._socket.send(self._out)]
+        except BlockingIOError:
+            pass
         except OSError as error:
             raise ConnectionLost(self.address, str(error)) from error
 
-    def receive(self, wait_s: float, timeout_ms: int) -> list[Command]:
+    def receive(self, wait_s: float, timeout_ms: int) -> list[PullReply]:
         """Send what was asked; return the replies of the next read, in the order they came.
 
         There may be none yet, where large ones come in pieces.
 
         Args:
-            wait_s: How long to wait for the next bytes, seconds; 0: only what has come.
-            timeout_ms: What an error says was waited, and how long a write may take.
+            wait_s: How long to wait for the next bytes, seconds; if not above 0, only what has
+                come.
+            timeout_ms: What an error says was waited.
 
         Raises:
             ConnectionLost: The broker closed the connection, or what it sent is no reply.
             RequestTimedOut: Nothing came in time.
         """
-        self.flush(timeout_ms)
+        self._await(wait_s, timeout_ms)
         try:
-            self._socket.settimeout(max(wait_s, 0))
             size = self._socket.recv_into(self._inbox.room())
-        except (TimeoutError, BlockingIOError) as error:
-            raise RequestTimedOut(self.address, RequestCode.PULL_MESSAGE, timeout_ms) from error
         except OSError as error:
             raise ConnectionLost(self.address, str(error)) from error
         if size == 0:
@@ -129,16 +186,32 @@ class Line:
             view, end = self._inbox.filled(size)
             at = 0
             while (place := find_frame(view, at, end)) is not None and place[1] <= end:
-                found.append(commands.decode(view[place[0] : place[1]]))
+                reply = read_reply(view[place[0] : place[1]])
+                if reply is not None:  # a broker may ask its clients things, too
+                    found.append(reply)
                 at = place[1]
             self._inbox.keep(view, at, end)
         except NotAFrame as error:
             raise ConnectionLost(self.address, str(error)) from error
-        return [one for one in found if one.is_reply]  # a broker may ask its clients things, too
+        return found
+
+    def _await(self, wait_s: float, timeout_ms: int) -> None:
+        """Wait until there is something to read; a broker may read no more before that is taken."""
+        deadline = time.monotonic() + wait_s
+        while True:
+            self.send()
+            events = select.POLLIN | (select.POLLOUT if self._out else 0)
+            self._poll.modify(self._socket, events)
+            ready = self._poll.poll(max(deadline - time.monotonic(), 0) * 1000)
+            if not ready:
+                raise RequestTimedOut(self.address, RequestCode.PULL_MESSAGE, timeout_ms)
+            if ready[0][1] != select.POLLOUT:
+                return
 
     def is_quiet(self) -> bool:
         """Whether nothing has come that nobody took: not even the end of the connection."""
-        return not select.select([self._socket], [], [], 0)[0]
+        self._poll.modify(self._socket, select.POLLIN)
+        return not self._poll.poll(0)
 
     def close(self) -> None:
         """Close the connection."""

@@ -99,6 +99,12 @@ def open_folder(location: str, *, commit_log_folders: Sequence[str] = ()) -> Fol
     return LocalFolder(location, root)
 
 
+def absolute(location: str) -> str:
+    """Return a path, or URI, by a name that does not depend on where a process runs."""
+    is_uri = "://" in location or location.startswith("file:")
+    return location if is_uri else str(Path(location).absolute())
+
+
 def local_path(location: str) -> Path:
     """Return the path that a path or a ``file:`` URI means.
 

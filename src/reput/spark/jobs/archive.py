@@ -27,7 +27,7 @@ from reput.spark.archive_view import ArchiveReader
 from reput.spark.archive_write import Segment, write_segment
 from reput.spark.jobs.running import Progress, runner_on
 from reput.store import archived, paths
-from reput.store.files import Folder, open_folder
+from reput.store.files import Folder, absolute, open_folder
 from reput.store.reader import StoreReader
 
 if TYPE_CHECKING:
@@ -124,6 +124,7 @@ def archive(
         WriteFailed: The archive cannot be written to.
         TaskFailed: What was written reads back as something else, or a task failed otherwise.
     """
+    store, archive = absolute(store), absolute(archive)  # workers have other folders to work in
     reader = StoreReader.open(store, allow_live=allow_live)
     if include_last and reader.is_live:
         raise InvalidOption("include_last", True, "false, while a broker is running on the store")
@@ -169,6 +170,7 @@ def verify(
         StoreUnavailable: There is no archive.
         CorruptRecord: A manifest cannot be read.
     """
+    archive = absolute(archive)
     manifests = ArchiveReader.open(archive).manifests
     tasks = [(archive, one.start, is_deep) for one in manifests]
     problems = runner_on(spark, "archive", progress)("verify", _verify_one, tasks)

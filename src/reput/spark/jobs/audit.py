@@ -45,7 +45,7 @@ from reput.spark.jobs.running import Progress, Runner, runner_on
 from reput.store import paths, tombstones
 from reput.store.config import StoreConfig
 from reput.store.config_tables import ConsumerOffset, Table
-from reput.store.files import open_folder
+from reput.store.files import absolute, open_folder
 from reput.store.reader import Condition, StoreReader, refuse_rocksdb
 from reput.store.torn_records import find_torn_records
 from reput.store.verify.queues import redispatch_from
@@ -151,6 +151,7 @@ def run_audit(
         raise InvalidOption("range_bytes", range_bytes, f"a number from 1 to {RANGE_BYTES_MAX}")
     if sample < 0:
         raise InvalidOption("sample", sample, "a number from 0 on")
+    store = absolute(store)  # workers have folders of their own to work in
     settings = replace(config or StoreConfig(), store_path_root_dir=store)
     now = SystemClock().now_ms() if now_ms is None else now_ms
     job = _Audit(runner, store, settings, now, allow_live=allow_live, sample=sample, table=table)
@@ -176,7 +177,7 @@ class _Audit:
         self._config = config
         self._now_ms = now_ms
         self._sample = sample
-        self._table = None if table is None else audit_table.absolute(table)
+        self._table = None if table is None else absolute(table)
         folder = open_folder(store, commit_log_folders=config.commit_log_folders)
         refuse_rocksdb(folder)
         if not folder.entries(paths.COMMIT_LOG):
@@ -233,7 +234,7 @@ class _Audit:
             reason = reader.state.checkpoint_problem.reason
             sums.find(Fault.TABLE, paths.CHECKPOINT, reason)
         source = Source(
-            audit_table.absolute(self._store),
+            self._store,
             self._config,
             self._end,
             None,

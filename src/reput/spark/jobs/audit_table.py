@@ -11,7 +11,6 @@ audit's own; the next audit empties it.
 
 import json
 import uuid
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +25,7 @@ from reput.errors import InvalidOption, WriteFailed
 from reput.format import kernels, names, properties as props
 from reput.spark.jobs.audit_verdicts import INDEXED, REASONS, STAGES, VERDICTS, Reason, Verdict
 from reput.spark.jobs.dispatch_plan import QueueKey
+from reput.store import files
 from reput.store.consume_queue_view import UnitArray
 
 if TYPE_CHECKING:
@@ -165,14 +165,9 @@ def finish(table: str, summary: dict[str, Any]) -> None:
         stream.write(json.dumps(summary, indent=2).encode())
 
 
-def absolute(location: str) -> str:
-    """Return a folder or URI by a name that does not depend on where a process runs."""
-    return location if "://" in location else str(Path(location).absolute())
-
-
 def spark_path(table: str, name: str) -> str:
     """Return what Spark calls a folder of the table; a plain path would be on its own default."""
-    root = absolute(table).rstrip("/")
+    root = files.absolute(table).rstrip("/")
     return f"{root}/{name}" if "://" in root else f"file://{root}/{name}"
 
 

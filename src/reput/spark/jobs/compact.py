@@ -23,10 +23,11 @@ from reput.clock import Clock, SystemClock
 from reput.errors import InvalidOption
 from reput.spark import archive_files as files
 from reput.spark.archive_view import ArchiveReader
-from reput.spark.jobs import compact_archive, compact_store
+from reput.spark.jobs import compact_archive, compact_store, places
 from reput.spark.jobs.expired import Retention, TopicDropped, by_topic, retention_of
 from reput.spark.jobs.packing import begin_store, copy_tables, finish_store
 from reput.spark.jobs.running import Progress, Runner, runner_on
+from reput.store.files import absolute
 from reput.store.reader import StoreReader
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ def compact(
     now_ms = (clock or SystemClock()).now_ms()
     rules = retention_of(retention, now_ms)
     runner = runner_on(spark, "compact", progress)
+    source = absolute(source)  # workers have folders of their own to work in
     if files.is_archive(source):
         if target is not None:
             raise InvalidOption(
@@ -108,7 +110,7 @@ def compact(
         return _compact_archive(runner, source, rules, dry_run)
     if target is None:
         raise InvalidOption("target", None, "the folder of the store to make")
-    return _compact_store(runner, source, target, rules, dry_run)
+    return _compact_store(runner, source, places.to_write("target", target), rules, dry_run)
 
 
 def _compact_archive(

@@ -48,7 +48,7 @@ from reput.spark.jobs.sides import Sides
 from reput.spark.options import ReadOptions
 from reput.store import paths
 from reput.store.consume_queue_view import BatchConsumeQueueView, ConsumeQueueView
-from reput.store.files import Folder
+from reput.store.files import Folder, absolute
 from reput.store.reader import StoreReader
 
 SECTIONS = ("files", "messages", "queues", "tables")
@@ -211,7 +211,9 @@ def _job(
     ordered = tuple(one for one in possible if one in wanted and not (ignore and one == "files"))
     some = frozenset(ignore)
     size = max(partition_bytes, 1)
+    left = absolute(left)  # workers have folders of their own to work in
     if isinstance(right, str):
+        right = absolute(right)
         return _TwoStores(spark, Sides(left, right, some, allow_live), ordered, match, size)
     assert live is not None
     return _StoreAndBroker(spark, left, right, live, some, ordered, allow_live, size)

@@ -31,6 +31,7 @@ from reput.spark.jobs import (
     dispatch_difference,
     dispatch_publication,
     dispatch_tasks,
+    places,
 )
 from reput.spark.jobs.dispatch_difference import Difference
 from reput.spark.jobs.dispatch_job import RANGE_BYTES, Hole, Job, Progression, Surveyed, open_log
@@ -41,7 +42,7 @@ from reput.store import paths
 from reput.store.commit_log_view import CommitLogView
 from reput.store.config import StoreConfig
 from reput.store.disk import Disk
-from reput.store.files import open_folder
+from reput.store.files import absolute, open_folder
 from reput.store.folder_lock import FolderLock
 
 if TYPE_CHECKING:
@@ -172,9 +173,10 @@ def run_dispatch(
         raise InvalidOption("range_bytes", range_bytes, "a number of bytes from 1 on")
     if in_place and not dry_run and (start_ms, end_ms) != (None, None):
         raise InvalidOption("in_place", True, "false, where only a range of times is dispatched")
+    store = absolute(store)  # workers have folders of their own to work in
     settings = replace(config or StoreConfig(), store_path_root_dir=store)
     wanted = None if topics is None else frozenset(topics)
-    root = store if in_place else target
+    root = store if in_place or target is None else places.to_write("target", target)
     make_job = functools.partial(
         Job,
         runner,
@@ -184,12 +186,12 @@ def run_dispatch(
         allow_live=allow_live,
         skips_batch=skip_batch_queues,
     )
-    if root is None or dry_run:
+    if dry_run:
         job = make_job(holds_lock=False)
         surveyed = _survey(job, start_ms, end_ms, range_bytes, None)
-        difference, names = dispatch_difference.compare(job, surveyed, root or store)
+        difference, names = dispatch_difference.compare(job, surveyed, root)
         return _result(job, surveyed, names, None, difference)
-    refuse_uri(root, "in_place" if in_place else "target")
+    places.to_write("in_place", root)
     if not in_place:
         refuse_store(root, store)
         Disk().make_folder(root)
@@ -200,17 +202,6 @@ def run_dispatch(
         return _write(job, root, start_ms, end_ms, range_bytes)
     finally:
         lock.release()
-
-
-def refuse_uri(root: str, option: str) -> None:
-    """Refuse to write where files cannot be written to at a position."""
-    if "://" in root:
-        raise InvalidOption(
-            option,
-            root,
-            "a folder of a file system that driver and workers share; object stores cannot be "
-            "written to at a position (the store that is read may be on one)",
-        )
 
 
 def refuse_store(root: str, store: str) -> None:

@@ -29,7 +29,7 @@ import numpy as np
 
 from reput.errors import CorruptRecord, InvalidOption, NotInStore, StoreUnavailable
 from reput.format import cq_unit, index_entry
-from reput.spark.jobs import dispatch, dispatch_files, dispatch_index, dispatch_tasks
+from reput.spark.jobs import dispatch, dispatch_files, dispatch_index, dispatch_tasks, places
 from reput.spark.jobs.dispatch_index import FileOutput
 from reput.spark.jobs.dispatch_job import RANGE_BYTES, Hole, Job, Progression, Surveyed, open_log
 from reput.spark.jobs.dispatch_parts import SavedParts
@@ -41,7 +41,7 @@ from reput.spark.jobs.running import Progress, Runner, runner_on
 from reput.store import paths, tombstones
 from reput.store.config import StoreConfig
 from reput.store.disk import Disk
-from reput.store.files import open_folder
+from reput.store.files import absolute, open_folder
 from reput.store.folder_lock import FolderLock
 from reput.store.reader import Condition
 
@@ -158,7 +158,7 @@ def run_follow(
         raise InvalidOption("range_bytes", range_bytes, "a number of bytes from 1 on")
     if poll_seconds < 0:
         raise InvalidOption("poll_seconds", poll_seconds, "a number of seconds from 0 on")
-    dispatch.refuse_uri(target, "target")
+    store, target = absolute(store), places.to_write("target", target)
     dispatch.refuse_store(target, store)
     settings = replace(config or StoreConfig(), store_path_root_dir=store)
     open_log(store, settings)

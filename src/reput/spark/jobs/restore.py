@@ -32,6 +32,7 @@ from reput.spark import archive_files as files, archive_records as records
 from reput.spark.archive_files import Manifest, Part, RowGroup
 from reput.spark.archive_folder import archive_folder
 from reput.spark.archive_view import ArchiveReader
+from reput.spark.jobs import places
 from reput.spark.jobs.packing import (
     begin_store,
     copy_tables,
@@ -43,7 +44,7 @@ from reput.spark.jobs.packing import (
 from reput.spark.jobs.running import Progress, runner_on
 from reput.store import paths
 from reput.store.archived import manifest_path
-from reput.store.files import open_folder
+from reput.store.files import absolute, open_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -154,6 +155,7 @@ def restore(
         WriteFailed: The folder cannot be written to.
         TaskFailed: The archive is damaged, or a task failed otherwise.
     """
+    archive, store = absolute(archive), places.to_write("store", store)
     manifests = ArchiveReader.open(archive).manifests
     selection = _selection(manifests, topics, begin_ms, end_ms)
     is_identical = selection.is_all and not repack and file_bytes is None

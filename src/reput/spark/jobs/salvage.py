@@ -28,6 +28,7 @@ from reput.format import names
 from reput.spark import plan
 from reput.spark.jobs import (
     holes as hole_filling,
+    places,
     queue_runs,
     salvage_copy,
     salvage_scan,
@@ -43,7 +44,7 @@ from reput.store import config_tables, paths
 from reput.store.commit_log_view import Damage
 from reput.store.config import StoreConfig
 from reput.store.disk import Disk
-from reput.store.files import Folder
+from reput.store.files import Folder, absolute
 from reput.store.message_store import MessageStore
 from reput.store.reader import Condition, StoreReader
 from reput.store.table_files import ConsumerOffsetTable, DelayOffsetTable
@@ -191,6 +192,7 @@ def salvage(
         TaskFailed: A task failed as often as Spark runs one, for such a reason or another.
     """
     runner = runner_on(spark, "salvage", progress)
+    source, target = absolute(source), places.to_write("target", target)
     return _Salvage(runner, source, Path(target), config, include_stale, partition_bytes).run()
 
 
