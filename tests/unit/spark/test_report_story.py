@@ -1,0 +1,88 @@
+"""What the report tells of a demo: its numbers on the page, and whatever went wrong."""
+
+import dataclasses
+
+import pytest
+
+pytest.importorskip("pyspark", reason="reput.spark.report imports it")
+
+from reput.spark import report_page
+from reput.spark.report import Report
+from reput.spark.report_story import Audited, MicroBatch, Rebuilt, Story, Streamed, Traffic
+
+START_MS = 1_795_227_600_000
+
+
+def story() -> Story:
+    """One in which all went well, its numbers all different."""
+    return Story(
+        Traffic(
+            message_count=2_001,
+            group="readers",
+            publish_seconds=2.0,
+            consumed_count=2_001,
+            consume_seconds=0.5,
+            published=[(START_MS, 0), (START_MS + 2_000, 2_001)],
+            consumed=[(START_MS + 2_000, 0), (START_MS + 2_500, 2_001)],
+        ),
+        Streamed(
+            published=2_503,
+            rows=2_503,
+            different=2_503,
+            seconds=5.0,
+            parquet_bytes=4_096,
+            batches=[
+                MicroBatch(START_MS + 6_000, 1_700, 3.0, 803),
+                MicroBatch(START_MS + 8_000, 803, 2.0, 0),
+            ],
+        ),
+        Rebuilt(1.25, 2_507, 5_009, 0, 0),
+        Audited(1.75, 2_511, {"dispatched": 2_511}, 0),
+    )
+
+
+def page(told: Story) -> str:
+    report = Report("/store", "broker-a", "clean", "0.1.0", "4.3.0", messages=1, story=told)
+    return report_page.render(report)
+
+
+def test_all_of_it_is_on_the_page() -> None:
+    text = page(story())
+    for told in (
+        *("2,001, 1,000 a second", "2,001, 4,002 a second", "2,503 of 2,503, each once"),
+        *("501 a second", "4 KiB", "2,507 queue units, 5,009 index entries in 1.2 s"),
+        *("byte-identical: yes", "2,511 messages in 1.8 s, 0 lost", "803 behind", "0 behind"),
+    ):
+        assert told in text, told
+    assert "In order" in text
+    assert text.count("<polyline") == 3
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "problem"),
+    [
+        ("traffic", {"consumed_count": 2_000}, "2,000 of 2,001 were consumed"),
+        ("streamed", {"rows": 2_504}, "the stream wrote 2,504 rows, 2,503 different ones"),
+        ("streamed", {"different": 2_502}, "2,502 different ones, of 2,503 messages"),
+        ("rebuilt", {"index_differences": 3}, "0 queues and 3 index files differ"),
+        ("audited", {"lost": 7}, "the audit found 7 lost messages"),
+    ],
+)
+def test_what_went_wrong_is_said_first(part: str, change: dict[str, int], problem: str) -> None:
+    whole = story()
+    assert whole.problems == []
+    told = dataclasses.replace(whole, **{part: dataclasses.replace(getattr(whole, part), **change)})
+    assert len(told.problems) == 1
+    assert problem in told.problems[0]
+    text = page(told)
+    assert "Worth a look" in text
+    assert problem in text
+
+
+def test_parts_that_were_not_done_are_not_told() -> None:
+    text = page(Story())
+    assert "What was done" not in text
+    assert "<polyline" not in text
+    text = page(Story(rebuilt=Rebuilt(1.25, 2_507, 5_009, 0, 0)))
+    assert "byte-identical: yes" in text
+    assert "Through the broker" not in text
