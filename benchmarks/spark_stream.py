@@ -1,5 +1,9 @@
 """Streams into the noop sink: over a folder beside batch reads, over brokers beside raw pulls.
 
+Raw pulls are what one connection of the load generator gets, which throws replies away; beside them
+stands what our reader makes rows of, without Spark in one thread, and with Spark. Broker and reader
+share the machine's cores in all of them.
+
 Everything that is compared is measured in turns, in one session. A micro-batch counts with the time
 of its trigger, from the look at the ends of queues to the commit in the checkpoint; what a query
 takes to start is left out, as Spark's own start is.
@@ -13,11 +17,15 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from benchmarks import broker_targets as targets, stores
+from reput.spark import live_calls, options as option_texts, rows
+from reput.spark.live import LiveScan
 from reput.spark.session import local_session
 
 NAME = "spark_stream"
 QUESTION = "streams against batch reads and raw pulls; what a trigger costs"
-TOPIC = "bench-stream"
+_BODIES = (128, 1024)
+_WINDOWS = (16, 128)
+"""Raw pulls on the way at a time: few, and about as many as our reader has."""
 _REPEATS = 3
 _TRIGGERS = 12
 """Of one message each."""
@@ -65,23 +73,62 @@ def _of_brokers(spark: SparkSession, folder: Path, count: int) -> dict[str, obje
     found: dict[str, object] = {}
     with targets.brokers(folder) as running:
         for target in running:
-            targets.load(target, "fill", topic=TOPIC, messages=count)
-            targets.load(target, "pull", topic=TOPIC, warm_up_s=3.0, seconds=0.1)
-            given = {"nameServer": target.namesrv, "topic": TOPIC}
-            raw, live = [], []
-            for turn in range(_REPEATS + 1):
-                pulled = targets.load(target, "pull", topic=TOPIC, seconds=1.5, window=16)
-                seconds = sum(_trigger_seconds(spark, **given))
-                if turn:
-                    raw.append(pulled["per_s"])
-                    live.append(targets.topic_end(target.address, TOPIC) / seconds)
-            raw_per_s, live_per_s = statistics.median(raw), statistics.median(live)
-            found[target.name] = {
-                "raw_pulls_per_s": round(raw_per_s),
-                "stream_per_s": round(live_per_s),
-                "stream_rate_over_raw": round(live_per_s / raw_per_s, 2),
-            }
+            for body_bytes in _BODIES:
+                topic = f"bench-stream-{body_bytes}"
+                targets.load(target, "fill", topic=topic, messages=count, body_bytes=body_bytes)
+                targets.load(target, "pull", topic=topic, warm_up_s=3.0, seconds=0.1)
+                found[f"{target.name}_{body_bytes}"] = _of_topic(spark, target, topic)
+    live_calls.disconnect()
     return found
+
+
+def _of_topic(spark: SparkSession, target: targets.Target, topic: str) -> dict[str, object]:
+    given = {"nameServer": target.namesrv, "topic": topic}
+    count = targets.topic_end(target.address, topic)
+    rates: dict[str, list[float]] = {}
+
+    def note(name: str, per_s: float) -> None:
+        rates.setdefault(name, []).append(per_s)
+
+    for turn in range(_REPEATS + 1):
+        if turn == 1:  # the first warms up
+            rates.clear()
+        for window in _WINDOWS:
+            pulled = targets.load(target, "pull", topic=topic, seconds=1.5, window=window)
+            note(f"raw_window_{window}", pulled["per_s"])
+        note("reader", count / _read_seconds(**given))
+        note("batch", count / _batch_seconds(spark, **given))
+        note("stream", count / sum(_trigger_seconds(spark, **given)))
+    medians = {name: statistics.median(values) for name, values in rates.items()}
+    return {
+        "messages": count,
+        **{f"{name}_per_s": round(value) for name, value in medians.items()},
+        **{
+            f"{name}_over_raw_window_{window}": round(
+                medians[name] / medians[f"raw_window_{window}"], 2
+            )
+            for name in ("reader", "batch", "stream")
+            for window in _WINDOWS
+        },
+    }
+
+
+def _read_seconds(**options: str) -> float:
+    """Read everything in this thread, without Spark."""
+    before = time.perf_counter()
+    parsed = option_texts.parse(options)
+    scan = LiveScan(parsed, list(rows.message_fields(parsed)))
+    for task in scan.tasks():
+        for _ in scan.read(task):
+            pass
+    return time.perf_counter() - before
+
+
+def _batch_seconds(spark: SparkSession, **options: str) -> float:
+    before = time.perf_counter()
+    frame = spark.read.format("rocketmq").options(**options).load()
+    frame.write.format("noop").mode("overwrite").save()
+    return time.perf_counter() - before
 
 
 def _trigger_seconds(spark: SparkSession, **options: object) -> list[float]:
