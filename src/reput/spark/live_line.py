@@ -22,9 +22,12 @@ from reput.remoting.connection import Inbox, find_frame
 _READ_BYTES: Final = 1 << 20
 """What one read takes at most: a few large replies, or a hundred small ones."""
 _OPAQUE_MAX = 0x7FFFFFFF
-_OPAQUE = b'"opaque":0,'
-_COUNT = b'"maxMsgNums":"0"'
-_QUEUE_OFFSET = b'"queueOffset":"0"'
+_NUMBERS = (
+    (b'"opaque":0,', b'"opaque":%d,'),
+    (b'"queueOffset":"0"', b'"queueOffset":"%d"'),
+    (b'"maxMsgNums":"0"', b'"maxMsgNums":"%d"'),
+)
+"""What differs from pull to pull, in the order of the header."""
 
 
 class PullTemplate:
@@ -36,23 +39,15 @@ class PullTemplate:
 
     def __init__(self, request: Command) -> None:
         header = commands.encode_head(request)[LENGTH.size + MARK.size :].replace(b"%", b"%%")
-        # Quotes in values are escaped: these stand only where the fields are.
-        for field, number in (
-            (_OPAQUE, b'"opaque":%(opaque)d,'),
-            (_COUNT, b'"maxMsgNums":"%(count)d"'),
-            (_QUEUE_OFFSET, b'"queueOffset":"%(queue_offset)d"'),
-        ):
-            assert header.count(field) == 1, f"no {field!r} in {header!r}"
-            header = header.replace(field, number)
+        at = 0
+        for field, number in _NUMBERS:
+            at = header.index(field, at)  # quotes in values are escaped: it stands nowhere else
+            header = header[:at] + number + header[at + len(field) :]
         self._header = header
 
     def request(self, opaque: int, queue_offset: int, count: int) -> bytes:
         """Return the frame of one pull."""
-        header = self._header % {
-            b"opaque": opaque,
-            b"queue_offset": queue_offset,
-            b"count": count,
-        }
+        header = self._header % (opaque, queue_offset, count)
         size = len(header)
         return LENGTH.pack(MARK.size + size) + MARK.pack(size) + header
 

@@ -1,25 +1,39 @@
 """Reads of a running broker, planned, sent and read without Spark, beside reads of its store."""
 
+import itertools
 import json
-from collections.abc import Iterator
+import random
+import socket
+import struct
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from reput.client import blocking
 from reput.client.message import Message
-from reput.errors import ConnectionLost, CorruptRecord, InvalidOption
+from reput.clock import ManualClock
+from reput.errors import (
+    ConnectionLost,
+    CorruptRecord,
+    InvalidOption,
+    RequestTimedOut,
+    Unreachable,
+)
 from reput.format import message as record
-from reput.format.codes import RequestCode
+from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
 from reput.remoting.client import RemotingClient
-from reput.spark import explain, live_calls, plan
+from reput.spark import explain, live, live_calls, live_feed, plan
 from reput.spark.filters import from_values
 from reput.spark.live import LiveScan
-from reput.spark.live_calls import ReadFailed
+from reput.spark.live_calls import Asker, ReadFailed
+from reput.spark.live_line import Line, Lines, PullReply
 from reput.spark.live_plan import LiveTask
 from reput.spark.scan import DataLoss
 from reput.testing import LocalBroker
@@ -227,9 +241,13 @@ def test_what_has_gone_since_planning_is_named(
 
 
 class Patched:
-    """Pulls whose answers are changed before anybody looks."""
+    """Pulls without a line, whose answers are changed before anybody looks."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def take(lines: Lines, address: str) -> Line:
+            raise Unreachable(address, "there are no lines")
+
+        monkeypatch.setattr(Lines, "take", take)
         self.failures_left = 0
         self.asked: list[Command] = []
         self.change = lambda reply: None
@@ -360,3 +378,235 @@ def test_a_checksum_of_the_whole_record_is_checked(
         found = read_tasks(one[0], [one[1]])
         assert len(found) == 100
         assert all("__CRC32#" in row["properties"] for row in found)
+
+
+# --- lines ------------------------------------------------------------------
+
+
+class Meddled:
+    """Replies of lines, changed before anybody looks; ``change`` gets the number of each."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        self.change: Callable[[int, PullReply], Iterable[PullReply]] = lambda _, reply: [reply]
+        self.reads = itertools.count()
+        self.at_read: Callable[[int, Line], None] = lambda number, line: None
+        self.asked_again: list[int] = []
+        receive, pull = Line.receive, Asker.pull
+
+        def meddled(line: Line, wait_s: float, timeout_ms: int) -> list[PullReply]:
+            self.at_read(next(self.reads), line)
+            found: list[PullReply] = []
+            for reply in receive(line, wait_s, timeout_ms):
+                found += self.change(self.count, reply)
+                self.count += 1
+            return found[::-1]  # brokers answer in any order
+
+        async def noted(asker: Asker, queue: Any, queue_offset: int, *more: Any) -> Any:
+            self.asked_again.append(queue_offset)
+            return await pull(asker, queue, queue_offset, *more)
+
+        monkeypatch.setattr(Line, "receive", meddled)
+        monkeypatch.setattr(Asker, "pull", noted)
+
+
+@pytest.fixture
+def small(mq: LocalBroker) -> tuple[LiveScan, LiveTask]:
+    """100 messages, of which each pull brings 3."""
+    scan = scan_of(mq.namesrv_addr, topic="Orders", pullBatchSize=3)
+    (task,) = scan.tasks()
+    return scan, task
+
+
+@pytest.fixture
+def lines(monkeypatch: pytest.MonkeyPatch, small: Any) -> Iterator[Meddled]:
+    yield Meddled(monkeypatch)
+    live_calls.disconnect()
+
+
+def assert_whole(scan_and_task: tuple[LiveScan, LiveTask]) -> None:
+    scan, task = scan_and_task
+    found = read_tasks(scan, [task])
+    assert [row["queue_offset"] for row in found] == list(range(100))
+    assert [row["body"] for row in found] == [b"%d" % i for i in range(100)]
+
+
+def test_replies_in_any_order(small: tuple[LiveScan, LiveTask], lines: Meddled) -> None:
+    assert_whole(small)
+    assert lines.count == 34
+    assert lines.asked_again == []
+
+
+def test_stale_replies_are_passed_over(small: tuple[LiveScan, LiveTask], lines: Meddled) -> None:
+    # The order is turned round afterwards: the first of two counts, as it does for every client.
+    lines.change = lambda _, reply: [
+        PullReply(reply.opaque + 10_000, 0, "FOUND", 99, b"of somebody else"),
+        PullReply(reply.opaque, 0, "FOUND", 99, b"again"),
+        reply,
+    ]
+    assert_whole(small)
+    assert lines.asked_again == []
+
+
+def test_brokers_that_give_fewer_than_asked(
+    small: tuple[LiveScan, LiveTask], lines: Meddled
+) -> None:
+    def cut(_: int, reply: PullReply) -> list[PullReply]:
+        places = live_calls.frames(reply.records)
+        if len(places) > 1:
+            reply.records = reply.records[: places[1]]
+            reply.next_offset -= len(places) - 1
+        return [reply]
+
+    lines.change = cut
+    assert_whole(small)
+    assert lines.count == 100
+    assert lines.asked_again == []
+
+
+@pytest.mark.parametrize("number", [0, 1, 17, 33])
+@pytest.mark.parametrize(
+    "code",
+    [
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+        ResponseCode.SUCCESS,  # that gets nowhere
+    ],
+)
+def test_what_is_not_the_next_records_is_asked_again(
+    small: tuple[LiveScan, LiveTask], lines: Meddled, code: int, number: int
+) -> None:
+    first: list[int] = []
+
+    def fail(at: int, reply: PullReply) -> list[PullReply]:
+        if at != number:
+            return [reply]
+        first.append(reply.next_offset - len(live_calls.frames(reply.records)))
+        next_offset = reply.next_offset if code else first[0]
+        return [PullReply(reply.opaque, code, "so it is", next_offset, b"")]
+
+    lines.change = fail
+    assert_whole(small)
+    assert lines.asked_again == first
+
+
+@pytest.mark.parametrize("error", [ConnectionLost("here"), RequestTimedOut("here", 11, 5)])
+def test_lines_that_end_in_the_middle(
+    small: tuple[LiveScan, LiveTask], lines: Meddled, error: Exception
+) -> None:
+    """In a part of a chunk, too: of each only what is lacking is asked again."""
+
+    def halve(_: int, reply: PullReply) -> list[PullReply]:
+        places = live_calls.frames(reply.records)
+        if len(places) == 3:
+            reply.records = reply.records[: places[2]]
+            reply.next_offset -= 1
+        return [reply]
+
+    lines.change = halve
+    for number in range(6):
+        lines.reads = itertools.count()
+
+        def end(read: int, line: Line, number: int = number) -> None:
+            if read == number:
+                raise error
+
+        lines.at_read = end
+        assert_whole(small)
+    assert lines.asked_again
+    assert any(queue_offset % 3 for queue_offset in lines.asked_again)
+
+
+def test_a_connection_is_closed_in_the_middle(
+    small: tuple[LiveScan, LiveTask], lines: Meddled
+) -> None:
+    def close(read: int, line: Line) -> None:
+        if read == 1:
+            line._socket.shutdown(socket.SHUT_RDWR)
+
+    lines.change = lambda at, reply: [reply] if at % 3 else []  # the others wait for ever
+    lines.at_read = close
+    assert_whole(small)
+    assert lines.asked_again
+
+
+def test_lines_are_kept_for_the_next_task(
+    small: tuple[LiveScan, LiveTask], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live_calls.disconnect()
+    made: list[str] = []
+    connect = Line.__init__
+
+    def counted(line: Line, address: str) -> None:
+        made.append(address)
+        connect(line, address)
+
+    monkeypatch.setattr(Line, "__init__", counted)
+    assert_whole(small)
+    assert_whole(small)
+    assert len(made) == 1
+
+
+def test_spark_may_be_busy_for_long_between_batches(
+    small: tuple[LiveScan, LiveTask], lines: Meddled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Replies that lie here since are not overdue."""
+    clock = ManualClock()
+    now = SimpleNamespace(monotonic=lambda: clock.monotonic_ms() / 1e3)
+    monkeypatch.setattr(live_feed, "time", now)
+    monkeypatch.setattr(live_feed, "_BATCH_BYTES", 1)
+    found = 0
+    for batch in small[0].read(small[1]):
+        found += batch.num_rows
+        clock.advance(3_600_000)
+    assert found == 100
+    assert lines.asked_again == []
+
+
+# --- records of many replies ------------------------------------------------
+
+
+def _reply(rng: random.Random, count: int) -> bytes:
+    sizes = [rng.choice((91, 92, 100, 5000)) for _ in range(count)]
+    return b"".join(record.SIZE_AND_MAGIC.pack(one, 0) + bytes(one - 8) for one in sizes)
+
+
+@pytest.mark.parametrize("count", [0, 1, 8, 9, 40])
+def test_records_of_many_replies_are_those_of_each(count: int) -> None:
+    rng = random.Random(count)
+    for _ in range(20):
+        replies = [_reply(rng, rng.randint(0, 33)) for _ in range(count)]
+        ends = np.cumsum([0, *map(len, replies)])
+        found = live._places(bytearray(b"".join(replies)), ends, [queue(0)] * count)
+        expected = [
+            int(first) + at
+            for first, one in zip(ends, replies, strict=False)
+            for at in live_calls.frames(one)
+        ]
+        assert found.tolist() == expected
+
+
+@pytest.mark.parametrize("damage", [-1, 0, 90, 1 << 30])
+@pytest.mark.parametrize("which", [0, 5, 20])
+def test_sizes_that_are_none_are_found_in_any_reply(which: int, damage: int) -> None:
+    rng = random.Random(which)
+    replies = [bytearray(_reply(rng, rng.randint(3, 33))) for _ in range(21)]
+    struct.pack_into(">i", replies[which], live_calls.frames(replies[which])[-1], damage)
+    with pytest.raises(CorruptRecord) as of_one:
+        live_calls.frames(replies[which], queue(which))
+    ends = np.cumsum([0, *map(len, replies)])
+    queues = [queue(i) for i in range(21)]
+    with pytest.raises(CorruptRecord) as of_all:
+        live._places(bytearray(b"".join(replies)), ends, queues)
+    assert str(of_all.value) == str(of_one.value)
+
+
+@pytest.mark.parametrize("cut", range(1, 91))
+def test_replies_that_end_within_a_record(cut: int) -> None:
+    replies = [_reply(random.Random(i), 3) for i in range(20)]
+    replies[-1] = replies[-1][:-cut]
+    ends = np.cumsum([0, *map(len, replies)])
+    with pytest.raises(CorruptRecord, match="bytes are left"):
+        live._places(bytearray(b"".join(replies)), ends, [queue(0)] * 20)
