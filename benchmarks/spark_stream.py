@@ -17,8 +17,9 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from benchmarks import broker_targets as targets, stores
-from reput.spark import live_calls, options as option_texts, rows
-from reput.spark.live import LiveScan
+from reput.spark import options as option_texts, rows
+from reput.spark.live import calls as live_calls
+from reput.spark.live.scan import LiveScan
 from reput.spark.session import local_session
 
 NAME = "spark_stream"

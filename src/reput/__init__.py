@@ -18,7 +18,18 @@ Where to look:
       core/        what they decide: routes, queues, what is in flight
       admin/       what administrators ask and change
     spark/         the DataFrame source
-      jobs/        work on whole stores, spread over executors: a module a job
+      live/        running brokers as tables: routes, a line that pulls, rows
+      streaming/   positions, what is behind them in stores and brokers, micro-batches
+      sending/     the sink to brokers
+      importing/   the sink to a store folder
+      archive/     log files as Parquet, and reading them as a store
+      pages/       reports as HTML
+      jobs/        work on whole stores, spread over executors: a module or package a job
+        dispatch/  queues and index from the log, as a batch and as a stream
+        audit/     a verdict for each message
+        salvage/   a clean store of a damaged one
+        compare/   what two stores differ in
+        compact/   retention by topic
     testing/       a broker inside of a test, and the pytest plugin
     cli/           the reput command
 

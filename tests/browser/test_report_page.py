@@ -18,7 +18,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="reput.spark.report imports it")
 
-from reput.spark import report_page
+from reput.spark.pages import store as report_page
 from reput.spark.report import Agreement, FileRow, GapRow, LagRow, Report, TopicRow
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("chromium")]

@@ -7,8 +7,10 @@ import pyarrow as pa
 import pytest
 
 from reput.errors import InvalidOption
-from reput.spark import import_options, options, outgoing_rows, rows, views, write_options
-from reput.spark.write_options import RowOptions
+from reput.spark import options, rows, views
+from reput.spark.importing import options as import_options
+from reput.spark.sending import options as write_options, rows as outgoing_rows
+from reput.spark.sending.options import RowOptions
 
 DOCS = Path(__file__).parents[2] / "docs" / "reference"
 

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 import golden
-from reput.spark.jobs import compare as compare_job, findings
+from reput.spark.jobs import compare as compare_job
+from reput.spark.jobs.compare import findings
 from reput.spark.jobs.salvage import Salvaged
 from spark.in_process import InProcess
 

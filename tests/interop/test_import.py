@@ -8,7 +8,7 @@ from interop.conftest import StartOfficial
 from interop.java_cluster import JavaClient
 from interop.java_store import JavaStore
 from reput.format import message as record
-from reput.spark.import_commit import Commit
+from reput.spark.importing.commit import Commit
 from reput.store.disk import Disk
 from reput.store.reader import StoreReader
 from spark.importing import SIZES, batch, write

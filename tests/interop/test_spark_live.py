@@ -12,12 +12,13 @@ from interop.conftest import StartOfficial
 from interop.java_cluster import JavaClient, JavaCluster
 from reput.client import blocking
 from reput.client.message import Message
-from reput.spark import live_calls, options as option_texts
-from reput.spark.live_calls import ReadFailed
+from reput.spark import options as option_texts
+from reput.spark.live import calls as live_calls
+from reput.spark.live.calls import ReadFailed
 from reput.spark.options import TriggerLimits
-from reput.spark.positions import Offset
 from reput.spark.scan import DataLoss
-from reput.spark.stream import QueueStream
+from reput.spark.streaming.positions import Offset
+from reput.spark.streaming.stream import QueueStream
 from reput.store.reader import StoreReader
 from spark import live_traffic
 from spark.live_traffic import BROKER, GROUP, queue

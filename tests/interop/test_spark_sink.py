@@ -10,11 +10,11 @@ import pytest
 from interop.java_cluster import JavaClient, JavaCluster, JavaReceived, PullConsumer
 from reput.client import blocking
 from reput.format.bodies import MessageQueue
-from reput.spark import write_options
-from reput.spark.live_calls import disconnect
-from reput.spark.live_send import SentCounts, send
-from reput.spark.outgoing_requests import TaskIdentity
-from reput.spark.outgoing_rows import BadRow
+from reput.spark.live.calls import disconnect
+from reput.spark.sending import options as write_options
+from reput.spark.sending.requests import TaskIdentity
+from reput.spark.sending.rows import BadRow
+from reput.spark.sending.send import SentCounts, send
 
 pytestmark = pytest.mark.interop
 

@@ -10,10 +10,11 @@ import pytest
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from reput.spark import import_options, options as read_options, store_sink
+from reput.spark import options as read_options
+from reput.spark.importing import options as import_options, sink as store_sink
+from reput.spark.importing.sink import StoreStreamWriter, StoreWriter
 from reput.spark.rows import message_fields
 from reput.spark.scan import MessageScan
-from reput.spark.store_sink import StoreStreamWriter, StoreWriter
 
 _PICKLE = CloudPickleSerializer()
 SIZES = {

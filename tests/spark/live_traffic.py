@@ -20,10 +20,11 @@ from reput.client.message import Message
 from reput.format import bodies
 from reput.format.bodies import MessageQueue
 from reput.format.codes import RequestCode
-from reput.spark import live_calls, options as option_texts, rows
+from reput.spark import options as option_texts, rows
 from reput.spark.filters import Constraint, from_span, from_values
-from reput.spark.live import LiveScan
-from reput.spark.live_plan import LiveTask
+from reput.spark.live import calls as live_calls
+from reput.spark.live.plan import LiveTask
+from reput.spark.live.scan import LiveScan
 from spark import reading
 from spark.reading import Row
 

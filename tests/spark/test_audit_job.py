@@ -13,7 +13,7 @@ import store_builder
 from reput.errors import InvalidOption
 from reput.format import names, properties as props, sys_flag as flags
 from reput.spark.jobs import audit as job
-from reput.spark.jobs.audit_verdicts import Stage, Verdict
+from reput.spark.jobs.audit.verdicts import Stage, Verdict
 
 LATER_MS = 2_000_000_000_000
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "audit-a-store.md"

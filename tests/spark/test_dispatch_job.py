@@ -19,7 +19,7 @@ import golden
 from reput import config
 from reput.format import properties
 from reput.spark.jobs.dispatch import dispatch, run_dispatch
-from reput.spark.jobs.dispatch_follow import follow
+from reput.spark.jobs.dispatch.follow import follow
 from reput.spark.jobs.running import Done, SparkRunner, Task, TaskFailed
 from reput.store import paths
 from reput.store.config import StoreConfig
@@ -190,7 +190,7 @@ KILLED = """
 import sys
 from pyspark.sql import SparkSession
 from reput.spark.jobs.dispatch import dispatch
-from reput.spark.jobs.dispatch_follow import follow
+from reput.spark.jobs.dispatch.follow import follow
 
 kind, store, target = sys.argv[1:]
 spark = (

@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions as F
 
 import golden
-from reput.spark.import_commit import DRAFTS_SUFFIX
+from reput.spark.importing.commit import DRAFTS_SUFFIX
 from reput.store.reader import StoreReader
 from reput.store.verify import verify
 from spark import importing

@@ -64,7 +64,7 @@ def run(
                     console.print(log_file.read_text(errors="replace")[-4000:], style="dim")
                     raise
     report.seconds = round(time.monotonic() - started, 1)
-    from reput.spark import report_page
+    from reput.spark.pages import store as report_page
 
     report_file.write_text(report_page.render(report), encoding="utf-8")
     if as_json:

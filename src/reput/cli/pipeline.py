@@ -227,7 +227,7 @@ def follow(
     Exit code 0: caught up, with --once; 2: it cannot be done.
     """
     from reput.cli import pipeline_text
-    from reput.spark.jobs import dispatch_follow as job
+    from reput.spark.jobs.dispatch import follow as job
 
     with _job("follow", master, conf) as (spark, progress):
         result = job.follow(
@@ -273,8 +273,8 @@ def audit(
     Exit code 0: nothing is lost or at fault; 1: something is; 2: it cannot be read.
     """
     from reput.cli import pipeline_text
-    from reput.spark import audit_page
     from reput.spark.jobs import audit as job
+    from reput.spark.pages import audit as audit_page
 
     with _job("audit", master, conf) as (spark, progress):
         result = job.audit(

@@ -7,12 +7,12 @@ from reput.cli.printing import Clock, Row, print_fields, print_table, size_text
 
 if TYPE_CHECKING:
     from reput.spark.jobs.archive import ArchiveResult, VerifyResult
-    from reput.spark.jobs.audit_verdicts import AuditResult
+    from reput.spark.jobs.audit.verdicts import AuditResult
     from reput.spark.jobs.compact import CompactResult
     from reput.spark.jobs.compare import Comparison
     from reput.spark.jobs.dispatch import DispatchResult
-    from reput.spark.jobs.dispatch_difference import Difference
-    from reput.spark.jobs.dispatch_follow import Followed
+    from reput.spark.jobs.dispatch.difference import Difference
+    from reput.spark.jobs.dispatch.follow import Followed
     from reput.spark.jobs.restore import RestoreResult
     from reput.spark.jobs.salvage import Salvaged
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from reput.spark.positions import Lag
+    from reput.spark.streaming.positions import Lag
 
 
 def explain(path: str | None = None, **options: object) -> str:
@@ -27,7 +27,7 @@ def explain(path: str | None = None, **options: object) -> str:
     option_texts.check_batch(parsed)
     columns = list(rows.message_fields(parsed))
     if parsed.live is not None:
-        from reput.spark.live import LiveScan
+        from reput.spark.live.scan import LiveScan
 
         of_brokers = LiveScan(parsed, columns)
         of_brokers.tasks()
@@ -45,7 +45,7 @@ def lag_of(latest_offset: str | Mapping[str, Any]) -> "Lag":
             ``query.lastProgress.sources[0].latestOffset``, the same of ``event.progress`` in a
             ``StreamingQueryListener``.
     """
-    from reput.spark import positions
+    from reput.spark.streaming import positions
 
     return positions.lag_of(latest_offset)
 

@@ -1,6 +1,6 @@
 """A store at a glance, computed by Spark: what is in it, when it came, how large, what is broken.
 
-``collect`` runs the jobs and returns plain numbers; ``reput.spark.report_page`` draws them.
+``collect`` runs the jobs and returns plain numbers; ``reput.spark.pages.store`` draws them.
 Whatever a number says, it says of the whole store, system topics included.
 """
 

@@ -36,7 +36,8 @@ from reput.format import (
     sys_flag as flags,
 )
 from reput.format.message import Verdict
-from reput.spark import archive_files, plan
+from reput.spark import plan
+from reput.spark.archive import files as archive_files
 from reput.spark.filters import Constraint, Span
 from reput.spark.options import (
     EARLIEST,
@@ -54,7 +55,7 @@ from reput.store.consume_queue_view import BatchConsumeQueueView, ConsumeQueueVi
 from reput.store.reader import END_OF_TIME_MS, Boundary, Condition, StoreReader
 
 if TYPE_CHECKING:
-    from reput.spark.archive_view import ArchiveReader
+    from reput.spark.archive.view import ArchiveReader
 
 log = logging.getLogger("reput.spark")
 
@@ -183,7 +184,9 @@ class MessageScan:
 def open_reader(path: str, *, allow_live: bool = False) -> StoreReader:
     """Open what is at a path or URI: an archive or a store. Raises as ``StoreReader.open``."""
     if archive_files.is_archive(path):
-        from reput.spark import archive_view  # Parquet, which reads of stores do not need
+        from reput.spark.archive import (
+            view as archive_view,  # Parquet, which reads of stores do not need
+        )
 
         return archive_view.ArchiveReader.open(path)
     return StoreReader.open(path, allow_live=allow_live)
@@ -191,7 +194,7 @@ def open_reader(path: str, *, allow_live: bool = False) -> StoreReader:
 
 def _planner_of(path: str) -> "type[StorePlanner]":
     if archive_files.is_archive(path):
-        from reput.spark import archive_scan
+        from reput.spark.archive import scan as archive_scan
 
         return archive_scan.ArchivePlanner
     return StorePlanner
@@ -1018,7 +1021,7 @@ class _PartitionReading:
 
     @property
     def _archive(self) -> "ArchiveReader":
-        from reput.spark.archive_view import ArchiveReader
+        from reput.spark.archive.view import ArchiveReader
 
         assert isinstance(self._reader, ArchiveReader)
         return self._reader

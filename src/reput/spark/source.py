@@ -51,11 +51,13 @@ from pyspark.sql.types import (
 )
 
 from reput.errors import InvalidOption
-from reput.spark import filters, import_options, options as option_texts, views, write_options
+from reput.spark import filters, options as option_texts, views
 from reput.spark.filters import Constraint
+from reput.spark.importing import options as import_options
 from reput.spark.rows import message_fields
 from reput.spark.scan import MessageScan
-from reput.spark.stream import QueueStream
+from reput.spark.sending import options as write_options
+from reput.spark.streaming.stream import QueueStream
 
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 _SPARK_TYPES: dict[pa.DataType, DataType] = {
@@ -125,20 +127,20 @@ class RocketMQDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of a batch: to brokers, or to a store folder."""
         if write_options.goes_to_brokers(self._texts):
-            from reput.spark.sink import BrokerWriter  # who writes stores needs no network
+            from reput.spark.sending.sink import BrokerWriter  # who writes stores needs no network
 
             return BrokerWriter(write_options.parse(self._texts), schema, overwrite)
-        from reput.spark.store_sink import StoreWriter  # and who reads needs no writer
+        from reput.spark.importing.sink import StoreWriter  # and who reads needs no writer
 
         return StoreWriter(import_options.parse(self._texts), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """Return the writer of a stream's batches, likewise."""
         if write_options.goes_to_brokers(self._texts):
-            from reput.spark.sink import BrokerStreamWriter
+            from reput.spark.sending.sink import BrokerStreamWriter
 
             return BrokerStreamWriter(write_options.parse(self._texts), schema, overwrite)
-        from reput.spark.store_sink import StoreStreamWriter
+        from reput.spark.importing.sink import StoreStreamWriter
 
         return StoreStreamWriter(import_options.parse(self._texts), schema, overwrite)
 
@@ -178,7 +180,7 @@ class MessageReader(DataSourceReader):
         """Return what plans and reads: a scan of stores, or of brokers."""
         if self._options.live is None:
             return MessageScan(self._options, self._columns, self._constraint)
-        from reput.spark.live import LiveScan  # who reads stores needs no network
+        from reput.spark.live.scan import LiveScan  # who reads stores needs no network
 
         return LiveScan(self._options, self._columns, self._constraint)
 
@@ -220,7 +222,7 @@ class PushdownReader(MessageReader):
 
 
 class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows queues. One micro-batch is told by two positions, see ``reput.spark.stream``."""
+    """Follows queues. A micro-batch is told by two positions: ``reput.spark.streaming.stream``."""
 
     def __init__(self, options: option_texts.ReadOptions, columns: Sequence[str]) -> None:
         self._options = options

@@ -79,8 +79,8 @@ def register(spark: SparkSession) -> None:
 def _functions() -> dict[str, tuple[Callable[..., Iterable[Any]], type]]:
     """Return name -> what is called, and the dataclass whose plain fields are the columns."""
     from reput.spark.jobs.archive import ArchiveResult
+    from reput.spark.jobs.compare.findings import Finding as StoreDifference
     from reput.spark.jobs.dispatch import DispatchResult
-    from reput.spark.jobs.findings import Finding as StoreDifference
     from reput.spark.jobs.restore import RestoreResult
     from reput.spark.jobs.salvage import Salvaged
     from reput.store.verify import Finding

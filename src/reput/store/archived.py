@@ -1,6 +1,6 @@
 """Whether a log file is in an archive, as the store needs to know before it lets the file go.
 
-The whole of a manifest is ``spark/archive_files.py``'s. What decides here is as little as can be
+The whole of a manifest is ``spark/archive/files.py``'s. What decides here is as little as can be
 asked without reading Parquet: the manifest, which an archive writes last, after it has compared
 what it wrote with the log, and the sizes of the files that the manifest names.
 """

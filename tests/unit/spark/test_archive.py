@@ -19,8 +19,8 @@ import golden
 from reput.errors import CorruptRecord, InvalidOption, StoreUnavailable
 from reput.format import names
 from reput.format.message import Verdict
-from reput.spark import archive_files as files, archive_view, archive_write
-from reput.spark.archive_view import ArchiveReader
+from reput.spark.archive import files, view as archive_view, write as archive_write
+from reput.spark.archive.view import ArchiveReader
 from reput.spark.filters import Constraint, Span
 from reput.spark.jobs import archive as archive_job
 from reput.spark.jobs.archive import ArchiveResult

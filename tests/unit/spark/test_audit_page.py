@@ -10,10 +10,10 @@ import pytest
 
 import golden
 import store_builder
-from reput.spark import audit_page
 from reput.spark.jobs.audit import run_audit
-from reput.spark.jobs.audit_verdicts import AuditResult, GroupAudit
+from reput.spark.jobs.audit.verdicts import AuditResult, GroupAudit
 from reput.spark.jobs.running import SequentialRunner
+from reput.spark.pages import audit as audit_page
 
 
 def audited(store: Path, **options: Any) -> AuditResult:

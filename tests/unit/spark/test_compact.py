@@ -13,11 +13,11 @@ import pytest
 
 from reput.clock import ManualClock
 from reput.errors import InvalidOption, NotInStore, StoreUnavailable
-from reput.spark import archive_files as files
-from reput.spark.archive_view import ArchiveReader
-from reput.spark.jobs import archive as archive_job, compact as job, compact_archive
-from reput.spark.jobs.compact import CompactResult
-from reput.spark.jobs.expired import Retention
+from reput.spark.archive import files
+from reput.spark.archive.view import ArchiveReader
+from reput.spark.jobs import archive as archive_job, compact as job
+from reput.spark.jobs.compact import CompactResult, archive as compact_archive
+from reput.spark.jobs.compact.expired import Retention
 from reput.spark.jobs.restore import restore
 from reput.store.archived import is_archived
 from reput.store.config import StoreConfig

@@ -14,8 +14,8 @@ import golden
 from reput.errors import InvalidOption, StoreUnavailable, WriteFailed
 from reput.format import message as record
 from reput.format.message import StoredMessage, Verdict
-from reput.spark import import_commit, store_sink
-from reput.spark.import_commit import DRAFTS_SUFFIX
+from reput.spark.importing import commit as import_commit, sink as store_sink
+from reput.spark.importing.commit import DRAFTS_SUFFIX
 from reput.store import bulk_append, paths
 from reput.store.disk import Disk
 from reput.store.files import open_folder

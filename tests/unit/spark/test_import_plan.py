@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 
 from reput.errors import InvalidOption
 from reput.format import message as record
-from reput.spark.import_plan import Fragment, LogPart, Planner, QueueKey, RecordTable
+from reput.spark.importing.plan import Fragment, LogPart, Planner, QueueKey, RecordTable
 
 FILE_BYTES = 1000
 ROOM = FILE_BYTES - record.BLANK.size

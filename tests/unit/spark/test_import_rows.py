@@ -13,9 +13,9 @@ from hypothesis import given, settings, strategies as st
 
 from reput.format import message as record
 from reput.format.message import StoredMessage
-from reput.spark import import_options
-from reput.spark.import_rows import RowEncoder, _Common
-from reput.spark.outgoing_rows import BadRow
+from reput.spark.importing import options as import_options
+from reput.spark.importing.rows import RowEncoder, _Common
+from reput.spark.sending.rows import BadRow
 from spark import importing
 
 NOW_MS = 1_700_000_000_123

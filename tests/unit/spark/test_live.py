@@ -29,12 +29,13 @@ from reput.format import message as record
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
 from reput.remoting.client import RemotingClient
-from reput.spark import explain, live, live_calls, live_feed, plan
+from reput.spark import explain, plan
 from reput.spark.filters import from_values
-from reput.spark.live import LiveScan
-from reput.spark.live_calls import Asker, ReadFailed
-from reput.spark.live_line import Line, Lines, PullReply
-from reput.spark.live_plan import LiveTask
+from reput.spark.live import calls as live_calls, feed as live_feed, scan as live
+from reput.spark.live.calls import Asker, ReadFailed
+from reput.spark.live.line import Line, Lines, PullReply
+from reput.spark.live.plan import LiveTask
+from reput.spark.live.scan import LiveScan
 from reput.spark.scan import DataLoss
 from reput.testing import LocalBroker
 from spark import live_traffic

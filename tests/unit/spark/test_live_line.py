@@ -10,7 +10,7 @@ from reput.errors import ConnectionLost, NotAFrame, RequestTimedOut, Unreachable
 from reput.format import command as commands, headers
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
-from reput.spark.live_line import Line, Lines, PullReply, PullTemplate, read_reply
+from reput.spark.live.line import Line, Lines, PullReply, PullTemplate, read_reply
 
 WAIT_S = 20.0
 

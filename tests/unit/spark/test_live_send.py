@@ -14,11 +14,11 @@ from reput.format import command
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
 from reput.remoting.client import RemotingClient
-from reput.spark import write_options
-from reput.spark.live_calls import disconnect
-from reput.spark.live_send import SendingFailed, SentCounts, send
-from reput.spark.outgoing_requests import TaskIdentity
-from reput.spark.outgoing_rows import BadRow
+from reput.spark.live.calls import disconnect
+from reput.spark.sending import options as write_options
+from reput.spark.sending.requests import TaskIdentity
+from reput.spark.sending.rows import BadRow
+from reput.spark.sending.send import SendingFailed, SentCounts, send
 from reput.testing import LocalBroker
 from scripted_cluster import ScriptedCluster
 

@@ -7,7 +7,8 @@ import pytest
 
 from reput.format import batch, properties as props
 from reput.format.bodies import MessageQueue
-from reput.spark.outgoing_requests import (
+from reput.spark.sending.options import ASYNC, SYNC, RowOptions, SendOptions
+from reput.spark.sending.requests import (
     BATCH_COUNT_MAX,
     KeyMaker,
     Lane,
@@ -16,8 +17,7 @@ from reput.spark.outgoing_requests import (
     QueueDealer,
     TaskIdentity,
 )
-from reput.spark.outgoing_rows import BadRow, OutgoingMessage
-from reput.spark.write_options import ASYNC, SYNC, RowOptions, SendOptions
+from reput.spark.sending.rows import BadRow, OutgoingMessage
 
 OPTIONS = SendOptions(rows=RowOptions(), name_server="a:1")
 TASK = TaskIdentity("query/7", 3)

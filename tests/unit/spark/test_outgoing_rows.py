@@ -8,9 +8,10 @@ import pytest
 
 from reput.errors import InvalidOption
 from reput.format import properties as props
-from reput.spark import outgoing_rows, rows
-from reput.spark.outgoing_rows import BadRow, OutgoingMessage
-from reput.spark.write_options import RowOptions
+from reput.spark import rows
+from reput.spark.sending import rows as outgoing_rows
+from reput.spark.sending.options import RowOptions
+from reput.spark.sending.rows import BadRow, OutgoingMessage
 
 TOPIC = RowOptions(topic="T")
 TIMES = pa.timestamp("us", tz="UTC")

@@ -17,7 +17,8 @@ from hypothesis import given, settings, strategies as st
 
 pytest.importorskip("pyspark", reason="reput.spark.report imports it")
 
-from reput.spark import page_parts, report as report_module, report_page
+from reput.spark import report as report_module
+from reput.spark.pages import parts as page_parts, store as report_page
 from reput.spark.report import Agreement, FileRow, GapRow, LagRow, Report, TopicRow
 from reput.store.reader import Condition
 
@@ -534,7 +535,7 @@ def test_the_report_is_not_changed() -> None:
 
 
 def test_the_page_needs_no_spark() -> None:
-    code = "import sys; import reput.spark.report_page; print('pyspark' in sys.modules)"
+    code = "import sys; import reput.spark.pages.store; print('pyspark' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="reput.spark.report imports it")
 
-from reput.spark import report_page
+from reput.spark.pages import store as report_page
 from reput.spark.report import Report
 from reput.spark.report_story import Audited, MicroBatch, Rebuilt, Story, Streamed, Traffic
 

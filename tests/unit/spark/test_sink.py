@@ -18,8 +18,8 @@ from pyspark.sql.types import (
 )
 
 from reput.errors import InvalidOption
-from reput.spark.live_send import SentCounts
-from reput.spark.sink import BrokerStreamWriter, BrokerWriter, Sent
+from reput.spark.sending.send import SentCounts
+from reput.spark.sending.sink import BrokerStreamWriter, BrokerWriter, Sent
 from reput.spark.source import RocketMQDataSource
 
 TEXT = StringType()

@@ -18,11 +18,12 @@ import store_builder
 from reput.clock import ManualClock
 from reput.errors import CorruptRecord, InvalidOption, StoreUnavailable
 from reput.format.message import StoredMessage
-from reput.spark import followed_stores, options as option_texts, rows
+from reput.spark import options as option_texts, rows
 from reput.spark.options import TriggerLimits
-from reput.spark.positions import Lag, Offset, QueueKey, decode, encode, lag_of
 from reput.spark.scan import DataLoss
-from reput.spark.stream import QueueStream
+from reput.spark.streaming import stores as followed_stores
+from reput.spark.streaming.positions import Lag, Offset, QueueKey, decode, encode, lag_of
+from reput.spark.streaming.stream import QueueStream
 from spark import reading
 
 VERSION = pytest.mark.parametrize("version", golden.VERSIONS)

@@ -22,12 +22,13 @@ from reput.clock import ManualClock
 from reput.errors import InvalidOption, StoreUnavailable
 from reput.format.codes import RequestCode
 from reput.remoting.client import RemotingClient
-from reput.spark import live_calls, options as option_texts, rows
-from reput.spark.live_calls import Asker, ReadFailed
+from reput.spark import options as option_texts, rows
+from reput.spark.live import calls as live_calls
+from reput.spark.live.calls import Asker, ReadFailed
 from reput.spark.options import TriggerLimits
-from reput.spark.positions import Offset, lag_of
 from reput.spark.scan import DataLoss
-from reput.spark.stream import QueueStream
+from reput.spark.streaming.positions import Offset, lag_of
+from reput.spark.streaming.stream import QueueStream
 from reput.testing import LocalBroker
 from spark import live_traffic, reading
 from spark.live_traffic import BROKER, queue

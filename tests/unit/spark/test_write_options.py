@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from reput.errors import InvalidOption
-from reput.spark import write_options
-from reput.spark.write_options import FAIL_STATUSES, RowOptions, SendOptions
+from reput.spark.sending import options as write_options
+from reput.spark.sending.options import FAIL_STATUSES, RowOptions, SendOptions
 
 ADDRESS = {"nameServer": "a:1"}
 

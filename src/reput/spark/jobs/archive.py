@@ -20,11 +20,11 @@ import msgspec
 import pyarrow as pa
 
 from reput.errors import CorruptRecord, InvalidOption, NotInStore, ReputError, StoreUnavailable
-from reput.spark import archive_files as files
-from reput.spark.archive_files import Manifest, Part
-from reput.spark.archive_folder import ArchiveFolder, archive_folder
-from reput.spark.archive_view import ArchiveReader
-from reput.spark.archive_write import Segment, write_segment
+from reput.spark.archive import files
+from reput.spark.archive.files import Manifest, Part
+from reput.spark.archive.folder import ArchiveFolder, archive_folder
+from reput.spark.archive.view import ArchiveReader
+from reput.spark.archive.write import Segment, write_segment
 from reput.spark.jobs.running import Progress, runner_on
 from reput.store import archived, paths
 from reput.store.files import Folder, absolute, open_folder

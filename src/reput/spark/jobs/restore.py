@@ -28,10 +28,10 @@ import numpy.typing as npt
 
 from reput.errors import CorruptRecord, InvalidOption, StoreUnavailable
 from reput.format import message as record
-from reput.spark import archive_files as files, archive_records as records
-from reput.spark.archive_files import Manifest, Part, RowGroup
-from reput.spark.archive_folder import archive_folder
-from reput.spark.archive_view import ArchiveReader
+from reput.spark.archive import files, records
+from reput.spark.archive.files import Manifest, Part, RowGroup
+from reput.spark.archive.folder import archive_folder
+from reput.spark.archive.view import ArchiveReader
 from reput.spark.jobs import places
 from reput.spark.jobs.packing import (
     begin_store,

@@ -16,9 +16,8 @@ import golden
 import store_builder
 from reput.errors import InvalidOption, StoreUnavailable
 from reput.format import names, sys_flag as flags
-from reput.spark.jobs import audit_table
-from reput.spark.jobs.audit import run_audit
-from reput.spark.jobs.audit_verdicts import AuditResult, Fault, GroupAudit, Indexed, Stage, Verdict
+from reput.spark.jobs.audit import run_audit, table as audit_table
+from reput.spark.jobs.audit.verdicts import AuditResult, Fault, GroupAudit, Indexed, Stage, Verdict
 from reput.spark.jobs.running import Done, SequentialRunner, Task
 from reput.store.folder_lock import FolderLock
 

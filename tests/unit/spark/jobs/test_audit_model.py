@@ -20,8 +20,7 @@ from hypothesis import given, settings, strategies as st
 
 import store_builder
 from reput.format.message import StoredMessage
-from reput.spark.jobs import audit_table
-from reput.spark.jobs.audit import run_audit
+from reput.spark.jobs.audit import run_audit, table as audit_table
 from reput.spark.jobs.running import SequentialRunner
 from store_builder import Built
 

@@ -13,8 +13,8 @@ import pytest
 from reput.errors import InvalidOption, StoreUnavailable
 from reput.format import properties
 from reput.spark.jobs.dispatch import run_dispatch
-from reput.spark.jobs.dispatch_follow import Followed, run_follow
-from reput.spark.jobs.dispatch_walk import StoreChanged
+from reput.spark.jobs.dispatch.follow import Followed, run_follow
+from reput.spark.jobs.dispatch.walk import StoreChanged
 from reput.store import paths
 from reput.store.disk import Disk
 from reput.store.incoming import IncomingMessage
@@ -214,7 +214,7 @@ def test_targets_that_cannot_be_are_refused(tmp_path: Path) -> None:
 KILLED = """
 import sys
 from reput.spark.jobs.dispatch import dispatch
-from reput.spark.jobs.dispatch_follow import follow
+from reput.spark.jobs.dispatch.follow import follow
 from reput.store.config import StoreConfig
 
 kind, store, target = sys.argv[1:]

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from reput.format import message as record
-from reput.spark.jobs import dispatch_plan
-from reput.spark.jobs.dispatch_plan import (
+from reput.spark.jobs.dispatch import plan as dispatch_plan
+from reput.spark.jobs.dispatch.plan import (
     IndexFile,
     NeedsDetail,
     QueueKey,

@@ -1,0 +1,520 @@
+"""What happens to the fragments of an import once all tasks are through: they become log files.
+
+A new store is made beside its folder, whole with queues and index, and gets its name at the end.
+
+To a store that is there, an import is appended:
+
+    settle    the log's end is made sure of: torn tails and what a killed import left are cut
+    note      ``appends.json`` says where the import begins (``store.bulk_append``)
+    write     new log files, and what the last file has room for: all but eight bytes, those that
+              stand where the log ends; then everything is on disk
+    publish   these eight bytes: one write, after which all of it is part of the log
+    derive    queues and index, as after any start of a broker
+
+Where that makes more than two new files, a folder of all log files is made, the old ones linked,
+and exchanged with the store's: Java does not look further back for where its log ends.
+
+Whoever is killed before ``publish`` leaves the store with the messages it had, after it with all of
+the new ones as well; queues and index follow from the log. The next import, or broker of ours,
+cuts off what is left over. Why so: docs/decisions/0013-an-import-begins-with-its-last-write.md.
+"""
+
+import contextlib
+import ctypes
+import logging
+import os
+import shutil
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from reput.clock import Clock, SystemClock
+from reput.errors import CorruptRecord, InvalidOption, NotInStore, StoreUnavailable, WriteFailed
+from reput.format import names
+from reput.spark.importing import files as import_files
+from reput.spark.importing.files import Stitch, log_path
+from reput.spark.importing.options import ImportOptions
+from reput.spark.importing.plan import Fragment, LogPart, Planner
+from reput.store import bulk_append, paths
+from reput.store.bulk_append import Appends, Begun
+from reput.store.config_tables import TopicConfig
+from reput.store.disk import Disk
+from reput.store.files import open_folder
+from reput.store.folder_lock import FolderLock
+from reput.store.message_store import MessageStore
+from reput.store.reader import Condition, StoreReader
+from reput.store.summary import Summary
+from reput.store.table_files import TopicTable
+
+DRAFTS_SUFFIX = ".imports"
+"""Beside the store's folder: drafts of the imports that run, a folder each."""
+_SCHEDULE_QUEUE_COUNT = 18
+_READ_WRITE = 6
+_SETTLE_TRIES = 5
+_DEAD_AFTER_MS = 86_400_000
+"""A draft in which nothing has changed for so long is nobody's."""
+_NEW_FILES_MAX = 2
+"""Brokers of Java look for the end of the log in its last three files only."""
+_COPY_BYTES = 8 * 1024 * 1024
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+
+log = logging.getLogger("reput.spark")
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What an import put into a store."""
+
+    message_count: int
+    log_start: int
+    """Physical offset where its first record was put, or would have been."""
+    log_end: int
+    """Physical offset behind its last record."""
+
+
+def is_store(path: str) -> bool:
+    """Whether there is a store to append to.
+
+    Raises:
+        InvalidOption: There is something else.
+    """
+    folder = Path(path)
+    if not folder.exists():
+        return False
+    if not folder.is_dir():
+        raise InvalidOption("path", path, "a folder; this is a file")
+    if (folder / paths.COMMIT_LOG).is_dir():
+        return True
+    if any(folder.iterdir()):
+        raise InvalidOption("path", path, "a store, or a folder that is new or empty")
+    return False
+
+
+def check_target(options: ImportOptions, *, overwrite: bool) -> None:
+    """Refuse at the start what would fail at the end.
+
+    Raises:
+        InvalidOption: There is no store, or one with files of other sizes.
+        StoreUnavailable: Somebody has the store, or it keeps its queues in RocksDB.
+    """
+    if is_store(options.path):
+        reader = StoreReader.open(options.path)
+        if not overwrite:
+            _refuse_other_sizes(reader, options)
+
+
+def _refuse_other_sizes(reader: StoreReader, options: ImportOptions) -> None:
+    config = options.store
+    found = {file.size for file in reader.log.files} - {0}
+    if found and found != {config.mapped_file_size_commit_log}:
+        raise InvalidOption(
+            "mappedFileSizeCommitLog",
+            config.mapped_file_size_commit_log,
+            f"{max(found)}, as the log files of {options.path} have",
+        )
+
+
+def queue_counts(path: str) -> dict[str, int]:
+    """Return over how many queues messages of each topic go; nothing where there is no store.
+
+    Raises:
+        CorruptRecord: Its table of topics cannot be read.
+    """
+    if not is_store(path):
+        return {}
+    # Whoever has the store now may be another import, which is soon through.
+    reader = StoreReader.open(path, allow_live=True)
+    return {topic: max(one.write_queue_count, 1) for topic, one in reader.topics().items()}
+
+
+def drafts_folder(path: str, job: str) -> str:
+    """Return where an import keeps its drafts."""
+    return f"{path}{DRAFTS_SUFFIX}/{job}"
+
+
+def drop_drafts(path: str, job: str, now_ms: int) -> None:
+    """Delete the drafts of an import, and those that nobody comes back for."""
+    shutil.rmtree(drafts_folder(path, job), ignore_errors=True)
+    folder = Path(path + DRAFTS_SUFFIX)
+    # What cannot be deleted now is in nobody's way; another import may be at work beside.
+    with contextlib.suppress(OSError):
+        for draft in folder.iterdir():
+            if now_ms - _changed_ms(draft) > _DEAD_AFTER_MS:
+                log.warning("%s is left of an import that has died, and is deleted", draft)
+                shutil.rmtree(draft, ignore_errors=True)
+        folder.rmdir()
+
+
+def _changed_ms(draft: Path) -> int:
+    """Return when anything in a draft was changed last."""
+    return max(path.stat().st_mtime_ns for path in (draft, *draft.iterdir())) // 1_000_000
+
+
+@dataclass(frozen=True)
+class Commit:
+    """Puts the fragments of one import into its store.
+
+    Args:
+        options: Of the write.
+        job: Names its drafts.
+        fragments: In the order in which their records go into the log.
+        stream: The stream whose batch it is, and the batch's number.
+        clock: What the time is.
+        disk: What writes.
+    """
+
+    options: ImportOptions
+    job: str
+    fragments: Sequence[Fragment]
+    stream: tuple[str, int] | None = None
+    clock: Clock = field(default_factory=SystemClock)
+    disk: Disk = field(default_factory=Disk)
+
+    @property
+    def _root(self) -> str:
+        return self.options.path
+
+    def run(self, *, overwrite: bool = False) -> Imported | None:
+        """Make or extend the store.
+
+        Args:
+            overwrite: Put a new store in place of the one that is there.
+
+        Returns:
+            What was put; None if a batch of a stream is in the log already.
+
+        Raises:
+            InvalidOption: What is there is no store, its log files have other sizes, or a message
+                names a queue that its topic does not have.
+            StoreUnavailable: Somebody has the store, or it cannot be imported to.
+            WriteFailed: The disk fails. The store has the messages that it had.
+        """
+        there = is_store(self._root)
+        if not there or overwrite:
+            return self._make(there)
+        return self._append()
+
+    # A new store ------------------------------------------------------------------------------
+
+    def _make(self, there: bool) -> Imported:
+        draft = drafts_folder(self._root, self.job) + "/store"
+        shutil.rmtree(draft, ignore_errors=True)
+        self.disk.make_folder(f"{draft}/{paths.COMMIT_LOG}", is_durable=False)
+        planner = self._planned(Planner(0, 0, self._file_bytes, {}, self._time_ms(0)))
+        parts = planner.finish()
+        self._write_files(parts, lambda part: log_path(draft, part.file_start))
+        self._add_topics(draft)
+        if self.stream is not None:
+            query, batch_id = self.stream
+            bulk_append.save(draft, Appends(None, {query: batch_id}), self.disk)
+        self._derive(draft)
+        self.disk.sync_filesystem(draft)
+        if not there:
+            self._publish(draft)
+            return Imported(planner.message_count, 0, planner.end)
+        lock = FolderLock(self._root)
+        try:
+            self._exchange(draft, self._root)
+        finally:
+            lock.release()
+        return Imported(planner.message_count, 0, planner.end)
+
+    def _publish(self, draft: str) -> None:
+        # An empty folder is replaced; one that is no more empty is somebody's store.
+        self.disk.make_folder(os.path.dirname(self._root))  # noqa: PTH120 - paths are texts here
+        self.disk.rename(draft, self._root)
+        self.disk.sync_folder(os.path.dirname(self._root))  # noqa: PTH120
+
+    def _exchange(self, draft: str, target: str) -> None:
+        """Put a draft in place of a folder, in one step; the folder becomes the draft."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        new, old = os.fsencode(draft), os.fsencode(target)
+        if libc.renameat2(_AT_FDCWD, new, _AT_FDCWD, old, _RENAME_EXCHANGE) != 0:
+            reason = os.strerror(ctypes.get_errno())
+            raise WriteFailed(
+                target, f"cannot be exchanged with {draft}: {reason}; import to a new folder"
+            )
+        self.disk.sync_folder(os.path.dirname(target))  # noqa: PTH120 - paths are texts here
+
+    # A store that is there --------------------------------------------------------------------
+
+    def _append(self) -> Imported | None:
+        lock, reader = self._settled()
+        try:
+            appends = _resolved(reader)
+            if self.stream is not None and self.stream[1] <= appends.batches.get(
+                self.stream[0], -1
+            ):
+                log.warning("batch %d is in %s already", self.stream[1], self._root)
+                return None
+            planner = self._plan(reader)
+            parts = planner.finish()
+            if parts:
+                self._add_topics(self._root)
+                begun = self._put(parts, appends)
+                # From here on all of it is in the log, and whoever comes next would do the rest.
+                self._try(lambda: bulk_append.save(self._root, _done(appends, begun), self.disk))
+        finally:
+            lock.release()
+        if parts:
+            self._try(lambda: self._derive(self._root))
+        return Imported(planner.message_count, reader.end_offset, planner.end)
+
+    def _settled(self) -> tuple[FolderLock, StoreReader]:
+        """Return a store that is locked, and of which queues and index are known to be whole."""
+        for _ in range(_SETTLE_TRIES):
+            lock = FolderLock(self._root)
+            try:
+                reader = StoreReader(open_folder(self._root), holds_lock=True)
+                # What no store of ours has closed may have a torn tail, or queues that lack units.
+                summary = Summary.load(self._root)
+                is_settled = (
+                    summary is not None
+                    and summary.log_end == reader.end_offset
+                    and reader.tail.stale is None
+                    and reader.state.condition is Condition.CLEAN
+                )
+            except BaseException:
+                lock.release()
+                raise
+            if is_settled:
+                return lock, reader
+            lock.release()
+            self._derive(self._root)
+        raise StoreUnavailable(f"{self._root} is opened by others again and again")
+
+    def _plan(self, reader: StoreReader) -> Planner:
+        """Return where everything goes.
+
+        Raises:
+            InvalidOption: Its log files have another size.
+            StoreUnavailable: A topic has batch queues.
+        """
+        keys = {key for fragment in self.fragments for key in fragment.queues}
+        for topic in sorted({topic for topic, _ in keys}):
+            if topic in reader.batch_queue_ids:
+                raise StoreUnavailable(
+                    f"topic {topic} has batch queues, to which nothing can be imported"
+                )
+        offsets = {key: reader.queue(*key).max_offset for key in keys}
+        end = reader.end_offset
+        newest_ms = 0
+        if end > reader.log.min_offset:
+            last = reader.log.last_record(reader.log.file_at(end - 1), end)
+            newest_ms = last.store_timestamp if last is not None else 0
+        _refuse_other_sizes(reader, self.options)
+        start = reader.log.min_offset
+        time_ms = self._time_ms(newest_ms)
+        return self._planned(Planner(start, end, self._file_bytes, offsets, time_ms))
+
+    def _time_ms(self, newest_ms: int) -> int:
+        """Return the store time of what brings none, behind what was stored at ``newest_ms``."""
+        # Offsets by time are found by halving: times only grow.
+        return newest_ms if self.options.keeps_store_times else max(newest_ms, self.clock.now_ms())
+
+    def _put(self, parts: Sequence[LogPart], appends: Appends) -> Begun:
+        """Append, so that one step makes it part of the log; return what it was."""
+        first = parts[0]
+        with_records = next(part for part in parts if part.pieces)
+        checksum = zlib.crc32(self._stitch.first_record(with_records))
+        query, batch_id = self.stream or (None, 0)
+        begun = Begun(first.start, with_records.start, checksum, query, batch_id)
+        bulk_append.save(self._root, replace(appends, begun=begun), self.disk)
+        self.disk.make_folder(drafts_folder(self._root, self.job), is_durable=False)
+        if len(parts) - 1 > _NEW_FILES_MAX:
+            self._put_beside(parts)
+        else:
+            self._put_behind(parts)
+        return begun
+
+    def _put_behind(self, parts: Sequence[LogPart]) -> None:
+        """Write everything behind the end of the log, and last what stands there."""
+        first, *others = parts
+        in_place, drafts = self._log_path(first), drafts_folder(self._root, self.job)
+        if not Path(in_place).exists():
+            self._create(in_place)  # zeros: nothing that anybody would read
+
+        def path_of(part: LogPart) -> str:
+            return in_place if part is first else f"{drafts}/{paths.offset_name(part.file_start)}"
+
+        head = self._write_files(parts, path_of, first, bare_at=first.position)
+        for part in reversed(others):
+            self.disk.rename(path_of(part), self._log_path(part))
+        self.disk.sync_folder(f"{self._root}/{paths.COMMIT_LOG}")
+        descriptor = self.disk.open(in_place)
+        try:
+            self.disk.write(descriptor, in_place, first.position, head)
+            self.disk.sync_file(descriptor, in_place)
+        finally:
+            os.close(descriptor)
+
+    def _put_beside(self, parts: Sequence[LogPart]) -> None:
+        """Make another folder of log files, the old ones linked, and let it take the place.
+
+        The file that is written to is copied: the old folder's stays as it is.
+        """
+        first = parts[0]
+        folder = f"{self._root}/{paths.COMMIT_LOG}"
+        draft = f"{drafts_folder(self._root, self.job)}/{paths.COMMIT_LOG}"
+        self.disk.make_folder(draft, is_durable=False)
+        try:
+            for path in Path(folder).iterdir():
+                if path.name != paths.offset_name(first.file_start):
+                    os.link(path, f"{draft}/{path.name}")
+        except OSError as error:
+            raise WriteFailed(draft, f"cannot link log files: {error.strerror}") from error
+
+        def path_of(part: LogPart) -> str:
+            return f"{draft}/{paths.offset_name(part.file_start)}"
+
+        self._create(path_of(first))
+        if first.position:
+            self._copy(self._log_path(first), path_of(first), first.position)
+        self._write_files(parts, path_of, first)
+        self.disk.sync_folder(draft)
+        self._exchange(draft, folder)
+
+    def _copy(self, source: str, target: str, size: int) -> None:
+        reading, writing = os.open(source, os.O_RDONLY | os.O_CLOEXEC), self.disk.open(target)
+        try:
+            for at in range(0, size, _COPY_BYTES):
+                data = os.pread(reading, min(size - at, _COPY_BYTES), at)
+                self.disk.write(writing, target, at, data)
+        finally:
+            os.close(reading)
+            os.close(writing)
+
+    def _log_path(self, part: LogPart) -> str:
+        return log_path(self._root, part.file_start)
+
+    def _try(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except (StoreUnavailable, WriteFailed) as error:
+            log.warning(
+                "the messages are in %s; the rest is left to its next start: %s", self._root, error
+            )
+
+    # Both -------------------------------------------------------------------------------------
+
+    @property
+    def _file_bytes(self) -> int:
+        return self.options.store.mapped_file_size_commit_log
+
+    @property
+    def _stitch(self) -> Stitch:
+        has_crc = self.options.store.enabled_append_prop_crc
+        return Stitch(self.fragments, self._file_bytes, has_crc, self.disk)
+
+    def _planned(self, planner: Planner) -> Planner:
+        for fragment in self.fragments:
+            planner.add(fragment, import_files.load_table(fragment))
+        return planner
+
+    def _create(self, path: str) -> None:
+        os.close(self.disk.create(path, self._file_bytes))
+
+    def _write_files(
+        self,
+        parts: Sequence[LogPart],
+        path_of: Callable[[LogPart], str],
+        there: LogPart | None = None,
+        bare_at: int | None = None,
+    ) -> bytes:
+        """Write what log files get, several at once; return the bytes that are left out.
+
+        Args:
+            parts: What they get.
+            path_of: Where they are.
+            there: The one whose file is there; the others are made.
+            bare_at: Where in that one eight bytes are left zeros.
+        """
+        stitch = self._stitch
+
+        def write(part: LogPart) -> bytes:
+            path = path_of(part)
+            if part is there:
+                return stitch.write(part, path, bare_at)
+            self.disk.unlink(path)
+            os.close(self.disk.create(path, self._file_bytes, is_durable=False))
+            return stitch.write(part, path)
+
+        with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
+            return b"".join(pool.map(write, parts))
+
+    def _add_topics(self, root: str) -> None:
+        """Give topics that are new their queues, as a broker would that had got the messages.
+
+        Raises:
+            InvalidOption: A message names a queue that its topic does not have.
+        """
+        table = TopicTable.load(root, self.disk)
+        now_ms = self.clock.now_ms()
+        for topic, queue_id in sorted(_last_queues(self.fragments).items()):
+            known = table.get(topic)
+            if known is None:
+                count = max(self._new_queue_count(topic), queue_id + 1)
+                table.put(TopicConfig(topic, count, count, _READ_WRITE), now_ms)
+            elif queue_id >= max(known.read_queue_count, known.write_queue_count):
+                raise InvalidOption(
+                    "queue_id",
+                    queue_id,
+                    f"queues of topic {topic}, which are 0 to {known.write_queue_count - 1}; give "
+                    "it more of them first",
+                )
+        if table.is_dirty:
+            table.save(now_ms)
+
+    def _new_queue_count(self, topic: str) -> int:
+        if topic == names.SCHEDULE_TOPIC:
+            return max(_SCHEDULE_QUEUE_COUNT, len(self.options.store.delay_levels_ms))
+        if names.is_retry_topic(topic) or names.is_dlq_topic(topic):
+            return 1
+        return self.options.queue_count
+
+    def _derive(self, root: str) -> None:
+        """Bring a store into order: its queues and index follow from its log."""
+        store = MessageStore.open(root, self.options.store, clock=self.clock, disk=self.disk)
+        store.close()
+
+
+def _last_queues(fragments: Iterable[Fragment]) -> Mapping[str, int]:
+    """Return the highest queue of each topic."""
+    found: dict[str, int] = {}
+    for topic, queue_id in (key for fragment in fragments for key in fragment.queues):
+        found[topic] = max(found.get(topic, 0), queue_id)
+    return found
+
+
+def _resolved(reader: StoreReader) -> Appends:
+    """Return what is known of earlier imports, once it is clear whether the last one is done.
+
+    Raises:
+        CorruptRecord: ``appends.json`` cannot be read.
+        StoreUnavailable: The log does not reach back to where it would have begun.
+    """
+    appends = bulk_append.read(reader.folder)
+    begun = appends.begun
+    if begun is None:
+        return appends
+    if begun.stream is not None and begun.log_end < reader.log.min_offset:
+        raise StoreUnavailable(
+            f"{reader.location} has lost the part of its log that says whether batch "
+            f'{begun.batch_id} of stream {begun.stream} is in it; set "begun" in '
+            f'{paths.BULK_APPENDS} to null, and "batches" to what you know'
+        )
+    try:
+        there = reader.log.record_bytes(begun.first_offset)
+    except (NotInStore, CorruptRecord):
+        there = b""
+    is_done = zlib.crc32(there) == begun.checksum and begun.first_offset < reader.end_offset
+    return _done(appends, begun) if is_done else replace(appends, begun=None)
+
+
+def _done(appends: Appends, begun: Begun) -> Appends:
+    batches = dict(appends.batches)
+    if begun.stream is not None:
+        batches[begun.stream] = begun.batch_id
+    return Appends(None, batches)

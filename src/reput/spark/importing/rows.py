@@ -1,0 +1,485 @@
+"""Rows of a write as records without their places: what ``store.incoming`` makes of messages.
+
+Common rows pass Python by: Arrow joins their parts column by column. Where anything is uncommon
+(delays, sharding keys, properties that brokers set, whatever ``outgoing_rows`` refuses) a window of
+rows is made row by row; both ways give the same bytes.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from reput.format import (
+    java,
+    message as record,
+    names,
+    properties as props,
+    sys_flag as flags,
+)
+from reput.spark.importing.options import ImportOptions
+from reput.spark.importing.plan import QueueKey, RecordTable
+from reput.spark.sending import rows as outgoing_rows
+from reput.spark.sending.rows import BadRow, OutgoingMessage
+from reput.store import incoming
+from reput.store.incoming import IncomingMessage, Refused
+
+STORE_TIME: Final = "store_timestamp"
+_WINDOW_ROWS = 4096
+_WINDOW_BYTES_MAX = 1 << 28
+"""Of bodies: more are made row by row, as Arrow counts a column's bytes with 31 bits."""
+
+_HEAD = np.dtype(
+    [
+        ("size", ">i4"),
+        ("magic", ">i4"),
+        ("body_crc", ">i4"),
+        ("queue_id", ">i4"),
+        ("flag", ">i4"),
+        ("queue_offset", ">i8"),
+        ("physical_offset", ">i8"),
+        ("sys_flag", ">i4"),
+        ("born_timestamp", ">i8"),
+        ("born_address", "S4"),
+        ("born_port", ">i4"),
+        ("store_timestamp", ">i8"),
+        ("store_address", "S4"),
+        ("store_port", ">i4"),
+        ("reconsume_times", ">i4"),
+        ("prepared_transaction_offset", ">i8"),
+        ("body_size", ">i4"),
+    ]
+)
+"""All fields up to the body, with two IPv4 hosts; their order is that of ``format.message``."""
+_SEPARATORS = f"[{props.NAME_VALUE_SEPARATOR}{props.PROPERTY_SEPARATOR}]"
+_OWN_COLUMN: Final = {"uniq_key": props.UNIQ_KEY, "tags": props.TAGS, "keys": props.KEYS}
+"""Column -> property, in the order in which they stand in a record."""
+_ODD_KEYS = "^ |  | $"
+"""Spaces that split_keys drops."""
+
+
+class Encoded(NamedTuple):
+    """Records, one behind the other."""
+
+    data: bytes | memoryview
+    table: RecordTable
+
+
+@dataclass
+class RowEncoder:
+    """Makes records of the rows of one task.
+
+    Args:
+        options: Of the write.
+        queue_counts: Topic -> how many queues it has; others get as many as ``options`` say.
+        now_ms: When rows were born that do not say it.
+        first_queue: Where rows that name no queue begin to go round; tasks begin at several.
+    """
+
+    options: ImportOptions
+    queue_counts: Mapping[str, int]
+    now_ms: int
+    first_queue: int = 0
+
+    def __post_init__(self) -> None:
+        self._queues: dict[QueueKey, int] = {}
+        self._row = 0
+        self._turn = self.first_queue
+        self._delay_levels = len(self.options.store.delay_levels_ms)
+
+    @property
+    def queues(self) -> tuple[QueueKey, ...]:
+        """The queues that rows went to, as tables number them."""
+        return tuple(self._queues)
+
+    def encode(self, batch: pa.RecordBatch) -> Iterator[Encoded]:
+        """Yield the records of a batch, in order.
+
+        Raises:
+            BadRow: A row is no message that the store could hold.
+        """
+        for start in range(0, batch.num_rows, _WINDOW_ROWS):
+            window = batch.slice(start, _WINDOW_ROWS)
+            times = self._store_times(window)
+            common = _Common(window, self).encode()
+            data, sizes, queues = self._encode_rows(window) if common is None else common
+            self._row += window.num_rows
+            yield Encoded(data, RecordTable(sizes, queues, times))
+
+    # Queues -----------------------------------------------------------------------------------
+
+    def queue_count(self, topic: str) -> int:
+        """Return over how many queues the messages of a topic are spread."""
+        return self.queue_counts.get(topic, self.options.queue_count)
+
+    def take_turns(self, count: int) -> npt.NDArray[np.int64]:
+        """Return the numbers of the next rows that name no queue."""
+        turns = np.arange(self._turn, self._turn + count)
+        self._turn += count
+        return turns
+
+    def queue_number(self, topic: str, queue_id: int) -> int:
+        """Return the number of a queue in the tables."""
+        return self._queues.setdefault((topic, queue_id), len(self._queues))
+
+    # Times ------------------------------------------------------------------------------------
+
+    def _store_times(self, window: pa.RecordBatch) -> npt.NDArray[np.int64] | None:
+        if not self.options.keeps_store_times:
+            return None
+        column = window.column(STORE_TIME)
+        if column.null_count:
+            row = self._row + int(np.flatnonzero(column.is_null())[0])
+            raise BadRow(row, STORE_TIME, "is null; keepStoreTimestamps needs one of every row")
+        times: npt.NDArray[np.int64] = _milliseconds(column).to_numpy()
+        if (times < 0).any() or (times > self.now_ms).any():
+            bad = int(np.flatnonzero((times < 0) | (times > self.now_ms))[0])
+            allowed = f"is {times[bad]} ms; allowed: 0 up to now, {self.now_ms}"
+            raise BadRow(self._row + bad, STORE_TIME, allowed)
+        return times
+
+    # Row by row -------------------------------------------------------------------------------
+
+    def _encode_rows(
+        self, window: pa.RecordBatch
+    ) -> tuple[bytes, npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+        records: list[bytes] = []
+        queues: list[int] = []
+        for message in outgoing_rows.messages(window, self.options.rows, self._row):
+            stored = self._stored(message)
+            queues.append(self.queue_number(stored.topic, stored.queue_id))
+            records.append(self._record(message.row, stored))
+        sizes = np.array([len(one) for one in records], np.int32)
+        return b"".join(records), sizes, np.array(queues, np.int32)
+
+    def _stored(self, message: OutgoingMessage) -> IncomingMessage:
+        """Return what is stored of a message: itself, or if it is delayed, its stand-in."""
+        if message.deliver_at_ms is not None:
+            reason = "is a time; an import holds messages back by delay_level only"
+            raise BadRow(message.row, "deliver_at", reason)
+        host = self.options.store_host
+        born = message.born_timestamp_ms
+        one = IncomingMessage(
+            message.topic,
+            message.body,
+            self._queue_id(message),
+            message.property_bytes(),
+            self.now_ms if born is None else born,
+            host,
+            host,
+            message.flag,
+        )
+        try:
+            # What names its real topic was read where it waits, or where it came to after it had.
+            if props.REAL_TOPIC not in message.properties:
+                one = incoming.delayed(one, self._delay_levels)
+            if self.options.store.enabled_append_prop_crc:
+                one = incoming.with_crc_room(one)
+        except Refused as refused:
+            raise BadRow(message.row, "properties", refused.reason) from None
+        return one
+
+    def _queue_id(self, message: OutgoingMessage) -> int:
+        if message.queue_id is not None:
+            return message.queue_id
+        count = self.queue_count(message.topic)
+        if message.sharding_key is not None:
+            # As Java's SelectMessageQueueByHash: the remainder first, which has the hash's sign.
+            return abs(java.string_hash(message.sharding_key)) % count
+        return int(self.take_turns(1)[0]) % count
+
+    def _record(self, row: int, one: IncomingMessage) -> bytes:
+        config = self.options.store
+        topic = java.encode_utf8(one.topic)
+        if len(one.body) > config.max_message_size:
+            reason = f"has {len(one.body)} bytes; allowed: {config.max_message_size}"
+            raise BadRow(row, "body", f"{reason} (maxMessageSize)")
+        data = incoming.encode(one, topic)
+        if len(data) > config.record_bytes_max:
+            reason = f"gives a record of {len(data)} bytes; allowed: {config.record_bytes_max}"
+            raise BadRow(row, "body", reason)
+        return data
+
+
+class _Uncommon(Exception):
+    """A window holds what is made row by row."""
+
+
+class _Common:
+    """A window of rows that have nothing special."""
+
+    def __init__(self, window: pa.RecordBatch, encoder: RowEncoder) -> None:
+        self._window = window
+        self._encoder = encoder
+        self._options = encoder.options
+        self._count = window.num_rows
+
+    def encode(
+        self,
+    ) -> tuple[memoryview, npt.NDArray[np.int32], npt.NDArray[np.int32]] | None:
+        """Return records, sizes and queues; None if anything is uncommon."""
+        try:
+            body = self._body()
+            topic_ids, topics = self._topics()
+            properties = self._properties()
+            heads = self._heads()
+            queue_ids = heads["queue_id"] = self._queue_ids(topic_ids, topics)  # takes turns: last
+        except _Uncommon:
+            return None
+        return self._join(heads, body, topic_ids, topics, properties, queue_ids)
+
+    def _column(self, name: str) -> pa.Array | None:
+        """Return a column; None if it is not there, or all null."""
+        if name not in self._window.schema.names:
+            return None
+        column = self._window.column(name)
+        return None if column.null_count == self._count else column
+
+    def _body(self) -> pa.Array:
+        body = self._column("body")
+        if body is None or body.null_count or body.nbytes > _WINDOW_BYTES_MAX:
+            raise _Uncommon
+        body = body.cast(pa.binary())
+        sizes = pc.binary_length(body)
+        if self._count and pc.max(sizes).as_py() > self._options.store.max_message_size:
+            raise _Uncommon
+        return body
+
+    def _topics(self) -> tuple[npt.NDArray[np.int64], list[str]]:
+        """Return the number of each row's topic, and the topics."""
+        if self._options.rows.topic is not None:
+            return np.zeros(self._count, np.int64), [self._options.rows.topic]
+        column = self._column("topic")
+        if column is None or column.null_count:
+            raise _Uncommon
+        coded = column.cast(pa.string()).dictionary_encode()
+        topics = coded.dictionary.to_pylist()
+        if not all(names.is_legal_topic(topic) for topic in topics):
+            raise _Uncommon
+        return coded.indices.to_numpy().astype(np.int64), topics
+
+    def _queue_ids(
+        self, topic_ids: npt.NDArray[np.int64], topics: list[str]
+    ) -> npt.NDArray[np.int64]:
+        for name in ("sharding_key", "delay_level", "deliver_at"):
+            if self._column(name) is not None:
+                raise _Uncommon
+        numbers = self._numbers("queue_id", 0, -1)
+        is_free = numbers < 0
+        if is_free.any():
+            counts = np.array([self._encoder.queue_count(topic) for topic in topics], np.int64)
+            turns = self._encoder.take_turns(int(np.count_nonzero(is_free)))
+            numbers = numbers.copy()
+            numbers[is_free] = turns % counts[topic_ids[is_free]]
+        return numbers
+
+    def _numbers(self, name: str, least: int, default: int) -> npt.NDArray[np.int64]:
+        column = self._column(name)
+        if column is None:
+            return np.full(self._count, default, np.int64)
+        numbers = column.cast(pa.int64())
+        found = pc.min_max(numbers).as_py()
+        if found["min"] < least or found["max"] >= 1 << 31:
+            raise _Uncommon
+        filled: npt.NDArray[np.int64] = numbers.fill_null(default).to_numpy()
+        return filled
+
+    def _born_times(self) -> npt.NDArray[np.int64]:
+        column = self._column("born_timestamp")
+        if column is None:
+            return np.full(self._count, self._encoder.now_ms, np.int64)
+        times = _milliseconds(column)
+        if pc.min(times).as_py() < 0:
+            raise _Uncommon
+        filled: npt.NDArray[np.int64] = times.fill_null(self._encoder.now_ms).to_numpy()
+        return filled
+
+    def _heads(self) -> npt.NDArray[np.void]:
+        host = self._options.store_host
+        if host.is_v6:
+            raise _Uncommon
+        heads = np.zeros(self._count, _HEAD)
+        heads["magic"] = record.MAGIC_V1
+        heads["flag"] = self._numbers("flag", -(1 << 31), 0)
+        heads["sys_flag"] = flags.TRANSACTION_NONE
+        heads["born_timestamp"] = self._born_times()
+        for name in ("born", "store"):
+            heads[f"{name}_address"] = host.address
+            heads[f"{name}_port"] = host.port
+        return heads
+
+    # Properties -------------------------------------------------------------------------------
+
+    def _properties(self) -> pa.Array:
+        """Return the property strings."""
+        rest, named = self._map()
+        parts = []
+        for column, name in _OWN_COLUMN.items():
+            found = self._keys() if column == "keys" else self._text(column)
+            text = _coalesce(found, named.get(name))
+            if text is None:
+                continue
+            _refuse(text, _SEPARATORS)
+            if name == props.KEYS:
+                _refuse(text, _ODD_KEYS)
+            parts.append(_pairs(name.encode(), text.cast(pa.binary())).fill_null(b""))
+        if rest is not None:
+            parts.append(rest)
+        if self._options.store.enabled_append_prop_crc:
+            room = record.CRC_PROPERTY_PREFIX + b"0" * 10 + props.PROPERTY_SEPARATOR.encode()
+            parts.append(pa.array([room] * self._count, pa.binary()))
+        if not parts:
+            return pa.array([b""] * self._count, pa.binary())
+        joined = pc.binary_join_element_wise(*parts, b"") if len(parts) > 1 else parts[0]
+        if self._count and pc.max(pc.binary_length(joined)).as_py() > props.LENGTH_MAX:
+            raise _Uncommon
+        return joined
+
+    def _text(self, name: str) -> pa.Array | None:
+        column = self._column(name)
+        if column is None:
+            return None
+        column = column.cast(pa.string())
+        return pc.if_else(pc.equal(column, ""), None, column)
+
+    def _keys(self) -> pa.Array | None:
+        column = self._column("keys")
+        if column is None or not _is_list(column.type):
+            return self._text("keys")
+        words = column.flatten().cast(pa.string())
+        if words.null_count or pc.any(pc.equal(words, "")).as_py():
+            raise _Uncommon
+        _refuse(words, props.KEY_SEPARATOR)
+        joined = pc.binary_join(column.cast(pa.list_(pa.string())), props.KEY_SEPARATOR)
+        return pc.if_else(pc.equal(joined, ""), None, joined)
+
+    def _map(self) -> tuple[pa.Array | None, dict[str, pa.Array]]:
+        """Return the properties without columns of their own, as one string, and the others."""
+        column = self._column("properties")
+        if column is None:
+            return None, {}
+        offsets = np.asarray(column.offsets).astype(np.int64)
+        # A slice's keys are those of the whole, a null row may have some that do not count.
+        counts = np.where(np.asarray(column.is_null()), 0, np.diff(offsets))
+        if (counts != np.diff(offsets)).any():
+            raise _Uncommon
+        keys = column.keys.slice(offsets[0], offsets[-1] - offsets[0]).cast(pa.string())
+        values = column.items.slice(offsets[0], offsets[-1] - offsets[0]).cast(pa.string())
+        if keys.null_count or values.null_count:
+            raise _Uncommon
+        known = keys.dictionary_encode()
+        found = known.dictionary.to_pylist()
+        trusted = self._options.rows.trusted_properties
+        if any(not name or outgoing_rows.is_special(name, trusted) for name in found):
+            raise _Uncommon
+        _refuse(known.dictionary, _SEPARATORS)
+        _refuse(values, _SEPARATORS)
+        if len(values) and pc.min(pc.binary_length(values)).as_py() == 0:
+            raise _Uncommon
+        codes = known.indices.to_numpy()
+        rows = np.repeat(np.arange(self._count), counts)
+        named: dict[str, pa.Array] = {}
+        is_rest = np.ones(len(codes), np.bool_)
+        for name in _OWN_COLUMN.values():
+            if name in found:
+                is_it = codes == found.index(name)
+                is_rest &= ~is_it
+                places = np.full(self._count, -1, np.int64)
+                places[rows[is_it]] = np.flatnonzero(is_it)
+                named[name] = values.take(pa.array(places, mask=places < 0))
+        if is_rest.all():
+            kept, ends = _pairs(keys.cast(pa.binary()), values.cast(pa.binary())), counts
+        else:
+            chosen = pa.array(np.flatnonzero(is_rest))
+            kept = _pairs(
+                keys.take(chosen).cast(pa.binary()), values.take(chosen).cast(pa.binary())
+            )
+            ends = np.bincount(rows[is_rest], minlength=self._count)
+        starts = np.concatenate([[0], np.cumsum(ends)]).astype(np.int32)
+        lists = pa.ListArray.from_arrays(pa.array(starts), kept)
+        return pc.binary_join(lists, b""), named
+
+    # Records ----------------------------------------------------------------------------------
+
+    def _join(
+        self,
+        heads: npt.NDArray[np.void],
+        body: pa.Array,
+        topic_ids: npt.NDArray[np.int64],
+        topics: list[str],
+        properties: pa.Array,
+        queue_ids: npt.NDArray[np.int64],
+    ) -> tuple[memoryview, npt.NDArray[np.int32], npt.NDArray[np.int32]] | None:
+        encoded = [topic.encode() for topic in topics]
+        texts = [record.TOPIC_LENGTH_V1.pack(len(one)) + one for one in encoded]
+        topic_sizes = np.array([len(one) for one in texts], np.int64)[topic_ids]
+        body_sizes = np.asarray(pc.binary_length(body)).astype(np.int64)
+        property_sizes = np.asarray(pc.binary_length(properties)).astype(np.int64)
+        lengths = record.PROPERTIES_LENGTH.size
+        sizes = _HEAD.itemsize + body_sizes + topic_sizes + lengths + property_sizes
+        if self._count and int(sizes.max()) > self._options.store.record_bytes_max:
+            return None
+        heads["size"], heads["body_size"] = sizes, body_sizes
+        joined = pc.binary_join_element_wise(
+            _fixed(heads),
+            body,
+            pa.array(texts, pa.binary()).take(pa.array(topic_ids)),
+            _fixed(property_sizes.astype(">i2")),
+            properties,
+            b"",
+        )
+        _, _, data = joined.buffers()
+        codes = topic_ids << 32 | queue_ids
+        known, places = np.unique(codes, return_inverse=True)
+        number = self._encoder.queue_number
+        numbers = np.array(
+            [number(topics[code >> 32], code & 0xFFFFFFFF) for code in known.tolist()], np.int32
+        )
+        total = int(sizes.sum())
+        view = memoryview(data)[:total] if total else memoryview(b"")
+        return view, sizes.astype(np.int32), numbers[places]
+
+
+def _refuse(texts: pa.Array, pattern: str) -> None:
+    found: Callable[..., Any] = pc.match_substring_regex
+    if pc.any(found(texts, pattern)).as_py():
+        raise _Uncommon
+
+
+def _coalesce(first: pa.Array | None, second: pa.Array | None) -> pa.Array | None:
+    if first is None or second is None:
+        return first if second is None else second
+    return pc.coalesce(first, second)
+
+
+def _pairs(name: bytes | pa.Array, value: pa.Array) -> pa.Array:
+    """Return properties as they stand in a record; null where the value is."""
+    between = props.NAME_VALUE_SEPARATOR.encode()
+    return pc.binary_join_element_wise(name, between, value, props.PROPERTY_SEPARATOR.encode(), b"")
+
+
+def _fixed(rows: npt.NDArray[Any]) -> pa.Array:
+    """Return an array's elements as bytes, one each."""
+    offsets = np.arange(len(rows) + 1, dtype=np.int32) * rows.itemsize
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(rows).view(np.uint8))]
+    return pa.Array.from_buffers(pa.binary(), len(rows), buffers)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def _milliseconds(column: pa.Array) -> pa.Array:
+    if not pa.types.is_timestamp(column.type):
+        return column.cast(pa.int64())
+    per_second = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}[column.type.unit]
+    numbers = column.cast(pa.int64())
+    if per_second <= 1000:
+        return pc.multiply(numbers, 1000 // per_second)
+    # Rounded down, also before 1970: what Arrow divides, it cuts.
+    whole = numbers.fill_null(0).to_numpy() // (per_second // 1000)
+    return pa.array(whole, pa.int64(), mask=np.asarray(numbers.is_null()))

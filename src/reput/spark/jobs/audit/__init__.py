@@ -1,0 +1,386 @@
+"""The job ``audit``: one verdict for each message, and for each thing that is no message.
+
+    result = audit(spark, "/data/store", table="/data/audit")
+    result.is_clean, result.lost_count
+    messages(spark, "/data/audit").filter("verdict = 'lost'")
+    audit_page.render(result)                     # reput.spark.pages.audit: one HTML page
+
+    index    a task an index file: chains, and where entries point                     (reads)
+    records  a task a range of the log: each record against its unit, its index entries and the
+             offsets of groups; rows of the table, if there is to be one               (reads log)
+    units    a task some queues: units that no record claimed                          (reads)
+    sum up   the driver: holes and what they took, groups, counts
+    links    Spark, on the table: copies, deliveries, ends of transactions             (shuffles)
+
+The log is read once. Queues and index are read about once: each range reads the units at the queue
+offsets that its records have, and the blocks of entries that point into it; units that a record
+claimed are not read again. Results of tasks are counts, runs and samples, and the driver folds them
+some thousand tasks at a time, so that its memory follows queues and damage, not messages. Only what
+compares messages with each other is shuffled, and only with a table.
+"""
+
+import functools
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from reput.clock import SystemClock
+from reput.errors import InvalidOption, StoreUnavailable
+from reput.format import cq_unit
+from reput.spark import plan
+from reput.spark.jobs import queue_runs
+from reput.spark.jobs.audit import links as audit_links, table as audit_table
+from reput.spark.jobs.audit.index import IndexBlock, IndexFound, check_index
+from reput.spark.jobs.audit.setting import Setting
+from reput.spark.jobs.audit.sums import Sums
+from reput.spark.jobs.audit.units import Unclaimed, UnitsTask, judge_units
+from reput.spark.jobs.audit.verdicts import AuditResult, Fault
+from reput.spark.jobs.audit.walk import RecordsTask, judge_records
+from reput.spark.jobs.dispatch.walk import Source
+from reput.spark.jobs.running import Progress, Runner, runner_on
+from reput.store import paths, tombstones
+from reput.store.config import StoreConfig
+from reput.store.config_tables import ConsumerOffset, Table
+from reput.store.files import absolute, open_folder
+from reput.store.reader import Condition, StoreReader, refuse_rocksdb
+from reput.store.torn_records import find_torn_records
+from reput.store.verify.queues import redispatch_from
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+RANGE_BYTES = 128 * 1024 * 1024
+"""About how much of the log a task reads."""
+RANGE_BYTES_MAX = 1 << 31
+"""A place in a range and a key's hash are one number."""
+SAMPLE = 100
+"""How many lost messages, holes, and things of each kind a result tells of."""
+_TASKS_AT_ONCE = 4096
+"""Results that the driver holds at a time."""
+_UNITS_A_TASK = 4 * 1024 * 1024
+
+Task = TypeVar("Task")
+Done = TypeVar("Done")
+
+
+def audit(
+    spark: "SparkSession | None",
+    store: str,
+    *,
+    config: StoreConfig | None = None,
+    table: str | None = None,
+    now_ms: int | None = None,
+    allow_live: bool = False,
+    sample: int = SAMPLE,
+    range_bytes: int = RANGE_BYTES,
+    progress: Progress | None = None,
+) -> AuditResult:
+    """Audit a store: what became of each message, and what is wrong with anything.
+
+    Args:
+        spark: The session; without one tasks run here, one after the other, and there is no table.
+        store: The store's folder or URI, the same on the driver and all workers.
+        config: The store's settings: folders of its log, delay levels.
+        table: Folder or URI for the table of all messages, the same everywhere; one of an earlier
+            audit is replaced. Without one nothing is said of what takes two messages to see:
+            copies, deliveries that are missing, ends of transactions.
+        now_ms: By when delayed messages are due; the time of the driver if left out.
+        allow_live: A broker may be running on the store: it is audited up to where its log ends
+            now, and what the broker has yet to dispatch is not lost.
+        sample: How many lost messages, holes, and things of each kind to tell of; all are counted.
+        range_bytes: About how much of the log a task reads, up to 2 GiB.
+        progress: Told of the tasks that are done.
+
+    Returns:
+        What was found. That a store is damaged is no error.
+
+    Raises:
+        InvalidOption: An argument is wrong, or ``table`` holds something else.
+        StoreUnavailable: The folder is no store, or is in use without ``allow_live``.
+        CorruptRecord: Two log files overlap: nothing can be said of such a log.
+        WriteFailed: The table cannot be written to.
+        TaskFailed: A task failed as often as Spark runs one. Run it again.
+    """
+    if spark is None and table is not None:
+        raise InvalidOption("table", table, "none, without a Spark session")
+    runner = runner_on(spark, "audit", progress)
+    result = run_audit(
+        runner,
+        store,
+        config=config,
+        table=table,
+        now_ms=now_ms,
+        allow_live=allow_live,
+        sample=sample,
+        range_bytes=range_bytes,
+    )
+    if spark is not None and table is not None:
+        runner.tell("links", 0, 1)
+        result = audit_links.complete(spark, result, table)
+        audit_table.finish(table, result.as_json())
+        runner.tell("links", 1, 1)
+    return result
+
+
+def messages(spark: "SparkSession", table: str) -> "DataFrame":
+    """Return the table of an audit: a row a message. Columns: docs/reference/audit.md.
+
+    Raises:
+        InvalidOption: No audit has finished a table there.
+    """
+    return audit_links.messages(spark, table)
+
+
+def run_audit(
+    runner: Runner,
+    store: str,
+    *,
+    config: StoreConfig | None = None,
+    table: str | None = None,
+    now_ms: int | None = None,
+    allow_live: bool = False,
+    sample: int = SAMPLE,
+    range_bytes: int = RANGE_BYTES,
+) -> AuditResult:
+    """Do what ``audit`` does up to the links, with any runner of tasks."""
+    if not 1 <= range_bytes <= RANGE_BYTES_MAX:
+        raise InvalidOption("range_bytes", range_bytes, f"a number from 1 to {RANGE_BYTES_MAX}")
+    if sample < 0:
+        raise InvalidOption("sample", sample, "a number from 0 on")
+    store = absolute(store)  # workers have folders of their own to work in
+    settings = replace(config or StoreConfig(), store_path_root_dir=store)
+    now = SystemClock().now_ms() if now_ms is None else now_ms
+    job = _Audit(runner, store, settings, now, allow_live=allow_live, sample=sample, table=table)
+    return job.run(range_bytes)
+
+
+class _Audit:
+    """One audit, on the driver."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        store: str,
+        config: StoreConfig,
+        now_ms: int,
+        *,
+        allow_live: bool,
+        sample: int,
+        table: str | None,
+    ) -> None:
+        self._runner = runner
+        self._store = store
+        self._config = config
+        self._now_ms = now_ms
+        self._sample = sample
+        self._table = None if table is None else absolute(table)
+        folder = open_folder(store, commit_log_folders=config.commit_log_folders)
+        refuse_rocksdb(folder)
+        if not folder.entries(paths.COMMIT_LOG):
+            raise StoreUnavailable(f"{store} is no store: it has no files in {paths.COMMIT_LOG}")
+        self._reader = StoreReader(folder, allow_live=allow_live)
+        if self._reader.state.condition is Condition.RUNNING and not allow_live:
+            raise StoreUnavailable(f"{store} is in use: stop its broker, or say allow_live")
+        self._end = max(self._reader.end_offset, self._reader.log.min_offset)
+        self._offsets: list[ConsumerOffset] = []
+
+    def run(self, range_bytes: int) -> AuditResult:
+        """Run all stages."""
+        reader, log = self._reader, self._reader.log
+        sums = Sums(reader, self._end, self._sample)
+        sums.check_files()
+        setting = self._setting(sums)
+        if self._table is not None:
+            audit_table.prepare(self._table)
+        index = self._check_index(setting, sums)
+        ends = [one.end for one in index]
+        setting = replace(setting, index_end=max(ends, default=-1))
+        files = [(file.start, file.nominal_end) for file in log.files]
+        cuts = plan_cuts(log.min_offset, self._end, files)
+        ranges = plan.split_log(0, cuts, self._end, range_bytes)
+        judge = functools.partial(judge_records, setting, self._table)
+        for records in self._in_waves("records", judge, _record_tasks(ranges, index)):
+            sums.add_records(records)
+        sums.settle_records()
+        holes = sums.hole_places()
+        look = functools.partial(judge_units, setting, holes, self._table)
+        for units in self._in_waves("units", look, self._unit_tasks(sums)):
+            sums.add_units(units)
+        sums.settle_units()
+        sums.add_groups(self._offsets)
+        sums.add_delays(setting.delays)
+        return sums.result(self._store, self._now_ms, self._table)
+
+    def _in_waves(
+        self, stage: str, function: Callable[[Task], Done], tasks: Iterator[Task]
+    ) -> Iterator[Done]:
+        """Run tasks some thousand at a time."""
+        while wave := list(itertools.islice(tasks, _TASKS_AT_ONCE)):
+            yield from self._runner(stage, function, wave)
+
+    # What tasks are told
+
+    def _setting(self, sums: Sums) -> Setting:
+        reader = self._reader
+        topics: Iterable[str] = sums.table(paths.TOPICS, reader.topics, {})
+        self._offsets = sums.table(paths.CONSUMER_OFFSETS, reader.consumer_offsets, [])
+        delays = sums.table(paths.DELAY_OFFSETS, reader.delay_offsets, dict[int, int]())
+        sums.table(paths.SUBSCRIPTION_GROUPS, reader.subscription_groups, dict[str, Table]())
+        if reader.state.checkpoint_problem is not None:
+            reason = reader.state.checkpoint_problem.reason
+            sums.find(Fault.TABLE, paths.CHECKPOINT, reason)
+        source = Source(
+            self._store,
+            self._config,
+            self._end,
+            None,
+            tombstones.read(reader.folder),
+            self._torn_spans(),
+            frozenset(one.name for one in reader.folder.entries(paths.BATCH_CONSUME_QUEUE)),
+        )
+        return Setting(
+            source,
+            now_ms=self._now_ms,
+            sample=self._sample,
+            is_live=reader.is_live,
+            is_stopped=reader.state.condition is Condition.CLEAN,
+            redispatch_from=redispatch_from(reader),
+            known_topics=frozenset(topics),
+            groups=_by_topic(self._offsets),
+            delays=delays,
+            index_end=-1,
+        )
+
+    def _torn_spans(self) -> tuple[tuple[int, int], ...]:
+        """Return the records that a crash has torn; they are in the files written last."""
+        log = self._reader.log
+        if self._reader.state.condition is not Condition.CRASHED or self._reader.is_live:
+            return ()
+        last = [file for file in log.files if file.start < self._end][-2:]
+        if not last:
+            return ()
+        start = log.part_start(last[0].start, self._end)
+        torn = find_torn_records(log, start, self._end)
+        return tuple((one.physical_offset, one.end) for one in torn)
+
+    # Tasks
+
+    def _check_index(self, setting: Setting, sums: Sums) -> list[IndexFound]:
+        """Check index files in themselves; return those that can be used."""
+        files = iter([view.name for view in self._reader.index.files])
+        check = functools.partial(check_index, setting)
+        found = list(self._in_waves("index", check, files))
+        for one in found:
+            sums.add_index(one)
+        return [one for one in found if len(one.blocks)]
+
+    def _unit_tasks(self, sums: Sums) -> Iterator[UnitsTask]:
+        gathered: list[Unclaimed] = []
+        number = count = 0
+        for queue in self._unclaimed(sums):
+            gathered.append(queue)
+            count += queue_runs.count(queue.runs)
+            if count >= _UNITS_A_TASK:
+                yield UnitsTask(number, tuple(gathered))
+                gathered, count = [], 0
+                number += 1
+        if gathered:
+            yield UnitsTask(number, tuple(gathered))
+
+    def _unclaimed(self, sums: Sums) -> Iterator[Unclaimed]:
+        """Yield the units of each queue that no record claimed, in slices of a task's size."""
+        for topic, queue_ids in self._reader.queue_ids.items():
+            for queue_id in queue_ids:
+                view = self._reader.queue(topic, queue_id)
+                claimed = sums.claimed.get((topic, queue_id), [])
+                first = view.files[0].start // cq_unit.SIZE if view.files else 0
+                stop = max(view.max_offset, claimed[-1][1] if claimed else 0)
+                first_claimed = claimed[0][0] if claimed else stop
+                for runs in _sliced(queue_runs.without([(first, stop)], claimed)):
+                    present = tuple(sums.present_in((topic, queue_id), list(runs)))
+                    yield Unclaimed(topic, queue_id, runs, first_claimed, present)
+        for topic, queue_ids in self._reader.batch_queue_ids.items():
+            for queue_id in queue_ids:
+                claimed = sums.claimed_batches.get((topic, queue_id), [])
+                stop = self._reader.batch_queue(topic, queue_id).max_offset
+                rest = queue_runs.without([(0, stop)], claimed)
+                if rest:
+                    yield Unclaimed(topic, queue_id, tuple(rest), stop, is_batch=True)
+
+
+def plan_cuts(start: int, end: int, files: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the spans of a log within which its ranges are cut: files, and gaps between them."""
+    edges = {start, end}
+    for file_start, file_end in files:
+        edges |= {min(max(file_start, start), end), min(max(file_end, start), end)}
+    ordered = sorted(edges)
+    return list(itertools.pairwise(ordered))
+
+
+def _record_tasks(
+    ranges: Sequence[plan.LogRange], index: Sequence[IndexFound]
+) -> Iterator[RecordsTask]:
+    """Yield a task a range, with the blocks of index entries that point into it."""
+    blocks = _Blocks(index)
+    for part in ranges:
+        spans = tuple(
+            (one.begin, one.end) for one in index if one.begin < part.stop and one.end >= part.start
+        )
+        yield RecordsTask(part, blocks.into(part.start, part.stop), spans)
+
+
+class _Blocks:
+    """Blocks of index entries by where they point."""
+
+    def __init__(self, index: Sequence[IndexFound]) -> None:
+        self._files = [one.file for one in index]
+        rows = [
+            np.column_stack((np.full(len(one.blocks), number), one.blocks))
+            for number, one in enumerate(index)
+        ]
+        found = np.concatenate([np.empty((0, 5), np.int64), *rows])
+        self._rows: npt.NDArray[np.int64] = found[np.argsort(found[:, 3], kind="stable")]
+        # Where the furthest entry of all blocks up to here points: it only grows.
+        self._reach = np.maximum.accumulate(self._rows[:, 4])
+
+    def into(self, start: int, stop: int) -> tuple[IndexBlock, ...]:
+        """Return the blocks with entries that may point into ``[start, stop)``."""
+        low = int(np.searchsorted(self._reach, start))
+        high = int(np.searchsorted(self._rows[:, 3], stop))
+        some = self._rows[low:high]
+        some = some[some[:, 4] >= start]
+        return tuple(
+            IndexBlock(self._files[number], first, count)
+            for number, first, count, _, _ in some.tolist()
+        )
+
+
+def _sliced(runs: Iterable[queue_runs.Run]) -> Iterator[tuple[queue_runs.Run, ...]]:
+    """Yield runs in groups of at most a task's units."""
+    group: list[queue_runs.Run] = []
+    room = _UNITS_A_TASK
+    for start, stop in runs:
+        while start < stop:
+            cut = min(stop, start + room)
+            group.append((start, cut))
+            room -= cut - start
+            start = cut
+            if not room:
+                yield tuple(group)
+                group, room = [], _UNITS_A_TASK
+    if group:
+        yield tuple(group)
+
+
+def _by_topic(
+    offsets: Iterable[ConsumerOffset],
+) -> Mapping[str, Mapping[str, Mapping[int, int]]]:
+    found: defaultdict[str, dict[str, dict[int, int]]] = defaultdict(dict)
+    for one in offsets:
+        found[one.topic].setdefault(one.group, {})[one.queue_id] = one.consumer_offset
+    return dict(found)

@@ -1,0 +1,199 @@
+"""Units that no record claimed: where they point. A task some queues."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from reput.errors import CorruptRecord, NotInStore
+from reput.format.message import StoredMessage
+from reput.spark.jobs import queue_runs
+from reput.spark.jobs.audit.setting import Offsets, Setting, grouped
+from reput.spark.jobs.audit.table import RowWriter
+from reput.spark.jobs.audit.verdicts import (
+    Fault,
+    LostMessage,
+    Reason,
+    Verdict,
+)
+from reput.spark.jobs.dispatch.plan import QueueKey
+from reput.store.consume_queue_view import UnitArray
+from reput.store.reader import belongs
+from reput.store.verify.units import is_blank
+
+_LOOKED_UP_MAX = 100
+"""Units of a file whose record is read to say what is wrong with them."""
+_UNITS_AT_ONCE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Unclaimed:
+    """Units of a queue that no record claimed."""
+
+    topic: str
+    queue_id: int
+    runs: tuple[queue_runs.Run, ...]
+    """Their queue offsets."""
+    first_claimed: int
+    """Queue offset of the first unit that a record claimed; fillers may be before it."""
+    present: tuple[queue_runs.Run, ...] = ()
+    """Of these, queue offsets that records have, which have been judged."""
+    is_batch: bool = False
+
+
+@dataclass(frozen=True)
+class UnitsTask:
+    """Queues with units to look at."""
+
+    number: int
+    queues: tuple[Unclaimed, ...]
+
+
+@dataclass(frozen=True)
+class HolePlaces:
+    """Where holes start and end, in order."""
+
+    starts: Offsets
+    ends: Offsets
+
+    def of(self, places: Offsets) -> Offsets:
+        """Return which hole each physical offset is in; -1 if none."""
+        if not len(self.starts):
+            return np.full(len(places), -1, np.int64)
+        at = np.searchsorted(self.starts, places, "right") - 1
+        is_inside = (at >= 0) & (places < self.ends[np.maximum(at, 0)])
+        found: Offsets = np.where(is_inside, at, -1)
+        return found
+
+
+@dataclass
+class UnitsFound:
+    """What a task finds of units that no record claimed."""
+
+    counts: dict[tuple[QueueKey, Fault], int] = field(default_factory=dict)
+    first: dict[tuple[QueueKey, Fault], tuple[int, int]] = field(default_factory=dict)
+    """Queue offset and physical offset of the first one."""
+    in_holes: list[tuple[QueueKey, int, queue_runs.Run]] = field(default_factory=list)
+    """Queue, hole, queue offsets: messages that were in a hole."""
+    damaged: list[LostMessage] = field(default_factory=list)
+    """A sample of these."""
+    damaged_count: dict[str, int] = field(default_factory=dict)
+    """By topic."""
+
+    def add_damaged(
+        self,
+        setting: Setting,
+        key: QueueKey,
+        reason: Reason,
+        numbers: Offsets,
+        units: UnitArray,
+    ) -> None:
+        """Count messages of which there is a unit and no record, and keep a sample."""
+        self.damaged_count[key[0]] = self.damaged_count.get(key[0], 0) + len(numbers)
+        room = max(setting.sample - len(self.damaged), 0)
+        for number, unit in zip(numbers[:room].tolist(), units[:room], strict=True):
+            place, size = int(unit["physical_offset"]), int(unit["size"])
+            self.damaged.append(LostMessage(Verdict.DAMAGED, reason, *key, number, place, size))
+
+
+_Damaged = tuple[QueueKey, Reason, Offsets, UnitArray]
+"""Units of a queue, and why what they point at is no record."""
+
+
+def judge_units(
+    setting: Setting, holes: HolePlaces, table: str | None, task: UnitsTask
+) -> UnitsFound:
+    """Say where units point that no record claimed; write a row for each that is in a hole."""
+    found = UnitsFound()
+    damaged: list[_Damaged] = []
+    for queue in task.queues:
+        judge = _judge_batch_units if queue.is_batch else _judge_plain_units
+        damaged += judge(setting, holes, queue, found)
+    if table is not None:
+        with RowWriter(table, f"units-{task.number:06d}") as writer:
+            for one in damaged:
+                writer.put_damaged(*one)
+    return found
+
+
+def _judge_plain_units(
+    setting: Setting, holes: HolePlaces, queue: Unclaimed, found: UnitsFound
+) -> Iterator[_Damaged]:
+    view = setting.reader.queue(queue.topic, queue.queue_id)
+    for start, stop in queue.runs:
+        for low in range(start, stop, _UNITS_AT_ONCE):
+            for first, units in view.blocks(low, min(low + _UNITS_AT_ONCE, stop)):
+                numbers = np.arange(first, first + len(units), dtype=np.int64)
+                yield from _judge_unclaimed(setting, holes, queue, numbers, units, found)
+
+
+def _judge_batch_units(
+    setting: Setting, holes: HolePlaces, queue: Unclaimed, found: UnitsFound
+) -> Iterator[_Damaged]:
+    units = setting.reader.batch_queue(queue.topic, queue.queue_id).units
+    numbers = units["queue_offset"].astype(np.int64)
+    is_unclaimed = np.zeros(len(units), np.bool_)
+    for start, stop in queue.runs:
+        is_unclaimed |= (numbers >= start) & (numbers < stop)
+    rest = np.flatnonzero(is_unclaimed)
+    yield from _judge_unclaimed(setting, holes, queue, numbers[rest], units[rest], found)
+
+
+def _judge_unclaimed(
+    setting: Setting,
+    holes: HolePlaces,
+    queue: Unclaimed,
+    numbers: Offsets,
+    units: UnitArray,
+    found: UnitsFound,
+) -> Iterator[_Damaged]:
+    key = (queue.topic, queue.queue_id)
+    places, sizes = units["physical_offset"].astype(np.int64), units["size"]
+    is_judged = np.zeros(len(units), np.bool_)
+    for start, stop in queue.present:
+        is_judged |= (numbers >= start) & (numbers < stop)
+    is_zero = sizes == 0
+    is_filler = is_blank(sizes, places)
+    is_invalid = (sizes < 0) | (places < 0)
+    is_unit = ~(is_zero | is_filler | is_invalid) & (places >= setting.source.log.min_offset)
+    is_behind = is_unit & ~is_judged & (places >= setting.source.end)
+    hole_of = np.where(is_unit & ~is_judged & ~is_behind, holes.of(places), -1)
+    is_wrong = is_unit & ~is_behind & (hole_of < 0)
+    is_twice = np.zeros(len(units), np.bool_)
+    for row in np.flatnonzero(is_wrong)[:_LOOKED_UP_MAX].tolist():
+        one = _message_at(setting, int(places[row]))
+        if one is None:
+            continue
+        if not queue.is_batch and belongs(one, *key, int(numbers[row])):
+            is_wrong[row] = False  # written since the records were judged, or a light queue's
+        elif (one.topic, one.queue_id) == key:
+            is_twice[row], is_wrong[row] = True, False
+    for fault, mask in (
+        (Fault.UNIT_ZERO, is_zero & ~is_judged),
+        (Fault.UNIT_BLANK, is_filler & ~is_judged & (numbers > queue.first_claimed)),
+        (Fault.UNIT_INVALID, is_invalid & ~is_judged),
+        (Fault.UNIT_TWICE, is_twice),
+        (Fault.UNIT_WRONG_RECORD, is_wrong),
+    ):
+        rows = np.flatnonzero(mask)
+        if len(rows):
+            name = (key, fault)
+            found.counts[name] = found.counts.get(name, 0) + len(rows)
+            found.first.setdefault(name, (int(numbers[rows[0]]), int(places[rows[0]])))
+    inside = np.flatnonzero(hole_of >= 0)
+    for hole, rows in grouped(hole_of[inside], inside):
+        found.in_holes += [(key, hole, run) for run in queue_runs.of(numbers[rows])]
+    behind = np.flatnonzero(is_behind)
+    if setting.is_live:
+        behind = behind[:0]  # the broker has gone on since
+    for reason, rows in ((Reason.IN_HOLE, inside), (Reason.BEHIND_END, behind)):
+        if len(rows):
+            found.add_damaged(setting, key, reason, numbers[rows], units[rows])
+            yield key, reason, numbers[rows], units[rows]
+
+
+def _message_at(setting: Setting, physical_offset: int) -> StoredMessage | None:
+    try:
+        return setting.source.log.message_at(physical_offset)
+    except (CorruptRecord, NotInStore):
+        return None

@@ -1,0 +1,74 @@
+"""Where the queues of a running broker begin and end, beside those of a store."""
+
+from collections.abc import Iterator
+
+from reput.errors import InvalidOption
+from reput.spark.filters import Constraint
+from reput.spark.jobs import queue_runs
+from reput.spark.jobs.compare.findings import ONLY_LEFT, ONLY_RIGHT, Finding
+from reput.spark.live.calls import Asker, connected
+from reput.spark.live.plan import Planner, all_of
+from reput.spark.options import ReadOptions
+from reput.spark.scan import Summary
+from reput.store.reader import StoreReader
+
+Ends = dict[tuple[str, int], tuple[int, int]]
+"""Topic and queue id -> queue offset of the first message, and behind the last."""
+
+
+def ends(options: ReadOptions) -> Ends:
+    """Return where the queues of a broker begin and end; without those that hold nothing.
+
+    Raises:
+        InvalidOption: Not just one broker is meant.
+        ReadFailed: The broker or a name server does not answer.
+    """
+    live = options.live
+    assert live is not None
+    cluster = connected(live)
+
+    async def ask() -> Ends:
+        asker = Asker(cluster.admin, live)
+        planner = Planner(asker, options, Constraint(), Summary())
+        brokers = await planner.brokers()
+        if len(brokers) != 1:
+            there = ", ".join(sorted(brokers or planner.registered)) or "none is registered"
+            named = ", ".join(sorted(live.brokers or ())) or None
+            raise InvalidOption("broker", named, f"one broker, as a store is one's: {there}")
+        queues = await planner.queues(brokers)
+        found = await all_of(map(asker.ends, queues))
+        return {
+            (queue.topic, queue.queue_id): end
+            for queue, end in zip(queues, found, strict=True)
+            if end[0] < end[1]
+        }
+
+    return cluster.run(ask())
+
+
+def findings(left: StoreReader, right: Ends) -> Iterator[Finding]:
+    """Yield the runs of queue offsets that only a store has, or only a broker."""
+    ours = {
+        (queue.topic, queue.queue_id): (queue.min_offset, queue.max_offset)
+        for queue in left.queues()
+        if queue.min_offset < queue.max_offset
+    }
+    for topic, queue_id in sorted({*ours, *right}):
+        both = [side.get((topic, queue_id)) for side in (ours, right)]
+        runs = [[run] if run is not None else [] for run in both]
+        texts = [f"{run[0]} to {run[1]}" if run is not None else "nothing" for run in both]
+        for kind, has, lacks in ((ONLY_LEFT, 0, 1), (ONLY_RIGHT, 1, 0)):
+            for start, stop in queue_runs.without(runs[has], runs[lacks]):
+                side = "left" if kind == ONLY_LEFT else "right"
+                yield Finding(
+                    "queues",
+                    kind,
+                    f"queue {topic}/{queue_id}: {queue_runs.text(start, stop)} only on the {side}; "
+                    f"left holds {texts[0]}, right {texts[1]}",
+                    count=stop - start,
+                    topic=topic,
+                    queue_id=queue_id,
+                    queue_offset=start,
+                    left=texts[0],
+                    right=texts[1],
+                )

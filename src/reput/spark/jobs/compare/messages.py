@@ -1,0 +1,257 @@
+"""Messages that two logs with the same physical offsets do not both have, or that differ.
+
+Parts of the logs are compared as bytes; only what is different is decoded, record by record.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields as fields_of
+
+import numpy as np
+import numpy.typing as npt
+
+from reput.errors import CorruptRecord, NotInStore
+from reput.format import body as bodies, message as record
+from reput.format.message import StoredMessage, Verdict
+from reput.spark.jobs.compare import record_fields, sides
+from reput.spark.jobs.compare.findings import DIFFERENT, ONLY_LEFT, ONLY_RIGHT, Finding, short
+from reput.spark.jobs.compare.sides import Bytes, Sides
+from reput.store.commit_log_view import CommitLogView
+from reput.store.reader import StoreReader
+
+_MESSAGE_FIELDS = tuple(
+    one.name for one in fields_of(StoredMessage) if one.name not in ("properties", "version")
+)
+
+Offsets = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class LogPart:
+    """Records that start at ``[start, stop)`` of the logs."""
+
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class _Records:
+    """The records of one side in a part of the log."""
+
+    starts: Offsets
+    sizes: Offsets
+    stop: int
+    """Where the next record behind them starts, or the log ends."""
+
+
+def in_log(both: Sides, part: LogPart) -> Iterator[Finding]:
+    """Yield the messages of a part that only one side has at their place, or that differ."""
+    left, right = both.readers
+    ours, theirs = (_span(one, part) for one in (left, right))
+    if ours == theirs and _are_equal(left, right, *ours):
+        return
+    mine, other = (_records(one, part) for one in (left, right))
+    common, at_left, at_right = np.intersect1d(
+        mine.starts, other.starts, assume_unique=True, return_indices=True
+    )
+    is_other = mine.sizes[at_left] != other.sizes[at_right]
+    is_other |= np.isin(common, _changed(left, right, mine))
+    found = [
+        *_only(left, right, np.setdiff1d(mine.starts, common, assume_unique=True), ONLY_LEFT),
+        *_only(right, left, np.setdiff1d(other.starts, common, assume_unique=True), ONLY_RIGHT),
+    ]
+    for start in common[is_other].tolist():
+        one = _different(_message(left.log, start), _message(right.log, start), both.ignore, start)
+        if one is not None:
+            found.append(one)
+    yield from sorted(found, key=lambda one: one.physical_offset or 0)
+
+
+def _span(reader: StoreReader, part: LogPart) -> tuple[int, int]:
+    """Return where the first record of a part starts, and where the first behind it does."""
+    low = max(part.start, reader.log.min_offset)
+    high = min(part.stop, reader.end_offset)
+    if low >= high:
+        return low, low
+    end = reader.end_offset
+    return reader.log.part_start(low, high), end if high == end else _next(reader, high)
+
+
+def _next(reader: StoreReader, physical_offset: int) -> int:
+    """Return where the first record or file from an offset on starts."""
+    return reader.log.part_start(physical_offset, reader.end_offset)
+
+
+def _are_equal(left: StoreReader, right: StoreReader, start: int, stop: int) -> bool:
+    return all(
+        np.array_equal(ours, theirs) for _, ours, theirs in _windows(left, right, start, stop)
+    )
+
+
+def _windows(
+    left: StoreReader, right: StoreReader, start: int, stop: int
+) -> Iterator[tuple[int, Bytes, Bytes]]:
+    """Yield physical offset and the bytes of both logs; what is in no file is left out."""
+    at = start
+    while at < stop:
+        room = min(stop - at, sides.WINDOW_BYTES, *(_room(one.log, at) for one in (left, right)))
+        ours, theirs = (_log_bytes(one, at, room) for one in (left, right))
+        yield at, ours, theirs
+        at += room
+
+
+def _room(log: CommitLogView, physical_offset: int) -> int:
+    """Return how far it is to the next edge of a file."""
+    edges = [edge for file in log.files for edge in (file.start, file.end)]
+    return min(
+        (edge - physical_offset for edge in edges if edge > physical_offset), default=1 << 62
+    )
+
+
+def _log_bytes(reader: StoreReader, start: int, length: int) -> Bytes:
+    try:
+        path, position = sides.place(reader.log, start)
+    except NotInStore:
+        return np.empty(0, np.uint8)
+    return sides.read(reader.folder, path, position, length)
+
+
+def _records(reader: StoreReader, part: LogPart) -> _Records:
+    start, stop = _span(reader, part)
+    starts, sizes = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    high = min(part.stop, reader.end_offset)
+    if start < high:
+        is_end = high == reader.end_offset
+        for batch in reader.log.walk(start, high, check_crc=False, is_end=is_end):
+            starts.append(batch.positions + batch.physical_offset)
+            sizes.append(batch.sizes.astype(np.int64))
+    return _Records(np.concatenate(starts), np.concatenate(sizes), stop)
+
+
+def _changed(left: StoreReader, right: StoreReader, mine: _Records) -> Offsets:
+    """Return where the records of the left side start that hold a byte that is another right."""
+    if not len(mine.starts):
+        return mine.starts
+    stop = int(mine.starts[-1] + mine.sizes[-1])
+    changed = []
+    for at, ours, theirs in _windows(left, right, int(mine.starts[0]), stop):
+        length = min(len(ours), len(theirs))
+        bytes_at = at + np.flatnonzero(ours[:length] != theirs[:length])
+        places = np.searchsorted(mine.starts, bytes_at, "right") - 1
+        places = np.unique(places[places >= 0])
+        changed.append(mine.starts[places])
+    return np.unique(np.concatenate(changed)) if changed else np.empty(0, np.int64)
+
+
+def _message(log: CommitLogView, physical_offset: int) -> StoredMessage:
+    """Return the message at an offset, whatever its checksums say."""
+    batch = next(
+        iter(log.walk(physical_offset, physical_offset + 1, check_crc=False, is_end=False))
+    )
+    return record.decode(batch.buffer, int(batch.positions[0]), check_crc=False)
+
+
+def _only(has: StoreReader, lacks: StoreReader, starts: Offsets, kind: str) -> Iterator[Finding]:
+    side, other = ("left", "right") if kind == ONLY_LEFT else ("right", "left")
+    for start in starts.tolist():
+        one = _message(has.log, start)
+        yield Finding(
+            "messages",
+            kind,
+            f"message {one.queue_offset} of {one.topic}/{one.queue_id} at {start} is only on the "
+            f"{side}; {other}: {_what_stands(lacks, start)}",
+            topic=one.topic,
+            queue_id=one.queue_id,
+            queue_offset=one.queue_offset,
+            physical_offset=start,
+        )
+
+
+def _what_stands(reader: StoreReader, physical_offset: int) -> str:
+    """Say why a log has no record at an offset."""
+    if physical_offset < reader.log.min_offset:
+        return f"the log begins at {reader.log.min_offset}"
+    if physical_offset >= reader.end_offset:
+        return f"the log ends at {reader.end_offset}"
+    try:
+        reader.log.record_bytes(physical_offset)
+    except NotInStore:
+        return record.REASONS[Verdict.MISSING]
+    except CorruptRecord as error:
+        return error.reason
+    return "a record that overlaps another one"
+
+
+def _different(
+    ours: StoredMessage, theirs: StoredMessage, ignore: frozenset[str], physical_offset: int
+) -> Finding | None:
+    names = [name for name in _MESSAGE_FIELDS if getattr(ours, name) != getattr(theirs, name)]
+    names = [name for name in names if name not in ignore]
+    shown = [name.replace("property_bytes", "properties") for name in names]
+    if not names:
+        return None
+    details = [_detail(name, ours, theirs) for name in names]
+    broken = [
+        f"{side}: {record.REASONS[Verdict.BAD_CRC]}"
+        for side, one in (("left", ours), ("right", theirs))
+        if one.body and bodies.crc(one.body) != one.body_crc
+    ]
+    told = "; ".join([*(f"{name} left {a}, right {b}" for name, a, b in details), *broken])
+    return Finding(
+        "messages",
+        DIFFERENT,
+        f"message {ours.queue_offset} of {ours.topic}/{ours.queue_id} at {physical_offset} "
+        f"differs: {told}",
+        topic=ours.topic,
+        queue_id=ours.queue_id,
+        queue_offset=ours.queue_offset,
+        physical_offset=physical_offset,
+        field=",".join(shown),
+        left="; ".join(a for _, a, _ in details),
+        right="; ".join(b for _, _, b in details),
+    )
+
+
+def _detail(name: str, ours: StoredMessage, theirs: StoredMessage) -> tuple[str, str, str]:
+    """Return where a field differs, and what both sides have there."""
+    if name == "property_bytes":
+        keys = sorted({*ours.properties, *theirs.properties})
+        other = [key for key in keys if ours.properties.get(key) != theirs.properties.get(key)]
+        if other:
+            return (
+                f"property {', '.join(other)}",
+                _values_of(ours, other),
+                _values_of(theirs, other),
+            )
+    a, b = getattr(ours, name), getattr(theirs, name)
+    if not isinstance(a, bytes):
+        return name, short(a), short(b)
+    length = min(len(a), len(b))
+    mine, other_bytes = (np.frombuffer(one[:length], np.uint8) for one in (a, b))
+    at = sides.first_difference(mine, other_bytes)
+    at = length if at is None else at
+    return (
+        f"{name.replace('property_bytes', 'properties')}[{at}]",
+        record_fields.hex_text(a[at:]),
+        record_fields.hex_text(b[at:]),
+    )
+
+
+def _values_of(message: StoredMessage, keys: Sequence[str]) -> str:
+    values = [message.properties.get(key) for key in keys]
+    return short(values[0] if len(values) == 1 else values)
+
+
+def sampled_matches(left: StoreReader, right: StoreReader, places: Sequence[int]) -> bool:
+    """Whether most records found from some places on are the same message on both sides."""
+    same = other = 0
+    for place in places:
+        start = left.log.find_record(place, left.end_offset)
+        try:
+            ours, theirs = left.log.message_at(start), right.log.message_at(start)
+        except (CorruptRecord, NotInStore):
+            other += 1
+            continue
+        keys = [(one.topic, one.queue_id, one.queue_offset) for one in (ours, theirs)]
+        same += keys[0] == keys[1]
+        other += keys[0] != keys[1]
+    return same > other

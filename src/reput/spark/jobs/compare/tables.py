@@ -1,0 +1,62 @@
+"""Entries that two tables do not both have, or that differ: topics, offsets, groups."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from reput.errors import CorruptRecord
+from reput.spark.jobs.compare.findings import DIFFERENT, ONLY_LEFT, ONLY_RIGHT, Finding, short
+from reput.spark.jobs.compare.sides import Sides
+from reput.store import paths
+from reput.store.config_tables import ConsumerOffset
+from reput.store.reader import StoreReader
+
+TABLES = (paths.TOPICS, paths.CONSUMER_OFFSETS, paths.DELAY_OFFSETS, paths.SUBSCRIPTION_GROUPS)
+
+
+def in_table(both: Sides, path: str) -> Iterator[Finding]:
+    """Yield the entries of a table that only one side has, or that differ."""
+    tables = []
+    for reader in both.readers:
+        try:
+            tables.append(_entries(reader, path))
+        except CorruptRecord as error:
+            tables.append({("cannot be read", None): error.reason})
+    ours, theirs = tables
+    for key in sorted({*ours, *theirs}, key=str):
+        a, b = ours.get(key), theirs.get(key)
+        if a == b:
+            continue
+        kind = DIFFERENT if key in ours and key in theirs else ONLY_RIGHT
+        kind = ONLY_LEFT if key not in theirs else kind
+        name, where = key
+        topic, queue_id = where or (None, None)
+        label = f"{name} {topic}/{queue_id}" if where else name
+        yield Finding(
+            "tables",
+            kind,
+            f"{path}: {label}: left {short(a)}, right {short(b)}",
+            file=path,
+            topic=topic,
+            queue_id=queue_id,
+            field=name,
+            left=short(a),
+            right=short(b),
+        )
+
+
+_Key = tuple[str, tuple[str, int] | None]
+
+
+def _entries(reader: StoreReader, path: str) -> dict[_Key, Any]:
+    """Return a table's entries: by name, and queue where they have one."""
+    if path == paths.TOPICS:
+        return {(name, None): one for name, one in reader.topics().items()}
+    if path == paths.CONSUMER_OFFSETS:
+        return {_offset_key(one): one.consumer_offset for one in reader.consumer_offsets()}
+    if path == paths.DELAY_OFFSETS:
+        return {(f"level {level}", None): at for level, at in reader.delay_offsets().items()}
+    return {(name, None): one for name, one in reader.subscription_groups().items()}
+
+
+def _offset_key(one: ConsumerOffset) -> _Key:
+    return f"group {one.group}", (one.topic, one.queue_id)

@@ -1,0 +1,305 @@
+"""The reput step on Spark: commit log -> consume queues and index, the bytes that a broker writes.
+
+    survey   a task a range of the log: its units and index entries, into files below the target,
+             and what the driver needs to know of them                                    (reads)
+    plan     the driver: which units of which ranges go where, which entries make which file  (pure)
+    write    a task a range: its units, each at the place that its queue offset gives it;
+             a task an index file: its entries
+    publish  the driver: drafts get their names
+
+The log is read once, and nothing is shuffled. What a task writes depends on the log alone, so one
+that runs twice, at once or after a kill, writes the same bytes to the same places.
+
+Index files are named by the time of their first entry, local time of the driver, as a broker would
+have named them that kept pace; one that would not follow the name before is named one more than it.
+
+A range of times stands for the part of the log from the first record that is not older up to the
+first one that is not younger: what is made of it is what a log of only that part would give.
+
+How a store that a broker is writing to is followed: ``reput.spark.jobs.dispatch.follow``.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reput.errors import CorruptRecord, InvalidOption
+from reput.spark.jobs import places
+from reput.spark.jobs.dispatch import (
+    difference as dispatch_difference,
+    publication as dispatch_publication,
+    tasks as dispatch_tasks,
+)
+from reput.spark.jobs.dispatch.difference import Difference
+from reput.spark.jobs.dispatch.job import RANGE_BYTES, Hole, Job, Progression, Surveyed, open_log
+from reput.spark.jobs.dispatch.parts import SavedParts
+from reput.spark.jobs.dispatch.tasks import IndexTask, Place, UnitTask
+from reput.spark.jobs.running import Progress, Runner, runner_on
+from reput.store import paths
+from reput.store.commit_log_view import CommitLogView
+from reput.store.config import StoreConfig
+from reput.store.disk import Disk
+from reput.store.files import absolute, open_folder
+from reput.store.folder_lock import FolderLock
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchResult:
+    """What a dispatch found in the log and made of it."""
+
+    store: str
+    target: str | None
+    """The folder that was written to; None after a dry run."""
+    log_start: int
+    log_end: int
+    """Physical offsets between which records were dispatched."""
+    ranges: int
+    records: int
+    queues: int
+    units: int
+    refilled_units: int
+    """Of these, units that stand for messages the log has lost."""
+    index_entries: int
+    index_files: tuple[str, ...]
+    """Their names."""
+    unqueued: dict[str, int]
+    """Why records are in no queue that should be in one, and how many."""
+    holes: tuple[Hole, ...]
+    """Physical offset, length and reason of what is no record in the log."""
+    difference: Difference | None = None
+    """After a dry run."""
+
+    @property
+    def is_same(self) -> bool | None:
+        """Whether a dry run found what is there byte-identical; None after a dispatch."""
+        return None if self.difference is None else self.difference.is_same
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain lists and dictionaries."""
+        return {**dataclasses.asdict(self), "is_same": self.is_same}
+
+
+def dispatch(
+    spark: "SparkSession | None",
+    store: str,
+    *,
+    config: StoreConfig | None = None,
+    target: str | None = None,
+    in_place: bool = False,
+    topics: Iterable[str] | None = None,
+    start_ms: int | None = None,
+    end_ms: int | None = None,
+    dry_run: bool = False,
+    allow_live: bool = False,
+    skip_batch_queues: bool = False,
+    range_bytes: int = RANGE_BYTES,
+    progress: Progress | None = None,
+) -> DispatchResult:
+    """Derive consume queues and index files from the commit log of a stopped store.
+
+    Args:
+        spark: The session; None: tasks run in this process, one after the other.
+        store: The store's folder, the same on the driver and all workers.
+        config: The store's settings: sizes of files, delay levels, what is indexed. The defaults
+            are those of RocketMQ; ``store_path_root_dir`` is taken from ``store``.
+        target: Where to write ``consumequeue`` and ``index``; made if it is not there. What it has
+            of these is replaced.
+        in_place: Write to the store itself, which nobody may have open.
+        topics: Only the queues of these topics; the index, which is of all, is left then.
+        start_ms: Only records stored from then on. Not in place.
+        end_ms: Only records stored before then. Not in place.
+        dry_run: Write nothing, and tell how what is there (in ``target`` if it is given, else in
+            the store) differs.
+        allow_live: Read although a broker has the store, up to where its log ends now.
+        skip_batch_queues: Where topics of 5.x have batch queues, leave those as they are.
+        range_bytes: About how much of the log a task reads.
+        progress: Told of the tasks that are done.
+
+    Returns:
+        Counts, and the difference after a dry run.
+
+    Raises:
+        InvalidOption: Arguments contradict each other, or the store needs what is not made here
+            (extension units).
+        StoreUnavailable: The folder is no store, is in use, has files of other sizes than
+            configured, or has batch queues.
+        StoreChanged: The log changed meanwhile.
+        WriteFailed: The target cannot be written to.
+        TaskFailed: A task failed as often as Spark runs one. Nothing was published: run it again.
+    """
+    return run_dispatch(
+        runner_on(spark, "dispatch", progress),
+        store,
+        config=config,
+        target=target,
+        in_place=in_place,
+        topics=topics,
+        start_ms=start_ms,
+        end_ms=end_ms,
+        dry_run=dry_run,
+        allow_live=allow_live,
+        skip_batch_queues=skip_batch_queues,
+        range_bytes=range_bytes,
+    )
+
+
+def run_dispatch(
+    runner: Runner,
+    store: str,
+    *,
+    config: StoreConfig | None = None,
+    target: str | None = None,
+    in_place: bool = False,
+    topics: Iterable[str] | None = None,
+    start_ms: int | None = None,
+    end_ms: int | None = None,
+    dry_run: bool = False,
+    allow_live: bool = False,
+    skip_batch_queues: bool = False,
+    range_bytes: int = RANGE_BYTES,
+) -> DispatchResult:
+    """Do what ``dispatch`` does with any runner of tasks."""
+    if in_place and target is not None:
+        raise InvalidOption("target", target, "none, where the store itself is written to")
+    if not dry_run and target is None and not in_place:
+        raise InvalidOption("target", target, "a folder to write to, or in_place=True")
+    if range_bytes < 1:
+        raise InvalidOption("range_bytes", range_bytes, "a number of bytes from 1 on")
+    if in_place and not dry_run and (start_ms, end_ms) != (None, None):
+        raise InvalidOption("in_place", True, "false, where only a range of times is dispatched")
+    store = absolute(store)  # workers have folders of their own to work in
+    settings = replace(config or StoreConfig(), store_path_root_dir=store)
+    wanted = None if topics is None else frozenset(topics)
+    root = store if in_place or target is None else places.to_write("target", target)
+    make_job = functools.partial(
+        Job,
+        runner,
+        store,
+        settings,
+        wanted,
+        allow_live=allow_live,
+        skips_batch=skip_batch_queues,
+    )
+    if dry_run:
+        job = make_job(holds_lock=False)
+        surveyed = _survey(job, start_ms, end_ms, range_bytes, None)
+        difference, names = dispatch_difference.compare(job, surveyed, root)
+        return _result(job, surveyed, names, None, difference)
+    places.to_write("in_place", root)
+    if not in_place:
+        refuse_store(root, store)
+        Disk().make_folder(root)
+    open_log(store, settings)  # before a lock file is left in what is no store
+    lock = FolderLock(root)
+    try:
+        job = make_job(holds_lock=in_place)
+        return _write(job, root, start_ms, end_ms, range_bytes)
+    finally:
+        lock.release()
+
+
+def refuse_store(root: str, store: str) -> None:
+    """Refuse to write into a store that nobody said is to be written to."""
+    if Path(root).resolve() == Path(store).resolve():
+        raise InvalidOption("target", root, "another folder than the store, or in_place=True")
+    if Path(root, paths.COMMIT_LOG).exists():
+        raise InvalidOption(
+            "target", root, f"a folder that is no store: its queues would be those of {store}"
+        )
+
+
+def _survey(
+    job: Job,
+    start_ms: int | None,
+    end_ms: int | None,
+    range_bytes: int,
+    saved: SavedParts | None,
+) -> Surveyed:
+    """Find out what the log holds, and plan."""
+    log = job.reader.log
+    end = max(job.reader.end_offset, log.min_offset)
+    start = log.min_offset if start_ms is None else _offset_at(log, start_ms, end)
+    stop = end if end_ms is None else max(_offset_at(log, end_ms, end), start)
+    return job.survey(start, stop, end, range_bytes, Progression(start, {}), saved)
+
+
+def _write(
+    job: Job, root: str, start_ms: int | None, end_ms: int | None, range_bytes: int
+) -> DispatchResult:
+    """Write everything, and publish it."""
+    job.refuse_other_sizes(open_folder(root))
+    families = [paths.CONSUME_QUEUE, *([paths.INDEX] if job.is_indexed else [])]
+    publication = dispatch_publication.Publication(root, families, by_topic=job.topics is not None)
+    publication.begin()
+    drafts = publication.drafts
+    surveyed = _survey(job, start_ms, end_ms, range_bytes, SavedParts(drafts.parts))
+    place = Place(
+        drafts.family(paths.CONSUME_QUEUE), drafts.family(paths.INDEX), job.config, is_draft=True
+    )
+    for key in surveyed.queues.extents:
+        Disk().make_folder(place.queue(key), is_durable=False)
+    index_tasks = surveyed.index_tasks()
+    # Index files first, as they take longest.
+    tasks: list[UnitTask | IndexTask] = [*index_tasks, *surveyed.unit_tasks()]
+    job.runner("write", functools.partial(dispatch_tasks.write, surveyed.parts, place), tasks)
+    publication.publish()
+    return _result(job, surveyed, [str(one.name) for one in index_tasks], root, None)
+
+
+def _result(
+    job: Job,
+    surveyed: Surveyed,
+    names: Iterable[str],
+    target: str | None,
+    difference: Difference | None,
+) -> DispatchResult:
+    return DispatchResult(
+        store=job.store,
+        target=target,
+        log_start=surveyed.start,
+        log_end=surveyed.stop,
+        ranges=len(surveyed.ranges),
+        records=surveyed.records,
+        queues=len(surveyed.queues.extents),
+        units=surveyed.queues.units,
+        refilled_units=surveyed.queues.refilled,
+        index_entries=surveyed.entries,
+        index_files=tuple(names),
+        unqueued=surveyed.unqueued,
+        holes=tuple(surveyed.holes),
+        difference=difference,
+    )
+
+
+def _offset_at(log: CommitLogView, timestamp_ms: int, end: int) -> int:
+    """Return where the first record stands that was not stored before a time; store times grow."""
+    found = log.min_offset
+    for file in log.files:
+        if file.start >= end:
+            break
+        first = log.first_record(file)
+        if first is not None and first.store_timestamp >= timestamp_ms:
+            break
+        if first is not None:
+            found = file.start
+    file = log.file_at(found)
+    low, high = found, min(file.nominal_end, file.end, end)
+    stop = high
+    while low < high:
+        middle = (low + high) // 2
+        at = log.find_record(middle, high)
+        try:
+            one = log.message_at(at) if at < high else None
+        except CorruptRecord:  # a blank, or damage
+            one = None
+        if one is None or one.store_timestamp >= timestamp_ms:
+            high = middle
+        else:
+            low = at + one.store_size
+    return log.find_record(low, stop)

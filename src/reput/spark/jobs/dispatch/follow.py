@@ -1,0 +1,487 @@
+"""The reput step as a stream: queues and index in a folder of their own, kept up with a live store.
+
+    target/consumequeue   as the store's own
+    target/index
+    target/dispatch.json  how far it has come: the commit of a step
+
+A step takes what the log has got since and does with it what a batch does, in place: units go to
+the places that their queue offsets give them, entries behind those of the last index file. Then
+everything is synced, and the small file is replaced. So a step that is killed anywhere has done
+nothing: what it left behind the end is taken away, and the next one does the same again. What is
+there after each step is what a batch makes of the log up to there.
+
+A driver loop and not a query of Structured Streaming: the folder itself says how far it is, and a
+checkpoint beside it would be a second truth.
+"""
+
+import dataclasses
+import functools
+import json
+import threading
+import zlib
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from reput.errors import CorruptRecord, InvalidOption, NotInStore, StoreUnavailable
+from reput.format import cq_unit, index_entry
+from reput.spark.jobs import dispatch, places
+from reput.spark.jobs.dispatch import (
+    files as dispatch_files,
+    index as dispatch_index,
+    tasks as dispatch_tasks,
+)
+from reput.spark.jobs.dispatch.index import FileOutput
+from reput.spark.jobs.dispatch.job import RANGE_BYTES, Hole, Job, Progression, Surveyed, open_log
+from reput.spark.jobs.dispatch.parts import SavedParts
+from reput.spark.jobs.dispatch.plan import QueueKey, Stand
+from reput.spark.jobs.dispatch.publication import FOLLOWED, Drafts, remove
+from reput.spark.jobs.dispatch.tasks import IndexTask, Place, UnitTask
+from reput.spark.jobs.dispatch.walk import StoreChanged
+from reput.spark.jobs.running import Progress, Runner, runner_on
+from reput.store import paths, tombstones
+from reput.store.config import StoreConfig
+from reput.store.disk import Disk
+from reput.store.files import absolute, open_folder
+from reput.store.folder_lock import FolderLock
+from reput.store.reader import Condition
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+POLL_SECONDS = 1.0
+"""How long to wait before looking at the log again when there was nothing new."""
+_RANGES_A_STEP = 32
+"""A step takes at most so many ranges: its rows, and what the driver knows of them, are bounded."""
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """What was followed since the call, and how far it has come."""
+
+    store: str
+    target: str
+    log_start: int
+    """Where the log began when the target was begun."""
+    log_end: int
+    """Physical offset up to which records are in the target."""
+    store_end: int
+    """Where the log ended when it was looked at last."""
+    steps: int
+    records: int
+    units: int
+    refilled_units: int
+    """Of these, units that stand for messages the log has lost."""
+    index_entries: int
+    index_files: int
+    """How many the target has."""
+    unqueued: dict[str, int]
+    """Why records are in no queue that should be in one, and how many."""
+    holes: tuple[Hole, ...]
+    """Physical offset, length and reason of what is no record in the log."""
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether the target has everything that the log had when it was looked at last."""
+        return self.log_end >= self.store_end
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain lists and dictionaries."""
+        return {**dataclasses.asdict(self), "is_caught_up": self.is_caught_up}
+
+
+Until = Callable[[Followed], bool]
+
+
+def follow(
+    spark: "SparkSession | None",
+    store: str,
+    target: str,
+    *,
+    config: StoreConfig | None = None,
+    poll_seconds: float = POLL_SECONDS,
+    until: Until | None = None,
+    skip_batch_queues: bool = False,
+    range_bytes: int = RANGE_BYTES,
+    progress: Progress | None = None,
+) -> Followed:
+    """Keep consume queues and index files up with the log of a store that a broker may write to.
+
+    Args:
+        spark: The session; None: tasks run in this process, one after the other.
+        store: The store's folder, the same on the driver and all workers.
+        target: Where ``consumequeue`` and ``index`` are kept: a new or empty folder, or one that
+            was followed into before.
+        config: The store's settings, as of ``dispatch``.
+        poll_seconds: How long to wait before the log is looked at again when nothing was new.
+        until: Asked after each look at the log whether to stop; None: never. Stops where there is
+            nothing more: ``lambda one: one.is_caught_up``.
+        skip_batch_queues: Where topics of 5.x have batch queues, leave those out.
+        range_bytes: About how much of the log a task reads.
+        progress: Told of the tasks that are done, step by step.
+
+    Returns:
+        What was done since the call.
+
+    Raises:
+        InvalidOption: The target is no folder for this; the store needs what is not made here.
+        StoreUnavailable: The folder is no store, or the target is in use or of another store.
+        StoreChanged: What was to be followed is gone from the log, or the log is another one.
+        WriteFailed: The target cannot be written to.
+        TaskFailed: A task failed as often as Spark runs one. Nothing is lost: call again.
+    """
+    return run_follow(
+        runner_on(spark, "follow", progress),
+        store,
+        target,
+        config=config,
+        poll_seconds=poll_seconds,
+        until=until,
+        skip_batch_queues=skip_batch_queues,
+        range_bytes=range_bytes,
+    )
+
+
+def run_follow(
+    runner: Runner,
+    store: str,
+    target: str,
+    *,
+    config: StoreConfig | None = None,
+    poll_seconds: float = POLL_SECONDS,
+    until: Until | None = None,
+    skip_batch_queues: bool = False,
+    range_bytes: int = RANGE_BYTES,
+) -> Followed:
+    """Do what ``follow`` does with any runner of tasks."""
+    if range_bytes < 1:
+        raise InvalidOption("range_bytes", range_bytes, "a number of bytes from 1 on")
+    if poll_seconds < 0:
+        raise InvalidOption("poll_seconds", poll_seconds, "a number of seconds from 0 on")
+    store, target = absolute(store), places.to_write("target", target)
+    dispatch.refuse_store(target, store)
+    settings = replace(config or StoreConfig(), store_path_root_dir=store)
+    open_log(store, settings)
+    Disk().make_folder(target)
+    lock = FolderLock(target)
+    try:
+        following = _Following(
+            runner, store, target, settings, range_bytes, skips_batch=skip_batch_queues
+        )
+        waiting = threading.Event()  # nobody sets it
+        while True:
+            is_new = following.step()
+            if until is not None and until(following.followed()):
+                return following.followed()
+            if not is_new:
+                waiting.wait(poll_seconds)
+    finally:
+        lock.release()
+
+
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    """The commit of a step."""
+
+    log_start: int
+    log_end: int
+    last: tuple[int, int, int] | None = None
+    """Physical offset, size and checksum of the last record that was dispatched."""
+    index_number: int = 0
+    """Of the last index file, from 0; its name, and its header."""
+    index_name: str | None = None
+    index_header: index_entry.Header = dispatch_index.NO_ENTRIES
+    tombstones: dict[str, int] = dataclasses.field(default_factory=dict)
+    """Of deleted topics: those that were minded."""
+
+    def pack(self, sizes: dict[str, int]) -> bytes:
+        found = {"version": _VERSION, "sizes": sizes, **dataclasses.asdict(self)}
+        return json.dumps(found, indent=1).encode()
+
+    @classmethod
+    def unpack(cls, data: bytes, sizes: dict[str, int], path: str) -> "_Saved":
+        try:
+            found = json.loads(data)
+            version, made_with = found.pop("version"), found.pop("sizes")
+            found["last"] = tuple(found["last"]) if found["last"] else None
+            found["index_header"] = index_entry.Header(**found["index_header"])
+            saved = cls(**found)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise StoreUnavailable(f"{path} cannot be read: {error}; begin a new folder") from error
+        if version != _VERSION or made_with != sizes:
+            raise StoreUnavailable(f"{path} is of version {version} and {made_with}, not {sizes}")
+        return saved
+
+
+class _Following:
+    """A target, and how far it has come."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        store: str,
+        target: str,
+        config: StoreConfig,
+        range_bytes: int,
+        *,
+        skips_batch: bool,
+    ) -> None:
+        self._runner = runner
+        self._store = store
+        self._target = target
+        self._config = config
+        self._range_bytes = range_bytes
+        self._skips_batch = skips_batch
+        self._path = f"{target}/{FOLLOWED}"
+        self._drafts = Drafts(target)
+        self._disk = Disk()
+        self._place = Place(
+            f"{target}/{paths.CONSUME_QUEUE}", f"{target}/{paths.INDEX}", config, is_draft=False
+        )
+        self._sizes = {
+            "mappedFileSizeConsumeQueue": config.mapped_file_size_consume_queue,
+            "maxHashSlotNum": config.max_hash_slot_num,
+            "maxIndexNum": config.max_index_num,
+            "messageIndexEnable": int(config.message_index_enable),
+            "indexTags": int(config.index_tags),
+        }
+        self._saved = self._load()
+        self._stands = self._resume()
+        self._done = Followed(store, target, 0, 0, 0, 0, 0, 0, 0, 0, 0, {}, ())
+
+    def _load(self) -> _Saved | None:
+        path = Path(self._path)
+        if path.exists():
+            return _Saved.unpack(path.read_bytes(), self._sizes, self._path)
+        for family in (paths.CONSUME_QUEUE, paths.INDEX):
+            if Path(self._target, family).exists():
+                raise InvalidOption(
+                    "target",
+                    self._target,
+                    f"a folder without {family}, or one that was followed into before",
+                )
+        return None
+
+    # What a killed step has left ---------------------------------------------------------------
+
+    def _resume(self) -> dict[QueueKey, Stand]:
+        """Take away what is behind the last commit; return where queues stand."""
+        folder = open_folder(self._target)
+        name = self._saved.index_name if self._saved is not None else None
+        for one in dispatch_files.index_files(folder):
+            if name is None or one > name:
+                self._disk.unlink(f"{self._place.index}/{one}")
+        if self._saved is not None and name is not None:
+            size, slots = self._place.index_bytes, self._config.max_hash_slot_num
+            with FileOutput(f"{self._place.index}/{name}", size) as output:
+                dispatch_index.cut(
+                    folder, f"{paths.INDEX}/{name}", slots, self._saved.index_header, output
+                )
+        files: defaultdict[QueueKey, list[tuple[int, int]]] = defaultdict(list)
+        for key, start, size in dispatch_files.queue_files(folder):
+            files[key].append((start, size))
+        stands = {}
+        for key, found in files.items():
+            for start, size in sorted(found, reverse=True):
+                stand = self._end_in_file(folder, key, start, size)
+                if stand is not None:
+                    stands[key] = stand
+                    break
+        return stands
+
+    def _end_in_file(self, folder: Any, key: QueueKey, start: int, size: int) -> Stand | None:
+        """Cut a file behind its last unit that counts, and return that; None if none does."""
+        end = self._saved.log_end if self._saved is not None else 0
+        path = f"{self._place.queue(key)}/{paths.offset_name(start)}"
+        units = dispatch_files.read_units(
+            folder, f"{paths.queue_folder(*key)}/{paths.offset_name(start)}", 0, size
+        )
+        is_written = dispatch_files.are_written(units)
+        valid = np.flatnonzero(is_written & (units["physical_offset"] < end))
+        if not len(valid):
+            self._disk.unlink(path)
+            return None
+        last = int(valid[-1])
+        if is_written[last + 1 :].any():
+            rest = bytes((len(units) - last - 1) * cq_unit.SIZE)
+            dispatch_files.write_at(path, size, [((last + 1) * cq_unit.SIZE, rest)])
+        unit = units[last]
+        ends = int(unit["physical_offset"]) + int(unit["size"])
+        return Stand(start // cq_unit.SIZE + last + 1, ends, is_fresh=False)
+
+    # Steps ------------------------------------------------------------------------------------
+
+    def step(self) -> bool:
+        """Dispatch what is new, up to a bound; return whether anything was."""
+        job = Job(
+            self._runner,
+            self._store,
+            self._config,
+            allow_live=True,
+            skips_batch=self._skips_batch,
+        )
+        saved = self._saved
+        if saved is None:
+            start = job.reader.log.min_offset
+            saved = self._commit(_Saved(start, start))
+        self._refuse_gap(job, saved)
+        end = self._end(job, saved)
+        self._done = replace(self._done, store_end=max(end, saved.log_end))
+        if end <= saved.log_end:
+            return False
+        # Graves are looked at after the end: one that is not seen yet lies behind it.
+        graves = tombstones.read(job.folder)
+        self._bury(graves, saved)
+        stop = min(end, saved.log_end + _RANGES_A_STEP * self._range_bytes)
+        self._drafts.begin()
+        surveyed = job.survey(
+            saved.log_end,
+            stop,
+            end,
+            self._range_bytes,
+            Progression(
+                saved.log_start,
+                self._stands,
+                saved.index_number,
+                max(saved.index_header.next_entry - 1, 0),
+            ),
+            SavedParts(self._drafts.parts),
+        )
+        saved = self._write(surveyed, saved)
+        self._disk.sync_filesystem(self._target)
+        saved = replace(saved, last=_last_before(job, stop) or saved.last)
+        self._commit(replace(saved, log_end=stop, tombstones=graves))
+        self._drafts.end()
+        self._stands.update(surveyed.queues.stands)
+        self._note(surveyed)
+        return True
+
+    def _write(self, surveyed: Surveyed, saved: _Saved) -> _Saved:
+        """Write units and entries; return the commit with what is new of the index."""
+        for key in surveyed.queues.extents:
+            self._disk.make_folder(self._place.queue(key), is_durable=False)
+        if surveyed.index:
+            self._disk.make_folder(self._place.index, is_durable=False)
+        index_tasks = surveyed.index_tasks(saved.index_name, saved.index_header)
+        write = functools.partial(dispatch_tasks.write, surveyed.parts, self._place)
+        tasks: list[UnitTask | IndexTask] = [*index_tasks[:-1], *surveyed.unit_tasks()]
+        self._runner("write", write, tasks)
+        if not index_tasks:
+            return saved
+        # The file that the next step goes on with is the driver's: a second copy of a task may
+        # outlive its step, and would put the slots back as they were.
+        task = index_tasks[-1]
+        header = write(task)
+        assert header is not None, "an index file has a header"
+        return replace(
+            saved, index_number=task.file.number, index_name=task.name, index_header=header
+        )
+
+    def _note(self, surveyed: Surveyed) -> None:
+        done, unqueued = self._done, dict(self._done.unqueued)
+        for reason, count in surveyed.unqueued.items():
+            unqueued[reason] = unqueued.get(reason, 0) + count
+        self._done = replace(
+            done,
+            steps=done.steps + 1,
+            records=done.records + surveyed.records,
+            units=done.units + surveyed.queues.units,
+            refilled_units=done.refilled_units + surveyed.queues.refilled,
+            index_entries=done.index_entries + surveyed.entries,
+            unqueued=unqueued,
+            holes=(*done.holes, *surveyed.holes),
+        )
+
+    def _commit(self, saved: _Saved) -> _Saved:
+        self._disk.replace(self._path, saved.pack(self._sizes))
+        self._saved = saved
+        return saved
+
+    def followed(self) -> Followed:
+        """Return what was done so far."""
+        saved = self._saved or _Saved(0, 0)
+        files = 0 if saved.index_name is None else saved.index_number + 1
+        return replace(
+            self._done, log_start=saved.log_start, log_end=saved.log_end, index_files=files
+        )
+
+    def _refuse_gap(self, job: Job, saved: _Saved) -> None:
+        """Refuse a log that is not the one that was followed, or lacks what was to come next."""
+        if job.reader.log.min_offset > saved.log_end:
+            raise StoreChanged(
+                f"{self._store} begins at physical offset {job.reader.log.min_offset}, "
+                f"{self._target} ends at {saved.log_end}: what is between was deleted before it "
+                "was followed; begin a new folder"
+            )
+        if saved.last is None or saved.last[0] < job.reader.log.min_offset:
+            return
+        physical_offset, size, checksum = saved.last
+        try:
+            is_same = _checksum(job, physical_offset, size) == checksum
+        except (CorruptRecord, NotInStore):
+            is_same = False
+        if not is_same:
+            raise StoreChanged(
+                f"{self._store} has another record at physical offset {physical_offset} than when "
+                f"{self._target} was made: it lost the end of its log, or is another store; "
+                "begin a new folder"
+            )
+
+    def _end(self, job: Job, saved: _Saved) -> int:
+        """Return where the log ends, without a look into each queue of the store."""
+        reader = job.reader
+        if saved.last is not None and saved.last[0] >= reader.log.min_offset:
+            if reader.log.data_end <= saved.log_end:
+                return saved.log_end
+            if reader.state.condition is not Condition.CLEAN:
+                physical_offset, size, _ = saved.last
+                one = reader.log.message_at(physical_offset)
+                unit = cq_unit.Unit(physical_offset, size, 0)
+                reader.know_last_units([(one.topic, one.queue_id, unit)])
+        end = max(reader.end_offset, saved.log_end)
+        if not reader.is_live:
+            return end
+        # The last record may be half written. It is not, if the broker has dispatched it.
+        try:
+            last = reader.log.message_at(end)
+        except (CorruptRecord, NotInStore):
+            return end
+        unit_there = reader.queue(last.topic, last.queue_id).last_unit
+        is_whole = unit_there is not None and unit_there.physical_offset >= end
+        return end + last.store_size if is_whole else end
+
+    def _bury(self, graves: dict[str, int], saved: _Saved) -> None:
+        """Drop the queues of topics that were deleted since the last step."""
+        for topic, at in graves.items():
+            if at <= saved.tombstones.get(topic, -1):
+                continue
+            keys = [key for key in self._stands if key[0] == topic]
+            if keys and at < saved.log_end:
+                raise StoreChanged(
+                    f"topic {topic!r} was deleted at physical offset {at}, and {self._target} ends "
+                    f"at {saved.log_end} already; begin a new folder"
+                )
+            for key in keys:
+                del self._stands[key]
+            remove(Path(self._place.queues, topic))
+
+
+def _last_before(job: Job, stop: int) -> tuple[int, int, int] | None:
+    """Return physical offset, size and checksum of the last record before an offset."""
+    try:
+        last = job.reader.log.last_record(job.reader.log.file_at(stop - 1), stop)
+    except NotInStore:  # a file is missing there
+        return None
+    if last is None:
+        return None
+    place = (last.physical_offset, last.store_size)
+    return (*place, _checksum(job, *place))
+
+
+def _checksum(job: Job, physical_offset: int, size: int) -> int:
+    return zlib.crc32(job.reader.log.record_bytes(physical_offset, size))

@@ -1,0 +1,138 @@
+"""What the first pass of a dispatch leaves for the second: rows of units and entries by range.
+
+Kept in files below the target's drafts, so that the log is read once; a dry run, which writes
+nothing, reads the log again.
+
+    00000012.units     rows of ``UNIT_ROW``, queue by queue
+    00000012.entries   rows of ``ENTRY_ROW``, in log order
+"""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from reput.spark import plan
+from reput.spark.jobs.dispatch import (
+    files as dispatch_files,
+    plan as dispatch_plan,
+    walk as dispatch_walk,
+)
+from reput.spark.jobs.dispatch.plan import Share, Survey
+from reput.spark.jobs.dispatch.walk import (
+    ENTRY_ROW,
+    UNIT_ROW,
+    EntryRows,
+    RangeRead,
+    Source,
+    StoreChanged,
+    UnitRows,
+)
+from reput.store.consume_queue_view import UNIT_TYPE
+
+
+class Parts(Protocol):
+    """The rows of each range."""
+
+    def units(self, number: int) -> UnitRows:
+        """Return the units of a range."""
+
+    def entries(self, number: int, start: int, stop: int) -> EntryRows:
+        """Return some index entries of a range."""
+
+
+@dataclass(frozen=True)
+class SavedParts:
+    """Rows in files of a folder, which driver and workers share."""
+
+    folder: str
+
+    def _path(self, number: int, kind: str) -> str:
+        return f"{self.folder}/{number:08d}.{kind}"
+
+    def save(self, number: int, found: RangeRead) -> None:
+        """Keep the rows of a range; a task that runs twice writes the same."""
+        for kind, rows in (("units", found.units), ("entries", found.entries)):
+            data = rows.view(np.uint8).data
+            dispatch_files.write_at(self._path(number, kind), len(data), [(0, data)])
+
+    def units(self, number: int) -> UnitRows:
+        """Return the units of a range."""
+        return np.fromfile(self._path(number, "units"), UNIT_ROW)
+
+    def entries(self, number: int, start: int, stop: int) -> EntryRows:
+        """Return some index entries of a range."""
+        path, size = self._path(number, "entries"), ENTRY_ROW.itemsize
+        return np.fromfile(path, ENTRY_ROW, count=stop - start, offset=start * size)
+
+
+@dataclass(frozen=True)
+class DerivedParts:
+    """Rows that are read out of the log each time, but for the last range."""
+
+    source: Source
+    ranges: Sequence[plan.LogRange]
+    is_indexed: bool
+
+    @functools.cached_property
+    def _last(self) -> dict[int, RangeRead]:
+        return {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave what was read here."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+    def _read(self, number: int) -> RangeRead:
+        if number not in self._last:
+            self._last.clear()
+            self._last[number] = dispatch_walk.read(
+                self.source, self.ranges[number], is_indexed=self.is_indexed
+            )
+        return self._last[number]
+
+    def units(self, number: int) -> UnitRows:
+        """Return the units of a range."""
+        return self._read(number).units
+
+    def entries(self, number: int, start: int, stop: int) -> EntryRows:
+        """Return some index entries of a range."""
+        found = self._read(number).entries[start:stop]
+        if len(found) != stop - start:
+            raise StoreChanged(f"range {number} has fewer index entries than were found before")
+        return found
+
+
+def detail(parts: Parts, number: int, survey: Survey, key: dispatch_plan.QueueKey) -> None:
+    """Make each record of a queue a run of its own in the survey of a range."""
+    low, high = survey.rows[key]
+    survey.runs[key] = dispatch_walk.runs_of(parts.units(number)[low:high], is_detailed=True)
+
+
+def made_units(rows: UnitRows, share: Share) -> npt.NDArray[np.void]:
+    """Return the units that a queue gets out of a range: what a single dispatcher would put.
+
+    Raises:
+        StoreChanged: They are not those that were planned.
+    """
+    units = np.zeros(share.stop - share.first, UNIT_TYPE)
+    stand, row = share.before, 0
+    for run in dispatch_walk.runs_of(rows, is_detailed=share.is_detailed):
+        done = dispatch_plan.step(stand, run)
+        if done.after.max_offset > done.first:
+            own = max(run.start, done.first)
+            at = row + own - run.start
+            if done.first < share.first or done.after.max_offset > share.stop:
+                break
+            # In front of a gap the units of lost messages: those of the next one.
+            units[done.first - share.first : own - share.first] = rows["unit"][at]
+            units[own - share.first : run.stop - share.first] = rows["unit"][
+                at : row + run.stop - run.start
+            ]
+        stand = done.after
+        row += run.stop - run.start
+    if stand.max_offset != share.stop:
+        raise StoreChanged("a queue has other units than were found before")
+    return units

@@ -1,0 +1,341 @@
+"""What a dispatch reads in a range of the log, once: units and index entries of its records.
+
+A record says by itself what its unit and its entries are; where they go depends on the records
+before the range, which another task reads. So they are kept as rows, units queue by queue, until
+the driver knows (``reput.spark.jobs.dispatch.plan``). Both are made by the column kernels.
+
+Nothing here knows Spark, and nothing writes a file.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from reput.errors import ReputError
+from reput.format import (
+    kernels,
+    message as record,
+    names,
+    properties as props,
+    sys_flag as flags,
+)
+from reput.format.message import StoredMessage
+from reput.spark import plan
+from reput.spark.jobs.dispatch import plan as dispatch_plan
+from reput.spark.jobs.dispatch.plan import Survey
+from reput.store.commit_log_view import CommitLogView, LogBatch
+from reput.store.config import StoreConfig
+from reput.store.consume_queue_view import UNIT_TYPE
+from reput.store.dispatch import light_queues_of
+from reput.store.files import Folder, open_folder
+
+UNIT_ROW = np.dtype([("queue_offset", "<i8"), ("unit", UNIT_TYPE)])
+"""A record's queue offset, and the unit it has there."""
+ENTRY_ROW = np.dtype([("key_hash", "<i4"), ("physical_offset", "<i8"), ("store_timestamp", "<i8")])
+"""An index entry without its place in a file."""
+UnitRows = npt.NDArray[np.void]
+EntryRows = npt.NDArray[np.void]
+
+BATCH = "they belong to batch queues (queue.type=BatchCQ), which are not kept here"
+"""Why records are in no queue that 5.x keeps in queues of another kind."""
+_NO_QUEUE = "no queue can have their topic and queue id"
+_TRANSACTION_STEP = flags.TRANSACTION_PREPARED
+"""The one bit that prepared and rolled-back records have, and queued ones lack."""
+_LIGHT_MARK = props.INNER_MULTI_DISPATCH.encode()
+_DELAY = props.DELAY.encode()
+_UNKNOWN_LEVEL_MS = 1000
+_INT_MAX = (1 << 31) - 1
+_LEVEL_DIGITS_MAX = 10
+
+
+class StoreChanged(ReputError):
+    """The log is not what it was when the job began; run it again."""
+
+    retriable = True
+
+
+@dataclass(frozen=True)
+class Source:
+    """What every task needs to know of the log."""
+
+    store: str
+    config: StoreConfig
+    end: int
+    """Where the log ends."""
+    topics: frozenset[str] | None
+    """Of which queues are wanted; None: of all, and their light queues."""
+    tombstones: Mapping[str, int]
+    """Topic -> physical offset before which its messages are in no queue."""
+    torn: tuple[tuple[int, int], ...]
+    """Spans of records that a crash has torn: they are left out."""
+    batch_topics: frozenset[str] = frozenset()
+    """Topics whose queues are of another kind, and get no plain ones beside."""
+
+    @cached_property
+    def folder(self) -> Folder:
+        """The store's folder."""
+        return open_folder(self.store, commit_log_folders=self.config.commit_log_folders)
+
+    @cached_property
+    def log(self) -> CommitLogView:
+        """The log."""
+        return CommitLogView(self.folder)
+
+    def __getstate__(self) -> dict[str, object]:
+        """Leave what was opened here: a task opens its own."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+    def is_wanted(self, topic: str, range_start: int) -> bool:
+        """Whether a topic's records in a range get units; ranges are cut at tombstones."""
+        is_named = self.topics is None or topic in self.topics
+        is_named = is_named and topic not in self.batch_topics
+        return is_named and self.tombstones.get(topic, 0) <= range_start
+
+
+@dataclass(frozen=True, slots=True)
+class RangeRead:
+    """What was found in a range."""
+
+    survey: Survey
+    units: UnitRows
+    """Queue by queue, each in log order; the survey says which are whose."""
+    entries: EntryRows
+    """In log order, a record's in the broker's order."""
+
+
+def read(source: Source, part: plan.LogRange, *, is_indexed: bool) -> RangeRead:
+    """Read a range, which is within one file.
+
+    Args:
+        source: The log.
+        part: The range.
+        is_indexed: Make index entries.
+    """
+    reading = _Reading(source, part, is_indexed=is_indexed)
+    start = source.log.part_start(part.start, part.stop)
+    for batch in source.log.walk(start, part.stop, check_crc=False, is_end=part.is_end):
+        reading.survey.holes += [
+            (one.physical_offset, one.length, one.reason) for one in batch.damage
+        ]
+        kept = _without_torn(source, batch)
+        if len(kept.positions):
+            reading.add(kept)
+    return reading.done()
+
+
+def _without_torn(source: Source, batch: LogBatch) -> LogBatch:
+    if not source.torn:
+        return batch
+    starts = np.array([low for low, _ in source.torn], np.int64)
+    kept = ~np.isin(batch.positions + batch.physical_offset, starts)
+    return LogBatch(batch.buffer, batch.physical_offset, batch.positions[kept], batch.sizes[kept])
+
+
+class _Reading:
+    """Rows of a range, batch by batch."""
+
+    def __init__(self, source: Source, part: plan.LogRange, *, is_indexed: bool) -> None:
+        self._source = source
+        self._part = part
+        self._is_indexed = is_indexed
+        self._topic_numbers: dict[str, int] = {}
+        self._keys: list[npt.NDArray[np.int64]] = []
+        self._units: list[UnitRows] = []
+        self._entries: list[EntryRows] = []
+        self.survey = Survey()
+
+    def add(self, batch: LogBatch) -> None:
+        """Take the records of a batch."""
+        columns = batch.columns()
+        self.survey.records += columns.count
+        if self._is_indexed:
+            self._add_entries(batch, columns)
+        sys_flags = columns.numbers("sys_flag")
+        queue_ids = columns.numbers("queue_id")
+        topic_ids, topics = columns.topic_ids()
+        is_queued = (sys_flags & _TRANSACTION_STEP) == 0
+        is_folder = np.array([names.is_folder_name(topic) for topic in topics], bool)
+        is_wanted = np.array(
+            [self._source.is_wanted(topic, self._part.start) for topic in topics], bool
+        )
+        is_batch = is_queued & (sys_flags & flags.INNER_BATCH != 0) & is_wanted[topic_ids]
+        is_placed = is_folder[topic_ids] & (queue_ids >= 0)
+        self._count(BATCH, is_batch)
+        self._count(_NO_QUEUE, is_queued & ~is_placed)
+        rows = np.flatnonzero(is_queued & is_placed & ~is_batch & is_wanted[topic_ids])
+        units = np.empty(len(rows), UNIT_ROW)
+        units["queue_offset"] = columns.numbers("queue_offset")[rows]
+        units["unit"]["physical_offset"] = (batch.positions + batch.physical_offset)[rows]
+        units["unit"]["size"] = batch.sizes[rows]
+        codes = self._tags_codes(columns, topic_ids, topics)
+        units["unit"]["tags_code"] = codes[rows]
+        keys = self._numbers_of(topics)[topic_ids[rows]] << 32 | queue_ids[rows]
+        self._keys.append(keys)
+        self._units.append(units)
+        if self._source.config.enable_multi_dispatch:
+            self._add_light(batch, columns, np.flatnonzero(is_queued), topics, codes)
+
+    def _count(self, reason: str, rows: npt.NDArray[np.bool_]) -> None:
+        count = int(np.count_nonzero(rows))
+        if count:
+            unqueued = self.survey.unqueued
+            unqueued[reason] = unqueued.get(reason, 0) + count
+
+    def _numbers_of(self, topics: Sequence[str]) -> npt.NDArray[np.int64]:
+        known = self._topic_numbers
+        return np.array([known.setdefault(topic, len(known)) for topic in topics], np.int64)
+
+    def _add_entries(self, batch: LogBatch, columns: kernels.Columns) -> None:
+        rows, hashes = columns.key_hashes(with_tags=self._source.config.index_tags)
+        order = np.argsort(rows, kind="stable")
+        rows, hashes = rows[order], hashes[order]
+        kinds = columns.numbers("sys_flag")[rows] & flags.TRANSACTION_MASK
+        is_kept = kinds != flags.TRANSACTION_ROLLBACK
+        rows = rows[is_kept]
+        entries = np.empty(len(rows), ENTRY_ROW)
+        entries["key_hash"] = hashes[is_kept]
+        entries["physical_offset"] = batch.positions[rows] + batch.physical_offset
+        entries["store_timestamp"] = columns.numbers("store_timestamp")[rows]
+        self._entries.append(entries)
+
+    def _tags_codes(
+        self, columns: kernels.Columns, topic_ids: npt.NDArray[np.int32], topics: Sequence[str]
+    ) -> npt.NDArray[np.int64]:
+        """Return the hashes of tags; for messages that wait for their level, when they are due."""
+        codes = columns.tags_codes()
+        if names.SCHEDULE_TOPIC not in topics:
+            return codes
+        rows = np.flatnonzero(topic_ids == topics.index(names.SCHEDULE_TOPIC))
+        times = columns.numbers("store_timestamp")[rows]
+        delays = dict(enumerate(self._source.config.delay_levels_ms, 1))
+        for row, timestamp, level in zip(
+            rows.tolist(), times.tolist(), _delay_levels(columns.take(rows)), strict=True
+        ):
+            if level:
+                codes[row] = timestamp + delays.get(level, _UNKNOWN_LEVEL_MS)
+        return codes
+
+    def _add_light(
+        self,
+        batch: LogBatch,
+        columns: kernels.Columns,
+        rows: npt.NDArray[np.int64],
+        topics: list[str],
+        codes: npt.NDArray[np.int64],
+    ) -> None:
+        """Add the units that records have in light queues, besides their own."""
+        keys, queue_offsets, physical_offsets, sizes = light_rows(
+            self._source, batch, columns, rows, topics
+        )
+        units = np.empty(len(keys), UNIT_ROW)
+        units["queue_offset"] = queue_offsets
+        units["unit"]["physical_offset"] = physical_offsets
+        units["unit"]["size"] = sizes
+        owners = np.searchsorted(batch.positions, physical_offsets - batch.physical_offset)
+        units["unit"]["tags_code"] = codes[owners]
+        self._keys.append(self._numbers_of(topics)[keys >> 32] << 32 | keys & 0xFFFFFFFF)
+        self._units.append(units)
+
+    def done(self) -> RangeRead:
+        """Sort the units by queue, and return everything."""
+        source, part, survey = self._source, self._part, self.survey
+        for low, high in plan.meet_spans(source.torn, part.start, part.stop):
+            survey.holes.append((low, high - low, "a crash has torn the record"))
+        survey.holes.sort()
+        units = _joined(self._units, UNIT_ROW)
+        keys = np.concatenate(self._keys) if self._keys else np.empty(0, np.int64)
+        if source.config.enable_multi_dispatch:
+            order = np.lexsort((units["unit"]["physical_offset"], keys))
+        else:
+            order = np.argsort(keys, kind="stable")
+        units, keys = units[order], keys[order]
+        topics = list(self._topic_numbers)
+        edges = [0, *(np.flatnonzero(np.diff(keys)) + 1).tolist(), len(keys)]
+        for low, high in itertools.pairwise(edges):
+            if low < high:
+                number, queue_id = divmod(int(keys[low]), 1 << 32)
+                key = (topics[number], queue_id)
+                survey.rows[key] = (low, high)
+                survey.runs[key] = runs_of(units[low:high], is_detailed=False)
+        entries = _joined(self._entries, ENTRY_ROW)
+        survey.entries = len(entries)
+        return RangeRead(survey, units, entries)
+
+
+def _joined(parts: list[npt.NDArray[np.void]], kind: np.dtype[np.void]) -> npt.NDArray[np.void]:
+    # Without its type numpy would turn the bytes of a unit around.
+    return np.concatenate(parts, dtype=kind) if parts else np.empty(0, kind)
+
+
+def runs_of(units: UnitRows, *, is_detailed: bool) -> list[dispatch_plan.Run]:
+    """Return the runs of one queue's units, in log order; each a run of its own if detailed."""
+    return dispatch_plan.runs_of(
+        units["queue_offset"],
+        units["unit"]["physical_offset"].astype(np.int64),
+        units["unit"]["size"].astype(np.int64),
+        is_detailed=is_detailed,
+    )
+
+
+def _delay_levels(columns: kernels.Columns) -> list[int]:
+    """Return the delay level of each record, 0 where it has none that is a number."""
+    pairs = columns.properties()
+    starts = pairs.names.offsets
+    levels = [0] * columns.count
+    sizes = np.diff(starts)
+    rows = np.repeat(np.arange(columns.count), np.diff(pairs.offsets))
+    data, values = pairs.names.data.tobytes(), pairs.values.data.tobytes()
+    value_starts = pairs.values.offsets
+    for pair in np.flatnonzero(sizes == len(_DELAY)).tolist():
+        if data[starts[pair] : starts[pair + 1]] == _DELAY:
+            text = values[value_starts[pair] : value_starts[pair + 1]]
+            digits = text.lstrip(b"0")
+            is_number = digits.isdigit() and len(digits) <= _LEVEL_DIGITS_MAX
+            levels[rows[pair]] = int(digits) if is_number and int(digits) <= _INT_MAX else 0
+    return levels
+
+
+def _light_queues(source: Source, one: StoredMessage) -> list[tuple[str, int, int]]:
+    """Return the further queues that a queued record goes to: topic, queue id, queue offset."""
+    if one.topic.startswith(names.RETRY_PREFIX):
+        return []
+    return [
+        light
+        for light in light_queues_of(one)
+        if source.is_wanted(light[0], one.physical_offset) and light[1] >= 0
+    ]
+
+
+def light_rows(
+    source: Source,
+    batch: LogBatch,
+    columns: kernels.Columns,
+    rows: npt.NDArray[np.int64],
+    topics: list[str],
+) -> list[npt.NDArray[np.int64]]:
+    """Return key, queue offset, physical offset and size of units in light queues.
+
+    Their topics are added to ``topics``. Only records that bear the property's name are decoded.
+    """
+    texts = columns.raw_properties()
+    data = texts.data.tobytes()
+    marked: set[int] = set()
+    at = data.find(_LIGHT_MARK)
+    while at >= 0:
+        marked.add(int(np.searchsorted(texts.offsets, at, "right")) - 1)
+        at = data.find(_LIGHT_MARK, at + 1)
+    ids = {topic: number for number, topic in enumerate(topics)}
+    units: list[tuple[int, int, int, int]] = []
+    for row in sorted(marked & set(rows.tolist())):
+        one = record.decode(batch.buffer, int(batch.positions[row]), check_crc=False)
+        for topic, queue_id, queue_offset in _light_queues(source, one):
+            if topic not in ids:
+                ids[topic] = len(topics)
+                topics.append(topic)
+            key = ids[topic] << 32 | queue_id
+            units.append((key, queue_offset, one.physical_offset, one.store_size))
+    return list(np.array(units, np.int64).reshape(-1, 4).T)

@@ -1,0 +1,505 @@
+"""Salvage: a damaged store in, a clean one out, with every record that is whole.
+
+    scan     log ranges, spread: holes, and which queue offsets the records have
+             queues, spread: which queue offsets should be there
+    copy     log ranges, spread: records to where they stood, and fillers into the holes
+    derive   queues and index of the new log, spread, as the job ``dispatch`` makes them
+    adopt    the store is opened once, as a broker would: checkpoint, offsets behind queues' ends
+    publish  the draft folder gets the target's name
+
+Records keep their physical and queue offsets, so ids, transactions, consumer offsets and what a
+broker keeps beside the log stay right; why, and what takes the place of a hole:
+docs/decisions/0012-salvage-keeps-every-offset.md. The source is only read. Whoever is killed leaves
+a draft, which the next run throws away; the same source gives the same bytes.
+"""
+
+import dataclasses
+import functools
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reput.clock import ManualClock
+from reput.errors import CorruptRecord, InvalidOption, StoreUnavailable, WriteFailed
+from reput.format import names
+from reput.spark import plan
+from reput.spark.jobs import holes as hole_filling, places, queue_runs, settings_of_files
+from reput.spark.jobs.dispatch import run_dispatch
+from reput.spark.jobs.holes import Hole
+from reput.spark.jobs.queue_runs import Run
+from reput.spark.jobs.running import Progress, Runner, runner_on
+from reput.spark.jobs.salvage import copy as salvage_copy, scan as salvage_scan
+from reput.spark.jobs.salvage.copy import Layout
+from reput.spark.jobs.salvage.scan import QueueKey, Scanned, ScanTask
+from reput.store import config_tables, paths
+from reput.store.commit_log_view import Damage
+from reput.store.config import StoreConfig
+from reput.store.disk import Disk
+from reput.store.files import Folder, absolute
+from reput.store.message_store import MessageStore
+from reput.store.reader import Condition, StoreReader
+from reput.store.table_files import ConsumerOffsetTable, DelayOffsetTable
+from reput.store.torn_records import find_torn_records
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DRAFT_SUFFIX = ".salvage-draft"
+PARTITION_BYTES = 128 * 1024 * 1024
+_DERIVED = frozenset(
+    {
+        paths.COMMIT_LOG,
+        paths.CONSUME_QUEUE,
+        paths.CONSUME_QUEUE_EXT,
+        paths.INDEX,
+        paths.CHECKPOINT,
+        paths.ABORT,
+        paths.LOCK,
+        paths.QUEUE_SUMMARY,
+        paths.CONFIG,
+    }
+)
+"""What the new store gets of its own; all else is taken along as it is."""
+_TABLES = (
+    paths.TOPICS,
+    paths.CONSUMER_OFFSETS,
+    paths.SUBSCRIPTION_GROUPS,
+    paths.DELAY_OFFSETS,
+    paths.CONSUMER_FILTERS,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SalvagedQueue:
+    """What became of one queue."""
+
+    topic: str
+    queue_id: int
+    message_count: int
+    """Messages that were recovered, those that are there twice counted once."""
+    start: int
+    """First queue offset that was recovered; 0 if none was."""
+    stop: int
+    """Behind the last that was recovered."""
+    lost: tuple[Run, ...]
+    """Queue offsets ``[start, stop)`` whose messages are gone: between recovered ones, or named by
+    the queue's own files."""
+    duplicate_count: int
+    """Records with a queue offset that another one has: the first of them is in the queue."""
+
+    @property
+    def lost_count(self) -> int:
+        """How many messages are lost."""
+        return queue_runs.count(self.lost)
+
+
+@dataclass(frozen=True, slots=True)
+class MovedOffset:
+    """A position that pointed behind the end its queue has now."""
+
+    name: str
+    """Consumer group, or ``delay level N``."""
+    topic: str
+    queue_id: int
+    before: int
+    after: int
+
+
+@dataclass(frozen=True)
+class Salvaged:
+    """What salvage found and did; ``as_json`` gives plain values."""
+
+    source: str
+    target: str
+    start_offset: int
+    """Physical offset where both logs begin."""
+    end_offset: int
+    """Where the new log ends."""
+    record_count: int
+    record_bytes: int
+    holes: tuple[Hole, ...]
+    """Everything in the source's log that is no whole record, also behind its end."""
+    queues: tuple[SalvagedQueue, ...]
+    """Queues that have or had messages, by topic and number."""
+    tables: tuple[tuple[str, str], ...]
+    """Path and ``copied``, ``from backup``, ``lost`` or ``absent`` of each table."""
+    moved_offsets: tuple[MovedOffset, ...]
+    notes: tuple[str, ...]
+    """What a person should know."""
+
+    @property
+    def hole_bytes(self) -> int:
+        """Bytes that are no records."""
+        return sum(hole.length for hole in self.holes)
+
+    @property
+    def lost_count(self) -> int:
+        """Messages that are known to be lost; a hole may hold others that no queue knew."""
+        return sum(queue.lost_count for queue in self.queues)
+
+    @property
+    def duplicate_count(self) -> int:
+        """Records that are in no queue, as another one has their queue offset."""
+        return sum(queue.duplicate_count for queue in self.queues)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain lists and dictionaries."""
+        sums = {
+            name: getattr(self, name) for name in ("hole_bytes", "lost_count", "duplicate_count")
+        }
+        return {**dataclasses.asdict(self), **sums}
+
+
+def salvage(
+    spark: "SparkSession | None",
+    source: str,
+    target: str,
+    *,
+    config: StoreConfig | None = None,
+    include_stale: bool = False,
+    partition_bytes: int = PARTITION_BYTES,
+    progress: Progress | None = None,
+) -> Salvaged:
+    """Write a clean store with every whole record of a damaged one.
+
+    Args:
+        spark: The session to run the tasks in; None for this process.
+        source: The damaged store; no broker may run on it.
+        target: Where the new store goes: a local folder that every executor reaches, not there yet
+            or empty.
+        config: Settings of the store's broker: file sizes, delay levels, extension. Without them
+            sizes are taken from the files, and the rest has RocketMQ's defaults.
+        include_stale: Also take records behind the end of the log, which an earlier recovery cut
+            off. Those whose queue offset has been given to others since are in no queue.
+        partition_bytes: Bytes of the log a task takes.
+        progress: Told of the tasks that are done, and of steps of the driver.
+
+    Raises:
+        StoreUnavailable: The source is no store or in use; its files have sizes that do not fit; or
+            the target holds something.
+        InvalidOption: ``config`` is needed, or does not fit the files; or the target lies within
+            the source.
+        WriteFailed: The target cannot be written; also ``DiskFull``. Run it again.
+        TaskFailed: A task failed as often as Spark runs one, for such a reason or another.
+    """
+    runner = runner_on(spark, "salvage", progress)
+    source, target = absolute(source), places.to_write("target", target)
+    return _Salvage(runner, source, Path(target), config, include_stale, partition_bytes).run()
+
+
+class _Salvage:
+    """One run, on the driver."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        source: str,
+        target: Path,
+        config: StoreConfig | None,
+        include_stale: bool,
+        partition_bytes: int,
+    ) -> None:
+        self._runner = runner
+        self._source = source
+        self._target = target
+        self._draft = target.with_name(target.name + DRAFT_SUFFIX)
+        self._partition_bytes = max(partition_bytes, 1)
+        self._include_stale = include_stale
+        self._reader = StoreReader.open(source)
+        self._config = settings_of_files.fitting(self._reader, config)
+        self._file_bytes = self._config.mapped_file_size_commit_log
+        self._notes: list[str] = []
+        self._disk = Disk()
+
+    def run(self) -> Salvaged:
+        self._refuse_target()
+        reader, log = self._reader, self._reader.log
+        stop = self._stop()
+        torn = self._torn_records(stop)
+        scanned = self._runner("scan", salvage_scan.scan, self._scan_tasks(stop, torn))
+        holes = hole_filling.join([*salvage_scan.with_times(scanned), *torn])
+        end = max([log.min_offset, *(task.end for task in scanned)])
+        # What lies behind the end is told, but nothing takes its place.
+        inner = [hole for hole in holes if hole.end <= end]
+        self._make_draft(end)
+        layout = self._layout
+        self._runner(
+            "copy",
+            functools.partial(salvage_copy.write, layout),
+            salvage_copy.plan_copy(layout, inner, end, self._partition_bytes),
+        )
+        self._runner.tell("tables", 0, 1)
+        tables = self._copy_rest()
+        self._derive(end)
+        have = salvage_scan.by_queue(one for task in scanned for one in task.runs)
+        self._keep_expired([key for one in scanned for key in one.expired if key not in have])
+        moved = self._adopt(max((task.last_ms for task in scanned), default=0), end)
+        self._publish()
+        return Salvaged(
+            source=self._source,
+            target=str(self._target),
+            start_offset=log.min_offset,
+            end_offset=end,
+            record_count=sum(task.record_count for task in scanned),
+            record_bytes=sum(task.record_bytes for task in scanned),
+            holes=tuple(hole_filling.join([*holes, *self._behind_the_end(reader, stop)])),
+            queues=self._queues_of(scanned, have),
+            tables=tuple(tables),
+            moved_offsets=tuple(moved),
+            notes=tuple(self._notes),
+        )
+
+    def _refuse_target(self) -> None:
+        target = self._target
+        if target.exists() and (not target.is_dir() or any(target.iterdir())):
+            raise StoreUnavailable(f"{target} is there already; salvage writes a new folder")
+        if target.resolve().is_relative_to(Path(self._source).resolve()):
+            raise InvalidOption("target", str(target), f"a folder outside of {self._source}")
+
+    @property
+    def _layout(self) -> Layout:
+        has_crc = self._config.enabled_append_prop_crc
+        first = self._reader.log.min_offset
+        return Layout(self._source, str(self._draft), first, self._file_bytes, has_crc)
+
+    # Scan -----------------------------------------------------------------------------------
+
+    def _stop(self) -> int:
+        """Return up to where the log is searched for records."""
+        tail = self._reader.tail
+        if self._include_stale and tail.stale is not None:
+            return tail.stale.end
+        return max(tail.end_offset, self._reader.log.min_offset)
+
+    def _scan_tasks(self, stop: int, torn: Sequence[Hole]) -> list[ScanTask]:
+        reader, start = self._reader, self._reader.log.min_offset
+        span = [(start, stop)] if start < stop else []
+        parts: list[plan.LogRange | tuple[QueueKey, ...]] = [
+            *plan.split_log(0, span, stop, self._partition_bytes)
+        ]
+        keys = [
+            (topic, queue_id)
+            for topic, ids in reader.queue_ids.items()
+            if not topic.startswith(names.LMQ_PREFIX)
+            for queue_id in ids
+        ]
+        share = max(-(-len(keys) // 32), 1)
+        parts += [tuple(keys[i : i + share]) for i in range(0, len(keys), share)]
+        starts = tuple(hole.physical_offset for hole in torn)
+        return [ScanTask(self._source, part, starts) for part in parts]
+
+    def _torn_records(self, stop: int) -> list[Hole]:
+        """Return records of which a crash left a part, though what follows them is there.
+
+        Only those of the last two files: older ones had long been written.
+        """
+        log = self._reader.log
+        if self._reader.state.condition is not Condition.CRASHED:
+            return []
+        files = [file for file in log.files if file.start < stop][-2:]
+        found: list[Damage] = []
+        if files:
+            found = find_torn_records(log, log.part_start(files[0].start, stop), stop)
+        return [salvage_scan.hole(one) for one in found]
+
+    def _behind_the_end(self, reader: StoreReader, stop: int) -> list[Hole]:
+        tail = reader.tail
+        told = []
+        if tail.torn is not None:
+            told.append(salvage_scan.hole(tail.torn))
+        if tail.stale is not None and stop <= tail.stale.physical_offset:
+            reason = "an earlier recovery cut the log here; readable records may follow"
+            told.append(replace(salvage_scan.hole(tail.stale), reason=reason))
+            self._notes.append(
+                f"{tail.stale.length} bytes behind the end of the log at "
+                f"{tail.stale.physical_offset} may hold records; include_stale takes them too"
+            )
+        return told
+
+    def _queues_of(
+        self, scanned: Sequence[Scanned], have: dict[QueueKey, list[Run]]
+    ) -> tuple[SalvagedQueue, ...]:
+        expected = salvage_scan.by_queue(one for task in scanned for one in task.expected)
+        found = []
+        for key in sorted({*have, *expected}):
+            runs, twice = queue_runs.union(have.get(key, []))
+            wanted, _ = queue_runs.union([*expected.get(key, []), *queue_runs.gaps(runs)])
+            lost = queue_runs.without(wanted, runs)
+            found.append(
+                SalvagedQueue(
+                    topic=key[0],
+                    queue_id=key[1],
+                    message_count=queue_runs.count(runs),
+                    start=runs[0][0] if runs else 0,
+                    stop=runs[-1][1] if runs else 0,
+                    lost=tuple(lost),
+                    duplicate_count=twice,
+                )
+            )
+        return tuple(found)
+
+    # Copy -----------------------------------------------------------------------------------
+
+    def _make_draft(self, end: int) -> None:
+        """Make the new log's files, empty and as long as they should be."""
+        if self._draft.exists():
+            try:
+                shutil.rmtree(self._draft)
+            except OSError as error:
+                reason = f"cannot delete what a killed run left: {error.strerror}"
+                raise WriteFailed(str(self._draft), reason) from error
+        folder = f"{self._draft}/{paths.COMMIT_LOG}"
+        self._disk.make_folder(folder)
+        first = self._reader.log.min_offset
+        stop = max(end, first + bool(self._reader.log.files))  # where it begins is kept, too
+        for start in range(first, stop, self._file_bytes):
+            path = f"{folder}/{paths.offset_name(start)}"
+            os.close(self._disk.create(path, self._file_bytes, is_durable=False))
+
+    # Everything else ------------------------------------------------------------------------
+
+    def _copy_rest(self) -> list[tuple[str, str]]:
+        """Take along what is not derived; tables that cannot be read are taken from their backup.
+
+        Returns:
+            Path and fate of each table.
+        """
+        folder = self._reader.folder
+        for entry in folder.entries(""):
+            if entry.name not in _DERIVED:
+                self._copy_tree(folder, entry.name, is_folder=entry.is_folder)
+        for entry in folder.entries(paths.CONFIG):
+            path = f"{paths.CONFIG}/{entry.name}"
+            if path.removesuffix(paths.BACKUP_SUFFIX) not in _TABLES:
+                self._copy_tree(folder, path, is_folder=entry.is_folder)
+        if folder.entries(paths.BATCH_CONSUME_QUEUE):
+            self._notes.append(
+                f"{paths.BATCH_CONSUME_QUEUE} was copied as it is: units that pointed into a hole "
+                f"point at records of topic {hole_filling.TOPIC} now"
+            )
+        return [(path, self._copy_table(folder, path)) for path in _TABLES]
+
+    def _copy_tree(self, folder: Folder, path: str, *, is_folder: bool) -> None:
+        if not is_folder:
+            self._copy_file(folder, path, path)
+            return
+        for entry in folder.entries(path):
+            self._copy_tree(folder, f"{path}/{entry.name}", is_folder=entry.is_folder)
+
+    def _copy_table(self, folder: Folder, path: str) -> str:
+        try:
+            found = config_tables.find(folder, path)
+        except CorruptRecord as error:
+            self._notes.append(f"{path} is lost: {error.reason}")
+            return "lost"
+        if found is None:
+            return "absent"
+        _, readable = found
+        self._copy_file(folder, readable, path)
+        return "copied" if readable == path else "from backup"
+
+    def _copy_file(self, folder: Folder, path: str, new_path: str) -> None:
+        target = str(self._draft / new_path)
+        self._disk.make_folder(os.path.dirname(target), is_durable=False)  # noqa: PTH120
+        entry = folder.entry(path)
+        size = entry.size if entry is not None else 0
+        descriptor = self._disk.create(target, size, is_durable=False)
+        try:
+            for at in range(0, size, salvage_copy.WINDOW_BYTES):
+                data = folder.read(path, at, min(size - at, salvage_copy.WINDOW_BYTES))
+                self._disk.write(descriptor, target, at, data)
+        finally:
+            os.close(descriptor)
+
+    def _keep_expired(self, keys: Sequence[QueueKey]) -> None:
+        """Keep queues without messages that go on at an offset above 0: consumers know it."""
+        for topic, queue_id in keys:
+            self._copy_tree(
+                self._reader.folder, paths.queue_folder(topic, queue_id), is_folder=True
+            )
+
+    def _derive(self, end: int) -> None:
+        """Make queues and index of the new log.
+
+        Extension units are in no dispatch on Spark: ``_adopt`` derives all where a store has them.
+
+        Raises:
+            CorruptRecord: The new log is not what it should be, which is a bug.
+        """
+        if self._config.enable_consume_queue_ext or not self._reader.log.files:
+            return
+        made = run_dispatch(
+            self._runner,
+            str(self._draft),
+            config=self._config,
+            in_place=True,
+            skip_batch_queues=True,
+            range_bytes=self._partition_bytes,
+        )
+        _check_log(len(made.holes), made.log_end, end)
+
+    def _adopt(self, newest_ms: int, end: int) -> list[MovedOffset]:
+        """Open the new store as a broker would, and let offsets end where queues do.
+
+        Raises:
+            CorruptRecord: The new log is not what it should be, which is a bug.
+        """
+        self._runner.tell("adopt", 0, 1)
+        # A clock that stands still: what is named by it shall not differ between runs.
+        store = MessageStore.open(str(self._draft), self._config, clock=ManualClock(newest_ms))
+        try:
+            report = store.recovery
+            _check_log(len(report.holes) + (report.torn is not None), report.end_offset, end)
+            moved = self._move_offsets(store, newest_ms)
+        finally:
+            store.close()
+        Path(self._draft, paths.QUEUE_SUMMARY).unlink(missing_ok=True)  # names times of files
+        self._runner.tell("adopt", 1, 1)
+        return moved
+
+    def _move_offsets(self, store: MessageStore, now_ms: int) -> list[MovedOffset]:
+        """Take back offsets behind the end of their queue: what comes next would be skipped."""
+        disk, moved = self._disk, []
+        consumers = ConsumerOffsetTable.load(str(self._draft), disk)
+        for one in list(consumers.all()):
+            queue = store.queues.find(one.topic, one.queue_id)
+            end = queue.max_offset if queue is not None else 0
+            is_batch = one.topic in self._reader.batch_queue_ids
+            if one.consumer_offset > end and not is_batch:
+                consumers.put(one.topic, one.group, one.queue_id, end)
+                moved.append(
+                    MovedOffset(one.group, one.topic, one.queue_id, one.consumer_offset, end)
+                )
+        delays = DelayOffsetTable.load(str(self._draft), disk)
+        for level, offset in sorted(delays.all().items()):
+            queue = store.queues.find(names.SCHEDULE_TOPIC, level - 1)
+            end = queue.max_offset if queue is not None else 0
+            if offset > end:
+                delays.put(level, end)
+                name = f"delay level {level}"
+                moved.append(MovedOffset(name, names.SCHEDULE_TOPIC, level - 1, offset, end))
+        for table in (consumers, delays):
+            if moved and table.is_dirty:
+                table.save(now_ms)
+        return moved
+
+    def _publish(self) -> None:
+        self._runner.tell("publish", 0, 1)
+        disk = self._disk
+        disk.sync_filesystem(str(self._draft))
+        if self._target.exists():
+            self._target.rmdir()
+        disk.rename(str(self._draft), str(self._target))
+        disk.sync_folder(str(self._target.parent))
+        self._runner.tell("publish", 1, 1)
+
+
+def _check_log(hole_count: int, found_end: int, end: int) -> None:
+    if hole_count or found_end != end:
+        raise CorruptRecord(
+            f"the new log has {hole_count} holes and ends at {found_end}, not {end}",
+            physical_offset=found_end,
+        )

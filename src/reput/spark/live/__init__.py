@@ -1,0 +1,1 @@
+"""Running brokers: their queues become tasks, replies to pulls become rows."""

@@ -1,0 +1,361 @@
+"""Questions to name servers and brokers, with patience, over connections that a process keeps.
+
+Spark uses Python workers again: the next task of a process finds the connections of the last.
+"""
+
+import asyncio
+import atexit
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from reput.client.admin import Admin
+from reput.client.blocking import Facade
+from reput.client.config import ClientConfig
+from reput.client.core import requests
+from reput.client.core.route_cache import MASTER_ID, NoRoute, TopicRoute
+from reput.errors import Answered, CorruptRecord, InvalidOption, RemotingError, ReputError
+from reput.format import bodies, headers, message as record, names
+from reput.format.bodies import MessageQueue
+from reput.format.codes import PullFlag, RequestCode, ResponseCode
+from reput.format.command import Buffer, Command
+from reput.spark.live.line import Lines, PullTemplate
+from reput.spark.options import FROM_SLAVE, LiveOptions
+
+log = logging.getLogger("reput.spark")
+
+ALL_TAGS: Final = "*"
+SAMPLE_COUNT: Final = 32
+"""Messages of a queue that are looked at to tell how large its records are."""
+RECORD_BYTES: Final = 1024.0
+"""How large records are taken to be of which none can be looked at."""
+_ANSWERS = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+    }
+)
+
+T = TypeVar("T")
+
+
+class ReadFailed(ReputError):
+    """A broker or name server did not give what was asked for, however often it was asked."""
+
+
+# Connections of this process -----------------------------------------------------------------
+
+
+class Cluster(Facade[Admin]):
+    """Connections to the servers of a cluster, and the thread they live in.
+
+    Attributes:
+        lines: More of them, for pulls, which live in no thread.
+    """
+
+    def __init__(self, client: Admin) -> None:
+        super().__init__(client)
+        self.lines = Lines()
+
+    def close(self) -> None:
+        """End."""
+        self.lines.close()
+        super().close()
+
+    @property
+    def admin(self) -> Admin:
+        """For use within ``run``."""
+        return self._client
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine where the connections live, and wait for it."""
+        return self._wait_for(coroutine)
+
+
+_clusters: dict[tuple[int, str, int], Cluster] = {}
+"""By process, as a fork has the object but not its thread; by name servers and patience."""
+_lock = threading.Lock()  # protects _clusters
+
+
+def connected(live: LiveOptions) -> Cluster:
+    """Return the connections to a cluster, made with the first call of this process."""
+    key = (os.getpid(), live.name_server, live.pull_timeout_ms)
+    with _lock:
+        if key not in _clusters:
+            try:
+                config = ClientConfig(
+                    namesrv_addr=live.name_server, request_timeout_ms=live.pull_timeout_ms
+                )
+            except InvalidOption as error:
+                raise InvalidOption("nameServer", live.name_server, error.allowed) from None
+            cluster = Cluster(Admin(client=config))
+            cluster.start()
+            _clusters[key] = cluster
+        return _clusters[key]
+
+
+def disconnect() -> None:
+    """Close all connections of this process; reading makes new ones."""
+    with _lock:
+        mine = [key for key in _clusters if key[0] == os.getpid()]
+        found = [_clusters.pop(key) for key in mine]
+        _clusters.clear()
+    for cluster in found:
+        with contextlib.suppress(RuntimeError):  # the interpreter takes no new threads any more
+            cluster.close()
+
+
+atexit.register(disconnect)
+
+
+# Questions, with patience --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """What a broker says to a pull."""
+
+    code: int
+    remark: str
+    records: bytes
+    next_offset: int
+    min_offset: int
+    max_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What a few messages tell of those behind them."""
+
+    count: int
+    byte_count: int
+    store_timestamp: int
+    """Of the first, ms; 0 if there is none any more."""
+
+    @property
+    def record_bytes(self) -> float:
+        """About how large a record is."""
+        return self.byte_count / self.count if self.count else RECORD_BYTES
+
+
+class Asker:
+    """Asks name servers and brokers, again after what may pass. Lives in the loop."""
+
+    def __init__(self, admin: Admin, live: LiveOptions) -> None:
+        self._admin = admin
+        self.live = live
+
+    async def route(self, topic: str) -> TopicRoute | None:
+        """Return where a topic is as of now, None if nobody knows it."""
+
+        async def ask() -> TopicRoute | None:
+            try:
+                return await self._admin.topic_route(topic)
+            except NoRoute:
+                return None
+
+        return await self._patiently(f"route of topic {topic!r}", None, ask)
+
+    async def topics(self) -> list[str]:
+        """Return the names of all topics."""
+        return await self._patiently("topics", None, self._admin.topics)
+
+    async def brokers(self) -> dict[str, str]:
+        """Return broker name -> cluster name."""
+        known = await self._patiently("brokers", None, self._admin.clusters)
+        table = known.cluster_addr_table
+        return {name: cluster for cluster, found in table.items() for name in found}
+
+    async def ends(self, queue: MessageQueue) -> tuple[int, int]:
+        """Return the first queue offset of a queue, and the one behind the last."""
+        header = headers.QueueHeader(topic=queue.topic, queue_id=queue.queue_id)
+
+        async def ask() -> tuple[int, int]:
+            low, high = await asyncio.gather(
+                self._offset(queue, RequestCode.GET_MIN_OFFSET, header),
+                self._offset(queue, RequestCode.GET_MAX_OFFSET, header),
+            )
+            return low, max(low, high)
+
+        return await self._patiently(f"ends of {queue_name(queue)}", queue.topic, ask)
+
+    async def search(self, queue: MessageQueue, time_ms: int) -> int:
+        """Return about which queue offset a time names."""
+        header = headers.SearchOffsetHeader(
+            topic=queue.topic, queue_id=queue.queue_id, timestamp=time_ms
+        )
+        return await self._patiently(
+            f"time {time_ms} in {queue_name(queue)}",
+            queue.topic,
+            lambda: self._offset(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header),
+        )
+
+    async def _offset(self, queue: MessageQueue, code: RequestCode, header: headers.Header) -> int:
+        address = await self.address(queue)
+        reply = await self._admin.calls.ask(address, requests.make(code, header))
+        return headers.decode(headers.OffsetReplyHeader, reply.ext_fields).offset
+
+    async def address(self, queue: MessageQueue) -> str:
+        """Return whom to ask about a queue. Raises ``RemotingError``, at once."""
+        route = await self._admin.calls.instance.route(queue.topic)
+        if queue.broker_name not in route.brokers:
+            route = await self._admin.calls.route(queue.topic)
+        slaves = [number for number in route.brokers.get(queue.broker_name, {}) if number]
+        reads_slave = self.live.read_from == FROM_SLAVE and slaves
+        return route.any_address(queue.broker_name, min(slaves) if reads_slave else MASTER_ID)
+
+    async def consumer_offsets(self, broker: str) -> dict[str, dict[int, int]]:
+        """Return the consumer offsets that a broker knows: ``topic@group`` -> queue id -> one."""
+
+        async def ask() -> dict[str, dict[int, int]]:
+            request = requests.make(RequestCode.GET_ALL_CONSUMER_OFFSET)
+            reply = await self._admin.calls.ask_broker(broker, request)
+            return bodies.decode(bodies.ConsumerOffsetTable, reply.body).offset_table
+
+        return await self._patiently(f"consumer offsets of {broker}", None, ask)
+
+    async def pull(
+        self, queue: MessageQueue, queue_offset: int, count: int, expression: str = ALL_TAGS
+    ) -> Pulled:
+        """Return records of a queue from an offset on. The broker is not to wait for any."""
+
+        async def ask() -> Pulled:
+            address = await self.address(queue)
+            request = self._pull_request(queue, queue_offset, count, expression)
+            remoting = self._admin.calls.instance.remoting
+            reply = await remoting.invoke(address, request, self.live.pull_timeout_ms)
+            return _read_pull(reply, queue_offset, address)
+
+        what = f"messages of {queue_name(queue)} from queue offset {queue_offset} on"
+        return await self._patiently(what, queue.topic, ask)
+
+    def pull_template(self, queue: MessageQueue, expression: str) -> PullTemplate:
+        """Return what all such pulls of a queue have in common."""
+        return PullTemplate(self._pull_request(queue, 0, 0, expression))
+
+    def _pull_request(
+        self, queue: MessageQueue, queue_offset: int, count: int, expression: str
+    ) -> Command:
+        header = headers.PullMessageHeader(
+            consumer_group=self.live.consumer_group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            queue_offset=queue_offset,
+            max_msg_nums=count,
+            sys_flag=int(PullFlag.HAS_SUBSCRIPTION),
+            commit_offset=0,
+            suspend_timeout_millis=0,
+            subscription=expression,
+            sub_version=0,
+            expression_type="TAG",
+        )
+        return requests.make(RequestCode.PULL_MESSAGE, header)
+
+    async def commit(self, group: str, queue: MessageQueue, consumer_offset: int) -> None:
+        """Set where a group is in a queue."""
+        await self._patiently(
+            f"consumer offset of {queue_name(queue)}",
+            queue.topic,
+            lambda: self._admin.update_consumer_offset(group, queue, consumer_offset),
+        )
+
+    async def make_group(self, group: str, broker: str) -> None:
+        """Make a consumer group on a broker that does not have it.
+
+        With the topic of its retries, which is where administrators' tools look for groups.
+        """
+
+        async def ask() -> None:
+            if group not in await self._admin.groups(broker=broker):
+                await self._admin.create_group(group, broker=broker)
+            topic = names.retry_topic(group)
+            if topic not in await self._admin.topic_configs(broker):
+                await self._admin.create_topic(topic, queue_count=1, broker=broker)
+
+        await self._patiently(f"consumer group {group} of broker {broker}", None, ask)
+
+    async def sample(
+        self, queue: MessageQueue, queue_offset: int, count: int = SAMPLE_COUNT
+    ) -> Sample:
+        """Return what the next messages of a queue tell."""
+        said = await self.pull(queue, queue_offset, count)
+        if said.code != ResponseCode.SUCCESS:
+            return Sample(0, 0, 0)
+        found = len(frames(said.records, queue))
+        return Sample(found, len(said.records), record.store_timestamp_of(said.records))
+
+    async def _patiently(self, what: str, topic: str | None, ask: Callable[[], Awaitable[T]]) -> T:
+        """Ask, and ask again; a topic's route is asked for anew where it may be outdated."""
+        live = self.live
+        for attempt in range(live.retry_count + 1):
+            try:
+                return await ask()
+            except RemotingError as error:
+                if not error.retriable or attempt == live.retry_count:
+                    raise _failed(what, attempt + 1, error, live) from error
+                log.warning("%s: %s; asking again", what, error)
+                await asyncio.sleep(live.retry_interval_ms / 1000)
+                if topic is not None and error.refresh_route:
+                    with contextlib.suppress(RemotingError):
+                        await self._admin.calls.route(topic)
+        raise AssertionError("the last attempt returns or raises")
+
+
+def _read_pull(reply: Command, queue_offset: int, address: str) -> Pulled:
+    """Return what a broker says to a pull from an offset on.
+
+    Raises:
+        Answered: It gives no answer, or one that gets nowhere.
+    """
+    if reply.code not in _ANSWERS:
+        raise Answered(reply.code, reply.remark, address)
+    said = headers.decode(headers.PullMessageReplyHeader, reply.ext_fields)
+    is_found = reply.code == ResponseCode.SUCCESS
+    gets_nowhere = said.next_begin_offset <= queue_offset
+    if gets_nowhere and (is_found or reply.code == ResponseCode.PULL_RETRY_IMMEDIATELY):
+        # Files are being deleted, or messages of another store: to ask at once is no use.
+        remark = f"{reply.remark}, go on at {said.next_begin_offset}"
+        raise Answered(ResponseCode.SYSTEM_BUSY, remark, address)
+    return Pulled(
+        reply.code,
+        reply.remark or "",
+        reply.body if is_found else b"",
+        said.next_begin_offset,
+        said.min_offset,
+        said.max_offset,
+    )
+
+
+def _failed(what: str, attempts: int, error: RemotingError, live: LiveOptions) -> ReadFailed:
+    times = "once" if attempts == 1 else f"{attempts} times"
+    return ReadFailed(
+        f"{what}: {error} (asked {times}; name server {live.name_server}; options "
+        "pullTimeoutMs, fetchOffset.numRetries and fetchOffset.retryIntervalMs give more patience)"
+    )
+
+
+def queue_name(queue: MessageQueue) -> str:
+    """Return what errors call a queue."""
+    return f"queue {queue.topic}/{queue.queue_id} of broker {queue.broker_name}"
+
+
+def frames(records: Buffer, queue: MessageQueue | None = None, at: int = 0) -> list[int]:
+    """Return where the records of a reply begin, from one on. Raises ``CorruptRecord``."""
+    found = []
+    end = len(records)
+    unpack = record.SIZE_AND_MAGIC.unpack_from
+    while at < end:
+        size = unpack(records, at)[0] if end - at >= record.FIXED_BYTES_V1 else 0
+        if not record.FIXED_BYTES_V1 <= size <= end - at:
+            place = f"reply to a pull from {queue_name(queue)}" if queue is not None else None
+            reason = f"size {size} of the record at byte {at} is none: {end - at} bytes are left"
+            raise CorruptRecord(reason, file=place)
+        found.append(at)
+        at += size
+    return found

@@ -1,0 +1,380 @@
+"""Which messages of running brokers a read takes, and how they become tasks.
+
+Name servers and brokers are asked for routes, ends of queues and a few sizes; the wanted queue
+offsets are cut into partitions as ``plan`` does for stores.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from reput.client.core.route_cache import TopicRoute
+from reput.errors import InvalidOption
+from reput.format import names
+from reput.format.bodies import MessageQueue
+from reput.spark import plan
+from reput.spark.filters import Constraint
+from reput.spark.live.calls import RECORD_BYTES, SAMPLE_COUNT, Asker, queue_name
+from reput.spark.options import EARLIEST, LATEST, Bound, ReadOptions
+from reput.spark.rows import RowFilter
+from reput.spark.scan import CLOCK_SLACK_MS, DataLoss, Summary, option_constraint
+
+log = logging.getLogger("reput.spark")
+
+_QUESTIONS_IN_FLIGHT = 64
+_NAMES_SHOWN = 20
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class LiveTask:
+    """One partition with all that reading it takes. Picklable."""
+
+    partition: plan.QueueRange
+    broker: str
+    """Name of the broker that has all of its queues."""
+    record_bytes: float
+    """About how large its records are."""
+
+
+class Loss:
+    """What to do about messages that are not there any more."""
+
+    def __init__(self, is_error: bool, summary: Summary | None = None) -> None:
+        self._is_error = is_error
+        self._summary = summary
+
+    def report(self, what: str) -> None:
+        """Raise ``DataLoss``, or take note."""
+        if self._is_error:
+            raise DataLoss(f"{what} (failOnDataLoss=false reads what is left)")
+        log.warning("%s", what)
+        if self._summary is not None:
+            self._summary.add(f"data loss: {what}")
+
+
+@dataclass(frozen=True)
+class Extent:
+    """What is wanted of a queue."""
+
+    queue: MessageQueue
+    start: int
+    stop: int
+    record_bytes: float
+
+
+async def all_of(questions: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Return all answers in order, with some questions on the way at a time; or raise the first."""
+    room = asyncio.Semaphore(_QUESTIONS_IN_FLIGHT)
+
+    async def one(question: Coroutine[Any, Any, T]) -> T:
+        async with room:
+            return await question
+
+    asked = list(questions)
+    tasks = [asyncio.create_task(one(question)) for question in asked]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:  # after an error the others are of no use
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for question in asked:
+            question.close()
+
+
+class Planner:
+    """Plans one read, or says where a stream stands. Lives in the loop.
+
+    Args:
+        asker: Who asks.
+        options: What the read was told; ``live`` is set.
+        pushed: What pushed-down predicates demand.
+        summary: Where decisions are noted.
+    """
+
+    def __init__(
+        self, asker: Asker, options: ReadOptions, pushed: Constraint, summary: Summary
+    ) -> None:
+        assert options.live is not None
+        self._asker = asker
+        self._options = options
+        self._live = options.live
+        self._pushed = pushed
+        self._constraint = option_constraint(options).meet(pushed)
+        self._summary = summary
+        self._loss = Loss(options.fail_on_data_loss, summary)
+        self._filter = RowFilter(options, self._constraint)
+        self._known: dict[str, str] = {}
+        self._offsets: dict[str, dict[str, dict[int, int]]] = {}
+
+    async def tasks(self) -> list[LiveTask]:
+        """Plan a batch read. Raises as ``LiveScan.tasks`` does."""
+        queues = await self._checked_queues()
+        if self._constraint.is_empty:
+            return []
+        found = await all_of(self._extent(queue) for queue in queues)
+        extents = [one for one in found if one is not None]
+        tasks = split(extents, self._options)
+        total = int(sum((one.stop - one.start) * one.record_bytes for one in extents))
+        self._summary.add(
+            f"{self._live.name_server}: {len(extents)} of {len(queues)} queues, about {total} "
+            f"bytes, {len(tasks)} partitions"
+        )
+        return tasks
+
+    async def starts(self) -> dict[MessageQueue, int]:
+        """Return the queue offset at which to start each wanted queue.
+
+        Raises:
+            InvalidOption: Topics, brokers or offsets that were named do not fit.
+            DataLoss: What was named is gone, unless ``failOnDataLoss`` is false.
+            ReadFailed: Somebody does not answer, or refuses.
+        """
+        queues = await self._checked_queues()
+        return dict(zip(queues, await all_of(map(self._start, queues)), strict=True))
+
+    async def _start(self, queue: MessageQueue) -> int:
+        low, high = await self._asker.ends(queue)
+        start = await self._bound(self._options.start, queue, low, high, is_start=True)
+        if not low <= start <= high:
+            self._loss.report(f"{queue_name(queue)} holds {low} to {high}, asked for was {start}")
+        return min(max(start, low), high)
+
+    async def _checked_queues(self) -> list[MessageQueue]:
+        """Return the wanted queues, once all that options name is found to be there."""
+        brokers = await self.brokers()
+        self._check_brokers(brokers)
+        queues = await self.queues(brokers.keys(), self._lose_topic)
+        self._check_named_queues(queues)
+        for bound, name in ((self._options.start, "starting"), (self._options.end, "ending")):
+            if bound.group is not None:
+                await self._load_consumer_offsets(f"{name}Offsets", bound.group, brokers)
+        return queues
+
+    # Which queues ---------------------------------------------------------------------------
+
+    @property
+    def registered(self) -> frozenset[str]:
+        """The names of all brokers that were there when ``brokers`` asked."""
+        return frozenset(self._known)
+
+    async def brokers(self) -> dict[str, str]:
+        """Return the brokers that are to be read and are there: name -> cluster."""
+        self._known = await self._asker.brokers()
+        live = self._live
+        return {
+            name: cluster
+            for name, cluster in self._known.items()
+            if live.cluster in (None, cluster) and (live.brokers is None or name in live.brokers)
+        }
+
+    def _check_brokers(self, chosen: Mapping[str, str]) -> None:
+        live = self._live
+        clusters = sorted(set(self._known.values()))
+        if live.cluster is not None and live.cluster not in clusters:
+            raise InvalidOption("cluster", live.cluster, ", ".join(clusters) or "none is there")
+        there = [name for name, one in self._known.items() if live.cluster in (None, one)]
+        shown = ", ".join(sorted(there)) or "none is registered"
+        for name in sorted(live.brokers or ()):
+            if name not in there:
+                raise InvalidOption("broker", name, f"names of brokers: {shown}")
+        for option, table in self._options.by_broker():
+            for named in table.values():
+                for name in named:
+                    if name not in chosen:
+                        raise InvalidOption(option, name, f"names of brokers: {shown}")
+
+    async def queues(
+        self,
+        brokers: Collection[str],
+        lose_topic: Callable[[str, TopicRoute | None], Awaitable[None]] | None = None,
+    ) -> list[MessageQueue]:
+        """Return the wanted queues, by broker, topic and id.
+
+        Args:
+            brokers: Names of those that count.
+            lose_topic: Told of a topic that was named and has no queue, with its route.
+        """
+        named = self._options.topics or (self._options.assign or {}).keys()
+        for topic in named:
+            if topic.startswith(names.LMQ_PREFIX):
+                raise InvalidOption(
+                    "topic", topic, "topics; a light queue's messages are in its topic"
+                )
+        topics = sorted(named) if named else await self._asker.topics()
+        topics = [
+            topic
+            for topic in topics
+            if self._filter.wants_topic(topic) and not topic.startswith(names.LMQ_PREFIX)
+        ]
+        routes = await all_of(self._asker.route(topic) for topic in topics)
+        found: list[MessageQueue] = []
+        ids = self._constraint.queue_ids
+        for topic, route in zip(topics, routes, strict=True):
+            readable = () if route is None else route.subscribe_queues
+            there = [queue for queue in readable if queue.broker_name in brokers]
+            if not there and named and lose_topic is not None:
+                await lose_topic(topic, route)
+            found += [
+                queue
+                for queue in there
+                if (ids is None or queue.queue_id in ids) and self._is_assigned(queue)
+            ]
+        return sorted(found, key=lambda one: (one.broker_name, one.topic, one.queue_id))
+
+    async def _lose_topic(self, topic: str, route: TopicRoute | None) -> None:
+        where = f"name server {self._live.name_server}"
+        if route is not None:
+            self._loss.report(f"topic {topic!r} has no queue to read on the brokers asked for")
+            return
+        has = ", ".join((await self._asker.topics())[:_NAMES_SHOWN])
+        self._loss.report(f"topic {topic!r} is not known to {where}; it has {has}")
+
+    def _is_assigned(self, queue: MessageQueue) -> bool:
+        assign = self._options.assign
+        if assign is None:
+            return True
+        return queue.queue_id in assign.get(queue.topic, {}).get(queue.broker_name, ())
+
+    def _check_named_queues(self, queues: Sequence[MessageQueue]) -> None:
+        known = {(one.topic, one.broker_name, one.queue_id) for one in queues}
+        for _, table in self._options.by_broker():
+            for topic, brokers in table.items():
+                for broker, named in brokers.items():
+                    for queue_id in named:
+                        is_known = (topic, broker, queue_id) in known
+                        if not is_known and not self._is_pushed_out(topic, queue_id):
+                            what = f"queue {topic}/{queue_id} of broker {broker}"
+                            self._loss.report(f"{what} is not among the queues that are read")
+
+    def _is_pushed_out(self, topic: str, queue_id: int) -> bool:
+        """Whether predicates leave a queue out: that options name it is no mistake then."""
+        topics, ids = self._pushed.topics, self._pushed.queue_ids
+        return (topics is not None and topic not in topics) or (
+            ids is not None and queue_id not in ids
+        )
+
+    # Which offsets --------------------------------------------------------------------------
+
+    async def _extent(self, queue: MessageQueue) -> Extent | None:
+        low, high = await self._asker.ends(queue)
+        start = await self._bound(self._options.start, queue, low, high, is_start=True)
+        stop = await self._bound(self._options.end, queue, low, high, is_start=False)
+        if not (low <= start <= high and low <= stop <= high):
+            self._loss.report(
+                f"{queue_name(queue)} holds {low} to {high}, asked for were {start} to {stop}"
+            )
+        start, stop = max(start, low), min(stop, high)
+        span, times = self._constraint.queue_offsets, self._constraint.store_times_us
+        start, stop = max(start, span.low), min(stop, span.high + 1)
+        if not times.is_all and start < stop:
+            begin_ms = times.low // 1000 - CLOCK_SLACK_MS
+            end_ms = times.high // 1000 + CLOCK_SLACK_MS
+            start = await self._offset_by_time(queue, begin_ms, start, stop)
+            stop = await self._offset_by_time(queue, end_ms + 1, start, stop)
+        if start >= stop:
+            return None
+        return Extent(queue, start, stop, await self._record_bytes(queue, start, stop))
+
+    async def _bound(
+        self, bound: Bound, queue: MessageQueue, low: int, high: int, *, is_start: bool
+    ) -> int:
+        if bound.timestamp_ms is not None:
+            return await self._offset_by_time(queue, bound.timestamp_ms, low, high)
+        time_ms = _of_queue(bound.timestamps, queue)
+        if time_ms is not None:
+            found = await self._offset_by_time(queue, time_ms, low, high)
+            if is_start and found == high and self._options.late_timestamp == "error":
+                raise InvalidOption(
+                    "startingOffsetsByTimestamp",
+                    time_ms,
+                    f"a time up to the last message of {queue_name(queue)}; or set "
+                    "startingOffsetsByTimestampStrategy=latest to read nothing of it",
+                )
+            return found
+        if bound.group is not None:
+            table = self._offsets[queue.broker_name]
+            offsets = table.get(f"{queue.topic}@{bound.group}", {})
+            return offsets.get(queue.queue_id, low if is_start else high)
+        asked = _of_queue(bound.offsets, queue)
+        if asked is None:
+            return high if bound.word == "latest" else low
+        return {EARLIEST: low, LATEST: high}.get(asked, asked)
+
+    async def _load_consumer_offsets(
+        self, option: str, group: str, brokers: Collection[str]
+    ) -> None:
+        chosen = sorted(brokers)
+        tables = await all_of(self._asker.consumer_offsets(one) for one in chosen)
+        self._offsets = dict(zip(chosen, tables, strict=True))
+        groups = {key.rpartition("@")[2] for table in tables for key in table}
+        if group not in groups:
+            known = ", ".join(sorted(groups)) or "none: no group has committed an offset"
+            raise InvalidOption(option, f"group:{group}", f"group: and one of {known}")
+
+    async def _offset_by_time(self, queue: MessageQueue, time_ms: int, low: int, high: int) -> int:
+        """Return the first queue offset in ``[low, high)`` at or after a time, else ``high``.
+
+        Brokers before 5.1.1 return the nearest: what they say is where to look first.
+        """
+        if low >= high or time_ms <= 0:
+            return low
+        first, behind = low, high  # it is one of these, or between
+
+        async def look_at(place: int) -> None:
+            nonlocal first, behind
+            if await self._store_time(queue, place) >= time_ms:
+                behind = place
+            else:
+                first = place + 1
+
+        guess = await self._asker.search(queue, time_ms)
+        for place in (guess, guess - 1, guess + 1, high - 1):
+            if first <= place < behind:
+                await look_at(place)
+        while first < behind:
+            await look_at((first + behind) // 2)
+        return first
+
+    async def _store_time(self, queue: MessageQueue, queue_offset: int) -> int:
+        """Return when a message was stored, ms; 0 if it is being deleted."""
+        return (await self._asker.sample(queue, queue_offset, 1)).store_timestamp
+
+    async def _record_bytes(self, queue: MessageQueue, start: int, stop: int) -> float:
+        """Return about how large records are, from the first ones and some in the middle."""
+        places = {start, (start + stop) // 2} if stop - start > SAMPLE_COUNT else {start}
+        count = size = 0
+        for place in sorted(places):
+            sample = await self._asker.sample(queue, place)
+            count, size = count + sample.count, size + sample.byte_count
+        return size / count if count else RECORD_BYTES
+
+
+def split(extents: Sequence[Extent], options: ReadOptions) -> list[LiveTask]:
+    """Cut what is wanted of some queues into tasks, each of one broker."""
+    total = sum((one.stop - one.start) * one.record_bytes for one in extents)
+    target = plan.target_bytes(total, options.max_bytes_per_partition, options.min_partitions)
+    tasks: list[LiveTask] = []
+    for number, broker in enumerate(sorted({one.queue.broker_name for one in extents})):
+        mine = [one for one in extents if one.queue.broker_name == broker]
+        sizes = {(one.queue.topic, one.queue.queue_id): one.record_bytes for one in mine}
+        slices = [
+            plan.Extent(
+                plan.QueueSlice(one.queue.topic, one.queue.queue_id, one.start, one.stop),
+                one.record_bytes,
+            )
+            for one in mine
+        ]
+        for part in plan.split_queues(number, slices, target, options.max_records_per_partition):
+            size = sum(one.count * sizes[one.topic, one.queue_id] for one in part.slices)
+            count = sum(one.count for one in part.slices)
+            tasks.append(LiveTask(part, broker, size / max(count, 1)))
+    return tasks
+
+
+def _of_queue(table: dict[str, dict[str, dict[int, int]]], queue: MessageQueue) -> int | None:
+    return table.get(queue.topic, {}).get(queue.broker_name, {}).get(queue.queue_id)

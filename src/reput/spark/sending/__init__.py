@@ -1,0 +1,1 @@
+"""The sink to brokers: rows become messages, messages become requests."""

@@ -1,0 +1,277 @@
+"""Messages as requests: which of them go together, in which order, under which unique keys.
+
+Decides, and touches nothing: ``live_send`` sends. A lane is what goes to one queue, in order. In
+mode ``batch`` its messages are put together into requests of many; a message goes by itself where
+brokers cannot have it in a batch: delayed, compressed, or with what is said once per request.
+"""
+
+import hashlib
+import struct
+import zlib
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from reput.format import batch, java, names, properties as props
+from reput.format.bodies import MessageQueue
+from reput.spark.sending.options import ASYNC, BATCH, SendOptions
+from reput.spark.sending.rows import BadRow, OutgoingMessage
+
+BATCH_COUNT_MAX: Final = 1024
+"""Most messages of a request: a reply has an id of 33 letters for each."""
+
+_ROW = struct.Struct(">QI")
+_DIGEST_BYTES = 12
+_TIME_HEX = "00000000"
+"""Where ids made by clients have the time: the start of the month, from which consoles search."""
+_TIME_AT = 20
+
+
+@dataclass(frozen=True)
+class TaskIdentity:
+    """What is written, by whom: the same when it is tried again."""
+
+    write_id: str
+    """Of the batch: query and number, the ``writeId`` of a user, or drawn once for a job."""
+    partition: int
+
+
+class KeyMaker:
+    """Derives unique keys from what is written, so that the same row gets the same key again.
+
+    A key has 96 bits of a hash of the identity, the number of the row in its task, and all that the
+    message says. So rows that another try deals out in another way get other keys: they are there
+    twice then, but no reader takes one of them for another.
+
+    Upper-case hexadecimal of 16 bytes, as ``MessageClientIDSetter`` makes, with a time of 0.
+    """
+
+    def __init__(self, identity: TaskIdentity) -> None:
+        seed = f"{identity.write_id}\0{identity.partition}".encode()
+        self._base = hashlib.blake2b(seed, digest_size=_DIGEST_BYTES)
+
+    def key(self, message: OutgoingMessage, properties: bytes) -> str:
+        """Return the key of a row, whose property string has none yet."""
+        digest = self._base.copy()
+        digest.update(_ROW.pack(message.row, zlib.crc32(message.body)))
+        digest.update(b"%s\0%d\0" % (message.topic.encode(), len(message.body)))
+        digest.update(properties)
+        text = digest.hexdigest().upper()
+        return f"{text[:_TIME_AT]}{_TIME_HEX}{text[_TIME_AT:]}"
+
+
+@dataclass(slots=True)
+class Parcel:
+    """A message, ready for whichever queue."""
+
+    message: OutgoingMessage
+    unique_key: str
+    is_derived: bool
+    """Whether its key is ours."""
+    properties: bytes
+    size_bytes: int = field(init=False)
+    """What it takes in a request."""
+
+    def __post_init__(self) -> None:
+        """Count once what is asked for often."""
+        body_bytes = len(self.message.body)
+        self.size_bytes = batch.FIXED_BYTES + body_bytes + len(self.properties)
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether its row says which queue it goes to."""
+        return self.message.queue_id is not None or self.message.sharding_key is not None
+
+
+class Packer:
+    """Makes parcels of messages.
+
+    Args:
+        options: How messages are sent.
+        keys: Makes the keys of messages that bring none.
+    """
+
+    def __init__(self, options: SendOptions, keys: KeyMaker) -> None:
+        self._body_bytes_max = options.max_message_bytes
+        self._keys = keys
+
+    def parcel(self, message: OutgoingMessage) -> Parcel:
+        """Return a message with its key.
+
+        Raises:
+            BadRow: Brokers would not take it.
+        """
+        size = len(message.body)
+        if not 0 < size <= self._body_bytes_max:
+            reason = (
+                f"has {size} bytes; allowed: 1 to {self._body_bytes_max} (option maxMessageBytes; "
+                "brokers have a maxMessageSize of their own)"
+            )
+            raise BadRow(message.row, "body", reason)
+        properties = message.property_bytes()
+        if message.uniq_key:
+            return Parcel(message, message.uniq_key, False, properties)
+        key = self._keys.key(message, properties)
+        properties = f"{props.UNIQ_KEY}\x01{key}\x02".encode() + properties
+        if len(properties) > props.LENGTH_MAX:
+            reason = f"take {len(properties)} bytes with the unique key; at most {props.LENGTH_MAX}"
+            raise BadRow(message.row, "properties", reason)
+        return Parcel(message, key, True, properties)
+
+
+@dataclass(slots=True)
+class OutgoingRequest:
+    """What one request brings to one queue."""
+
+    queue: MessageQueue
+    parcels: list[Parcel]
+    is_batch: bool
+    retry_count: int = 0
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether it may go to no other queue."""
+        return any(one.is_fixed for one in self.parcels)
+
+    @property
+    def size_bytes(self) -> int:
+        """About how large it is."""
+        return sum(one.size_bytes for one in self.parcels)
+
+    @property
+    def rows(self) -> str:
+        """Its rows, for people."""
+        first, last = self.parcels[0].message.row, self.parcels[-1].message.row
+        return f"row {first}" if first == last else f"rows {first} to {last}"
+
+    def body(self) -> bytes:
+        """Return the body, not compressed."""
+        if not self.is_batch:
+            return self.parcels[0].message.body
+        return batch.encode(
+            batch.InnerMessage(one.message.flag, one.message.body, one.properties)
+            for one in self.parcels
+        )
+
+    def properties(self) -> str:
+        """Return the property string of the request; those in a batch are in its body."""
+        return "" if self.is_batch else java.decode_utf8(self.parcels[0].properties)
+
+
+@dataclass
+class Lane:
+    """What goes to one queue, in order."""
+
+    queue: MessageQueue
+    options: SendOptions
+    ready: deque[OutgoingRequest] = field(default_factory=deque)
+    """Requests that are full."""
+    is_busy: bool = False
+    """Whether one of them is on the way, in modes that send one at a time."""
+    _open: list[Parcel] = field(default_factory=list)
+    _open_bytes: int = 0
+    _bytes_max: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        """A batch is a message to its broker, with the same limit."""
+        self._bytes_max = min(self.options.batch_bytes, self.options.max_message_bytes)
+
+    @property
+    def sends_one_at_a_time(self) -> bool:
+        """Whether order is kept."""
+        return self.options.mode != ASYNC
+
+    def add(self, parcel: Parcel) -> None:
+        """Put a message behind the others."""
+        if not self._fits_batch(parcel):
+            self.close()
+            self.ready.append(OutgoingRequest(self.queue, [parcel], is_batch=False))
+            return
+        if self._open and not self._fits_open(parcel):
+            self.close()
+        self._open.append(parcel)
+        self._open_bytes += parcel.size_bytes
+        if self._open_bytes >= self._bytes_max or len(self._open) >= BATCH_COUNT_MAX:
+            self.close()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether messages wait for others to go with."""
+        return bool(self._open)
+
+    def close(self) -> None:
+        """Let what is there go as it is."""
+        if self._open:
+            is_batch = len(self._open) > 1
+            self.ready.append(OutgoingRequest(self.queue, self._open, is_batch=is_batch))
+            self._open, self._open_bytes = [], 0
+
+    def _fits_batch(self, parcel: Parcel) -> bool:
+        message, options = parcel.message, self.options
+        over = options.compress_over_bytes
+        return (
+            options.mode == BATCH
+            and not message.is_delayed
+            and not (over and len(message.body) >= over)
+            and parcel.size_bytes <= self._bytes_max
+            and props.WAIT not in message.properties
+            and not names.is_retry_topic(message.topic)
+        )
+
+    def _fits_open(self, parcel: Parcel) -> bool:
+        first = self._open[0].message  # says the time for all of them
+        return (
+            first.born_timestamp_ms == parcel.message.born_timestamp_ms
+            and self._open_bytes + parcel.size_bytes <= self._bytes_max
+        )
+
+
+class QueueDealer:
+    """Says which queue of a topic a message goes to.
+
+    Args:
+        queues: Those that may be written to, by broker name, then queue id.
+        partition: Tasks begin with different queues.
+    """
+
+    def __init__(self, queues: Sequence[MessageQueue], partition: int) -> None:
+        self.queues = tuple(queues)
+        self._by_id: dict[int, list[MessageQueue]] = {}
+        for queue in self.queues:
+            self._by_id.setdefault(queue.queue_id, []).append(queue)
+        self._at = partition % len(self.queues)
+
+    def queue(self, message: OutgoingMessage) -> MessageQueue:
+        """Return the queue of a message; one that names none goes where the last of them went.
+
+        Raises:
+            BadRow: There is no such queue, or several.
+        """
+        if message.sharding_key is not None:
+            # Source: rocketmq 4.9.7 ``SelectMessageQueueByHash``.
+            value = java.string_hash(message.sharding_key)
+            return self.queues[abs(value) % len(self.queues)]
+        if message.queue_id is None:
+            return self.queues[self._at]
+        found = self._by_id.get(message.queue_id, [])
+        if len(found) == 1:
+            return found[0]
+        if found:
+            brokers = ", ".join(one.broker_name for one in found)
+            reason = f"is {message.queue_id}, of brokers {brokers}; name one by option broker"
+        else:
+            ids = ", ".join(map(str, sorted(self._by_id)))
+            reason = f"is {message.queue_id}; topic {message.topic!r} has queues {ids}"
+        raise BadRow(message.row, "queue_id", reason)
+
+    def turn(self) -> None:
+        """Let the next one be the turn of messages that name no queue."""
+        self._at = (self._at + 1) % len(self.queues)
+
+    def others(self, queue: MessageQueue) -> Iterator[MessageQueue]:
+        """Yield the queues of other brokers, from the one in turn on."""
+        for at in range(len(self.queues)):
+            other = self.queues[(self._at + at) % len(self.queues)]
+            if other.broker_name != queue.broker_name:
+                yield other

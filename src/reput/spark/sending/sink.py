@@ -1,0 +1,130 @@
+"""``df.write.format("rocketmq")`` to brokers: what Spark asks of a writer.
+
+Spark makes a writer on the driver, sends it to the tasks, and has another one made for what comes
+at the end. A batch of a stream is known by the id of its query, which its checkpoint keeps, and its
+number; tasks find both among the local properties of their job.
+"""
+
+import logging
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from reput.errors import InvalidOption
+from reput.spark.sending import rows as outgoing_rows
+from reput.spark.sending.options import SendOptions
+from reput.spark.sending.requests import TaskIdentity
+from reput.spark.sending.send import SentCounts, send
+
+log = logging.getLogger("reput.spark")
+
+_QUERY_ID = "sql.streaming.queryId"
+_BATCH_ID = "streaming.sql.batchId"
+"""Local properties of Spark's ``StreamExecution`` and ``MicroBatchExecution``."""
+
+
+@dataclass
+class Sent(WriterCommitMessage):
+    """What a task has done."""
+
+    counts: SentCounts = field(default_factory=SentCounts)
+
+
+class BrokerWriter(DataSourceArrowWriter):
+    """Writes a batch."""
+
+    def __init__(self, options: SendOptions, schema: StructType, overwrite: bool) -> None:
+        _check(options, schema, overwrite, "mode('append')")
+        self._options = options
+        # Drawn once on the driver: every try of a task has the same.
+        self._write_id = options.write_id or uuid.uuid4().hex
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
+        """Send the rows of a task."""
+        return _write(iterator, self._options, self._write_id)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Say what was sent."""
+        _report("write", messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Say what was sent all the same."""
+        _report_failure("write", messages)
+
+
+class BrokerStreamWriter(DataSourceStreamArrowWriter):
+    """Writes the batches of a stream."""
+
+    def __init__(self, options: SendOptions, schema: StructType, overwrite: bool) -> None:
+        if options.write_id is not None:
+            raise InvalidOption(
+                "writeId",
+                options.write_id,
+                "left out in a stream: its query and number of the batch are known by themselves",
+            )
+        _check(options, schema, overwrite, "outputMode('append') or outputMode('update')")
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
+        """Send the rows of a task."""
+        context = TaskContext.get()
+        assert context is not None
+        query, number = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
+        return _write(iterator, self._options, f"{query}/{number}")
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Say what was sent."""
+        _report(f"batch {batchId}", messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Say what was sent all the same."""
+        _report_failure(f"batch {batchId}", messages)
+
+
+def _check(options: SendOptions, schema: StructType, overwrite: bool, allowed: str) -> None:
+    if overwrite:
+        reason = f"{allowed}: what brokers have cannot be replaced"
+        raise InvalidOption("mode", "overwrite", reason)
+    outgoing_rows.check_columns(to_arrow_schema(schema, timezone="UTC"), options.rows)
+
+
+def _write(iterator: Iterator[pa.RecordBatch], options: SendOptions, write_id: str) -> Sent:
+    context = TaskContext.get()
+    assert context is not None
+    if not options.idempotent:
+        write_id = uuid.uuid4().hex
+    return Sent(send(iterator, options, TaskIdentity(write_id, context.partitionId())))
+
+
+def _total(messages: Sequence[WriterCommitMessage | None]) -> SentCounts:
+    total = SentCounts()
+    for one in messages:
+        if isinstance(one, Sent):
+            total.add(one.counts)
+    return total
+
+
+def _report(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
+    total = _total(messages)
+    text = ", ".join(f"{name} {value}" for name, value in asdict(total).items())
+    level = logging.WARNING if total.unsafe_count or total.skipped_count else logging.INFO
+    log.log(level, "%s to brokers: %s", what, text)
+
+
+def _report_failure(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
+    log.warning(
+        "%s to brokers failed; of tasks that ended %d messages are there, of the others some may "
+        "be: brokers take nothing back",
+        what,
+        _total(messages).message_count,
+    )

@@ -1,0 +1,268 @@
+"""The queues of running brokers, followed: ends are asked for at each trigger.
+
+Routes and the list of topics are asked for once in ``discoveryIntervalMs``. How many messages wait
+is exact; how large they are is told from a few at the start of what waits, and so is their age.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from reput.client.core.route_cache import TopicRoute
+from reput.clock import Clock
+from reput.errors import RemotingError
+from reput.format.bodies import MessageQueue
+from reput.spark.filters import Constraint
+from reput.spark.live import calls as live_calls
+from reput.spark.live.calls import Asker, Cluster, ReadFailed, Sample
+from reput.spark.live.plan import Extent, LiveTask, Planner, all_of, split
+from reput.spark.live.scan import LiveScan
+from reput.spark.options import COMMIT_NONE, DISCOVERY_INTERVAL_MS, LiveOptions, ReadOptions
+from reput.spark.scan import Summary
+from reput.spark.streaming.followed import Part, Sizes, Whereabouts
+from reput.spark.streaming.positions import QueueKey
+
+log = logging.getLogger("reput.spark")
+
+T = TypeVar("T")
+
+
+class _Queue:
+    """A queue of a broker as it stands at one trigger."""
+
+    def __init__(self, key: QueueKey, ends: tuple[int, int], followed: "BrokerQueues") -> None:
+        self.identity = key
+        self.first, self.end = ends
+        self._followed = followed
+        self._key = key
+
+    @property
+    def reach(self) -> int:
+        """The end: who read it once reads it again, unless a slave has taken over."""
+        return self.end
+
+    def has(self, queue_offset: int) -> bool:
+        """Whether a message is still there."""
+        return queue_offset >= self.first
+
+    def sizes(self, start: int, stop: int, most: int | None = None) -> Sizes:
+        """Return about the sizes of ``[start, stop)``, all alike."""
+        stop = stop if most is None else min(stop, start + most)
+        size = max(int(self._record_bytes(start)), 1)
+        stops = np.arange(start + 1, stop + 1, dtype=np.int64)
+        return Sizes(stops, np.full(len(stops), size, np.int64))
+
+    def byte_count(self, start: int, stop: int) -> int:
+        """Return about how many bytes of log a range takes."""
+        return int((stop - start) * self._record_bytes(start))
+
+    def batch_stop(self, start: int, stop: int) -> int:
+        """Return ``stop``: brokers begin a pull at the batch that holds its offset."""
+        return stop
+
+    def store_timestamp(self, queue_offset: int) -> int:
+        """Return a message's store time, ms; 0 if it cannot be read."""
+        return self._sample(queue_offset).store_timestamp
+
+    def _record_bytes(self, start: int) -> float:
+        return self._sample(start).record_bytes
+
+    def _sample(self, start: int) -> Sample:
+        return self._followed.sample(self._key, start)
+
+
+class BrokerQueues:
+    """The queues of the brokers that some name servers know.
+
+    Args:
+        options: What the stream was told; ``live`` is set.
+        columns: Names of the wanted columns, in order.
+        clock: Tells how old routes are.
+    """
+
+    def __init__(self, options: ReadOptions, columns: Sequence[str], clock: Clock) -> None:
+        assert options.live is not None
+        self._options = options
+        self._live: LiveOptions = options.live
+        self._columns = tuple(columns)
+        self._clock = clock
+        self._interval_ms = self._live.discovery_interval_ms or DISCOVERY_INTERVAL_MS
+        self._discovered_ms: int | None = None
+        self._brokers: frozenset[str] = frozenset()
+        """All that are registered, wanted or not."""
+        self._queues: dict[QueueKey, MessageQueue] = {}
+        self._unwanted: dict[str, TopicRoute | None] = {}
+        """Routes of topics that positions name and the options do not."""
+        self._samples: dict[QueueKey, tuple[int, Sample]] = {}
+        """By queue, the last one and where it was taken."""
+        self._committed: dict[QueueKey, int] = {}
+        self._has_group: set[str] = set()
+        """Names of brokers that have the group whose offsets are committed."""
+
+    @property
+    def places(self) -> str:
+        """The name servers."""
+        return f"name server {self._live.name_server}"
+
+    def starts(self) -> dict[QueueKey, int]:
+        """Return where a new query starts; see ``Followed``."""
+
+        async def ask(asker: Asker) -> dict[MessageQueue, int]:
+            return await self._planner(asker).starts()
+
+        return {_key(queue): start for queue, start in self._run(ask).items()}
+
+    def wanted(self, positions: Iterable[QueueKey]) -> dict[QueueKey, _Queue]:
+        """Ask where the wanted queues end now."""
+
+        async def ask(asker: Asker) -> dict[QueueKey, _Queue]:
+            await self._discover(asker)
+            return await self._look(asker, self._queues)
+
+        return self._run(ask)
+
+    def those(self, positions: Iterable[QueueKey]) -> dict[QueueKey, _Queue]:
+        """Ask where those of some queues end that are here."""
+        keys = list(positions)
+
+        async def ask(asker: Asker) -> dict[QueueKey, _Queue]:
+            await self._discover(asker)
+            here = [key for key in keys if await self._whereabouts(asker, key) is _HERE]
+            return await self._look(asker, here)
+
+        return self._run(ask)
+
+    def whereabouts(self, key: QueueKey) -> Whereabouts:
+        """Return whether the broker of a queue is registered, and has it."""
+        return self._run(lambda asker: self._whereabouts(asker, key))
+
+    async def _whereabouts(self, asker: Asker, key: QueueKey) -> Whereabouts:
+        if key in self._queues:
+            return Whereabouts.HERE
+        if key.broker not in self._brokers:
+            named = self._live.brokers
+            is_left_out = named is not None and key.broker not in named
+            return Whereabouts.GONE if is_left_out else Whereabouts.AWAY
+        if key.topic not in self._unwanted:
+            self._unwanted[key.topic] = await asker.route(key.topic)
+        route = self._unwanted[key.topic]
+        is_here = route is not None and _message_queue(key) in route.subscribe_queues
+        return Whereabouts.HERE if is_here else Whereabouts.GONE
+
+    def look_at(self, parts: Iterable[Part]) -> None:
+        """Take a sample at the start of each part."""
+        places = [(part.key, part.start) for part in parts if not self._has(part.key, part.start)]
+        if places:
+            self._run(lambda asker: all_of(self._sample(asker, *place) for place in places))
+
+    def sample(self, key: QueueKey, start: int) -> Sample:
+        """Return what the messages at a place of a queue tell."""
+        if not self._has(key, start):
+            self._run(lambda asker: self._sample(asker, key, start))
+        return self._samples[key][1]
+
+    def _has(self, key: QueueKey, start: int) -> bool:
+        return key in self._samples and self._samples[key][0] == start
+
+    async def _sample(self, asker: Asker, key: QueueKey, start: int) -> None:
+        self._samples[key] = start, await asker.sample(_message_queue(key), start)
+
+    def oldest(self, parts: Sequence[Part]) -> int | None:
+        """Return the store time of the oldest of the parts' first messages, ms."""
+        times = [part.queue.store_timestamp(part.start) for part in parts]
+        return min((time for time in times if time), default=None)
+
+    # Micro-batches --------------------------------------------------------------------------
+
+    def tasks(self, parts: Sequence[Part]) -> list[LiveTask]:
+        """Cut what a micro-batch reads into tasks."""
+        self.look_at(parts)
+        extents = [
+            Extent(
+                _message_queue(part.key),
+                part.start,
+                part.stop,
+                self.sample(part.key, part.start).record_bytes,
+            )
+            for part in parts
+        ]
+        return split(extents, self._options)
+
+    def read(self, task: LiveTask) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a task, as a batch read does."""
+        return LiveScan(self._options, self._columns).read(task)
+
+    # Consumer offsets -----------------------------------------------------------------------
+
+    def commit(self, positions: Mapping[QueueKey, int]) -> None:
+        """Set the consumer offsets of ``group`` where ``commitOffsets`` says so.
+
+        What cannot be told now is told with the next commit: the stream does not depend on it.
+
+        Raises:
+            InvalidOption: The name of the group is not allowed.
+        """
+        group = self._live.group
+        if group is None or self._live.commit_offsets == COMMIT_NONE:
+            return
+        news = {
+            key: consumer_offset
+            for key, consumer_offset in positions.items()
+            if self._committed.get(key) != consumer_offset
+        }
+        if not news:
+            return
+
+        async def tell(asker: Asker) -> None:
+            for broker in sorted({key.broker for key in news} - self._has_group):
+                await asker.make_group(group, broker)
+                self._has_group.add(broker)
+            await all_of(
+                asker.commit(group, _message_queue(key), consumer_offset)
+                for key, consumer_offset in news.items()
+            )
+            self._committed |= news
+
+        try:
+            self._run(tell)
+        except (RemotingError, ReadFailed) as error:
+            log.warning("group %s: offsets are not committed: %s", group, error)
+
+    # Questions ------------------------------------------------------------------------------
+
+    def _run(self, ask: Callable[[Asker], Coroutine[Any, Any, T]]) -> T:
+        cluster: Cluster = live_calls.connected(self._live)
+        return cluster.run(ask(Asker(cluster.admin, self._live)))
+
+    def _planner(self, asker: Asker) -> Planner:
+        return Planner(asker, self._options, Constraint(), Summary())
+
+    async def _discover(self, asker: Asker) -> None:
+        """Ask for brokers and routes, unless that was done a moment ago."""
+        now_ms = self._clock.monotonic_ms()
+        if self._discovered_ms is not None and now_ms - self._discovered_ms < self._interval_ms:
+            return
+        planner = self._planner(asker)
+        found = await planner.queues(await planner.brokers())
+        self._brokers = planner.registered
+        self._queues = {_key(queue): queue for queue in found}
+        self._unwanted.clear()
+        self._discovered_ms = now_ms
+
+    async def _look(self, asker: Asker, keys: Collection[QueueKey]) -> dict[QueueKey, _Queue]:
+        ends = await all_of(asker.ends(_message_queue(key)) for key in keys)
+        return {key: _Queue(key, one, self) for key, one in zip(keys, ends, strict=True)}
+
+
+_HERE = Whereabouts.HERE
+
+
+def _key(queue: MessageQueue) -> QueueKey:
+    return QueueKey(queue.topic, queue.broker_name, queue.queue_id)
+
+
+def _message_queue(key: QueueKey) -> MessageQueue:
+    return MessageQueue(topic=key.topic, broker_name=key.broker, queue_id=key.queue_id)

@@ -1,0 +1,425 @@
+"""The queues of store folders, followed: ends and sizes come from the files of consume queues.
+
+A message counts from when the broker has dispatched it. What no queue has a unit for is read by
+batch reads, and by a stream once the broker, or a rebuild, has made the unit.
+"""
+
+import bisect
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from reput.errors import CorruptRecord, NotInStore, StoreUnavailable
+from reput.format import cq_unit
+from reput.spark import plan
+from reput.spark.archive import files as archive_files
+from reput.spark.options import ReadOptions
+from reput.spark.scan import (
+    MessageScan,
+    StorePlanner,
+    Summary,
+    Task,
+    check_brokers,
+    option_constraint,
+    store_paths,
+)
+from reput.spark.streaming.followed import Part, Sizes, Whereabouts
+from reput.spark.streaming.positions import QueueKey
+from reput.store import paths
+from reput.store.consume_queue_view import BatchConsumeQueueView, ConsumeQueueView
+from reput.store.reader import StoreReader
+
+_EXACT_UNITS = 1 << 20
+"""Sizes of so many units are added up at a trigger; those of more are told from samples."""
+_SAMPLES, _SAMPLE_UNITS = 64, 256
+_POINTS_A_PARTITION = 10_000
+_END_OF_OFFSETS = (1 << 63) - 1
+
+
+class _Queue:
+    """A queue of a store as it stands at one trigger."""
+
+    def __init__(
+        self,
+        identity: Hashable,
+        view: ConsumeQueueView | BatchConsumeQueueView,
+        reader: StoreReader,
+    ) -> None:
+        self.identity = identity
+        self._view = view
+        self._reader = reader
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether its units stand for batches."""
+        return isinstance(self._view, BatchConsumeQueueView)
+
+    @property
+    def first(self) -> int:
+        """The first queue offset whose message is in the log."""
+        return self._view.min_offset
+
+    @cached_property
+    def end(self) -> int:
+        """The queue offset behind the last message that can be read."""
+        view, reader = self._view, self._reader
+        if not reader.is_live:
+            reached = view.end_physical_offset
+            if reached is None or reached <= reader.end_offset:
+                return view.max_offset
+            if isinstance(view, BatchConsumeQueueView):
+                firsts = view.units["queue_offset"]
+                return int(firsts[len(firsts) - len(view.targets_from(reader.end_offset))])
+            # A crash cut the log, and no broker has brought the queues in line since.
+            return view.max_offset - len(view.targets_from(reader.end_offset))
+        if isinstance(view, BatchConsumeQueueView) or self._is_written(view.max_offset - 1):
+            return view.max_offset
+        # The broker's pages are seen as they come: a unit may be there before its record.
+        span = range(view.min_offset, view.max_offset)
+        return span.start + bisect.bisect_left(span, True, key=lambda n: not self._is_written(n))
+
+    @property
+    def reach(self) -> int:
+        """The queue offset up to which a position may be, once one was handed out.
+
+        What was readable once is never asked again of a broker that is running.
+        """
+        return self._view.max_offset if self._reader.is_live else self.end
+
+    def _is_written(self, queue_offset: int) -> bool:
+        """Whether the record of a unit is there, as far as its length fields tell."""
+        try:
+            unit = self._plain.unit(queue_offset)
+            end = self._reader.log.end_of(unit.physical_offset)
+        except (NotInStore, CorruptRecord):
+            return queue_offset < self._view.min_offset
+        return end == unit.physical_offset + unit.size
+
+    @property
+    def _plain(self) -> ConsumeQueueView:
+        assert isinstance(self._view, ConsumeQueueView)
+        return self._view
+
+    def has(self, queue_offset: int) -> bool:
+        """Whether a message is still there, told without looking for the first one.
+
+        Finding the first one reads a file of units; a unit tells of its own.
+        """
+        if isinstance(self._view, BatchConsumeQueueView):
+            return queue_offset >= self._view.min_offset
+        try:
+            unit = self._view.unit(queue_offset)
+        except (NotInStore, CorruptRecord):
+            return queue_offset >= self._view.min_offset
+        is_blank = unit.size == cq_unit.PRE_BLANK_SIZE and unit.physical_offset == 0
+        if unit.is_written and not is_blank and unit.physical_offset >= self._reader.log.min_offset:
+            return True
+        return queue_offset >= self._view.min_offset
+
+    def sizes(self, start: int, stop: int, most: int | None = None) -> Sizes:
+        """Return the sizes of ``[start, stop)``, of the first ``most`` messages only."""
+        stops, _, sizes = self._units(start, stop if most is None else min(stop, start + most))
+        return Sizes(stops, sizes)
+
+    def physical_offsets(self, start: int, stop: int) -> npt.NDArray[np.int64]:
+        """Return where the records of ``[start, stop)`` stand in the log."""
+        return self._units(start, stop)[1]
+
+    def _units(self, start: int, stop: int) -> tuple[npt.NDArray[np.int64], ...]:
+        """Return the offset behind each unit, its physical offset, and its size."""
+        if isinstance(self._view, BatchConsumeQueueView):
+            found = self._view.units
+            firsts = found["queue_offset"].astype(np.int64)
+            found = found[(firsts >= start) & (firsts < stop)]
+            stops = found["queue_offset"].astype(np.int64) + found["message_count"]
+        else:
+            numbers, found = self._view.units(start, stop)
+            stops = numbers + 1
+        return stops, found["physical_offset"].astype(np.int64), found["size"].astype(np.int64)
+
+    def byte_count(self, start: int, stop: int) -> int:
+        """Return how many bytes of log a range takes; of many units, about."""
+        if self.is_batch or stop - start <= _EXACT_UNITS:
+            return int(self.sizes(start, stop).byte_counts.sum())
+        return int(self.record_bytes(start, stop) * (stop - start))
+
+    def record_bytes(self, start: int, stop: int) -> float:
+        """Return about how large the records of a range are, from samples all over it."""
+        step = max((stop - start) // _SAMPLES, _SAMPLE_UNITS)
+        samples = [
+            self.sizes(low, min(low + _SAMPLE_UNITS, stop)).byte_counts
+            for low in range(start, stop, step)
+        ]
+        sizes = np.concatenate(samples) if samples else np.empty(0, np.int64)
+        return float(sizes.mean()) if len(sizes) else 1.0
+
+    def batch_stop(self, start: int, stop: int) -> int:
+        """Return where to stop so that no batch is cut: at or before ``stop``, but behind one."""
+        if not self.is_batch or stop <= start:
+            return stop
+        stops = self.sizes(start, stop).stops
+        whole = stops[stops <= stop]
+        return int(whole[-1]) if len(whole) else int(stops[0]) if len(stops) else stop
+
+    def place_of(self, physical_offset: int, start: int, stop: int) -> int:
+        """Return the first of ``[start, stop)`` that stands at or behind an offset of the log."""
+
+        def stands_behind(queue_offset: int) -> bool:
+            try:
+                return self._plain.unit(queue_offset).physical_offset >= physical_offset
+            except (NotInStore, CorruptRecord):
+                return False
+
+        span = range(start, stop)
+        return start + bisect.bisect_left(span, True, key=stands_behind)
+
+    def physical_offset(self, queue_offset: int) -> int:
+        """Return where a message stands in the log; the log's first offset if nothing tells."""
+        found = self.physical_offsets(queue_offset, queue_offset + 1)
+        return int(found[0]) if len(found) else self._reader.log.min_offset
+
+    def store_timestamp(self, queue_offset: int) -> int:
+        """Return a message's store time, ms; 0 if it cannot be read."""
+        try:
+            return self._reader.log.store_timestamp_at(self.physical_offset(queue_offset))
+        except (CorruptRecord, NotInStore):
+            return 0
+
+
+class _Store:
+    """A store folder as it stands at one trigger."""
+
+    def __init__(self, path: str, planner: StorePlanner) -> None:
+        self.path = path
+        self.planner = planner
+        self.reader = planner.reader
+        self.broker = planner.broker
+        """Its name in positions; a lone store keeps the one it was given first."""
+        self.marks = _marks(self.reader)
+        self._queues: dict[tuple[str, int], _Queue] = {}
+
+    @cached_property
+    def wanted(self) -> list[tuple[str, int]]:
+        """The queues to follow."""
+        return self.planner.queues()
+
+    def has(self, topic: str, queue_id: int) -> bool:
+        """Whether a queue has files."""
+        families = (self.reader.queue_ids, self.reader.batch_queue_ids)
+        return any(queue_id in family.get(topic, ()) for family in families)
+
+    def queue(self, topic: str, queue_id: int) -> _Queue:
+        """Return a queue."""
+        key = topic, queue_id
+        if key not in self._queues:
+            view = self.planner.queue_view(topic, queue_id)
+            self._queues[key] = _Queue((self.path, topic, queue_id), view, self.reader)
+        return self._queues[key]
+
+
+def _marks(reader: StoreReader) -> tuple[object, ...]:
+    """Return what a broker cannot leave as it was when it has run on a store."""
+    folder = reader.folder
+    marks = [folder.entry(name) for name in (paths.ABORT, paths.LOCK, paths.CHECKPOINT)]
+    return (*marks, *folder.entries(paths.COMMIT_LOG))
+
+
+class StoreQueues:
+    """The queues of one or more store folders.
+
+    Args:
+        options: What the stream was told.
+        columns: Names of the wanted columns, in order.
+    """
+
+    def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
+        self._options = options
+        self._columns = tuple(columns)
+        self._opened: dict[str, _Store] = {}
+        self._by_name: dict[str, _Store] = {}
+
+    @property
+    def places(self) -> str:
+        """The folders."""
+        return ", ".join(self._opened)
+
+    def starts(self) -> dict[QueueKey, int]:
+        """Return where a new query starts; see ``Followed``."""
+        stores = self._stores(())
+        check_brokers(self._options, {store.planner.broker for store in stores.values()})
+        return {
+            QueueKey(topic, broker, queue_id): min(start, store.queue(topic, queue_id).end)
+            for broker, store in stores.items()
+            for (topic, queue_id), start in store.planner.starts().items()
+        }
+
+    def wanted(self, positions: Iterable[QueueKey]) -> dict[QueueKey, _Queue]:
+        """Open the stores as they are now, and return the wanted queues."""
+        return {
+            QueueKey(topic, broker, queue_id): store.queue(topic, queue_id)
+            for broker, store in self._stores(positions).items()
+            for topic, queue_id in store.wanted
+        }
+
+    def those(self, positions: Iterable[QueueKey]) -> dict[QueueKey, _Queue]:
+        """Open the stores as they are now, and return those of these queues that are here."""
+        keys = list(positions)
+        self._stores(keys)
+        return {
+            key: self._by_name[key.broker].queue(key.topic, key.queue_id)
+            for key in keys
+            if self.whereabouts(key) is Whereabouts.HERE
+        }
+
+    def whereabouts(self, key: QueueKey) -> Whereabouts:
+        """Return whether a queue has files."""
+        store = self._by_name.get(key.broker)
+        is_here = store is not None and store.has(key.topic, key.queue_id)
+        return Whereabouts.HERE if is_here else Whereabouts.GONE
+
+    def look_at(self, parts: Iterable[Part]) -> None:
+        """Nothing: files are at hand."""
+
+    def oldest(self, parts: Sequence[Part]) -> int | None:
+        """Return the store time of the oldest of the parts' first messages, ms.
+
+        The first in a store's log is the oldest: store times are not read but once a store.
+        """
+        heads: dict[str, tuple[int, _Queue, int]] = {}
+        for part in parts:
+            queue = _own(part)
+            head = queue.physical_offset(part.start), queue, part.start
+            if part.key.broker not in heads or head[0] < heads[part.key.broker][0]:
+                heads[part.key.broker] = head
+        times = [queue.store_timestamp(start) for _, queue, start in heads.values()]
+        return min(times, default=None)
+
+    def _open_stores(self) -> list[_Store]:
+        """Open what the paths are now; a stopped store that is as it was is not read again."""
+        opened = {}
+        for number, path in enumerate(store_paths(self._options)):
+            if archive_files.is_archive(path):
+                raise StoreUnavailable(
+                    f"{path} is an archive, which does not grow: read it with spark.read"
+                )
+            constraint = option_constraint(self._options)
+            before = self._opened.get(path)
+            if before is not None and not before.reader.is_live:
+                now = StoreReader.open(path, allow_live=self._options.allow_live)
+                if not now.is_live and _marks(now) == before.marks:
+                    opened[path] = before
+                    continue
+            planner = StorePlanner(
+                number, path, self._options, constraint, Summary(), by_queue_only=True
+            )
+            opened[path] = _Store(path, planner)
+        self._opened = opened
+        return [*opened.values()]
+
+    def _stores(self, positions: Iterable[QueueKey]) -> dict[str, _Store]:
+        """Open the stores, by their names in positions."""
+        stores = self._open_stores()
+        names = {key.broker for key in positions}
+        if len(stores) == 1 and len(names) == 1:
+            # Tables tell a broker's name, which a young or damaged store does not have yet.
+            stores[0].broker = names.pop()
+        by_name: dict[str, _Store] = {}
+        for store in stores:
+            name = store.broker
+            if name in by_name or (not name and len(stores) > 1):
+                other = by_name[name].path if name in by_name else "others"
+                raise StoreUnavailable(
+                    f"{store.path} cannot be told from {other}: positions are kept by the names "
+                    f"of brokers, and its is {name!r}; stream each store on its own"
+                )
+            by_name[name] = store
+        self._by_name = by_name
+        return by_name
+
+    # Micro-batches --------------------------------------------------------------------------
+
+    def tasks(self, parts: Sequence[Part]) -> list[Task]:
+        """Cut what a micro-batch reads into tasks."""
+        slices: dict[str, list[tuple[_Queue, plan.QueueSlice]]] = defaultdict(list)
+        for part in parts:
+            topic, broker, queue_id = part.key
+            one = plan.QueueSlice(topic, queue_id, part.start, part.stop)
+            slices[broker].append((_own(part), one))
+        return [
+            Task(one, self._by_name[broker].planner.facts(_END_OF_OFFSETS, must_have_all=True))
+            for broker, wanted in slices.items()
+            for one in _partitions(wanted, self._options)
+        ]
+
+    def read(self, task: Task) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a task, as a batch read does."""
+        return MessageScan(self._options, self._columns).read(task)
+
+    def commit(self, positions: Mapping[QueueKey, int]) -> None:
+        """Nothing: stores are only read."""
+
+
+def _own(part: Part) -> _Queue:
+    assert isinstance(part.queue, _Queue)
+    return part.queue
+
+
+def _partitions(
+    slices: Sequence[tuple[_Queue, plan.QueueSlice]], options: ReadOptions
+) -> list[plan.Partition]:
+    """Cut what a micro-batch reads of one store into partitions.
+
+    All queues are cut at the same places of the log: a partition reads one part of it, whatever
+    number of queues it is spread over.
+    """
+    plain = [entry for entry in slices if not entry[0].is_batch]
+    extents = [plan.Extent(one, queue.record_bytes(one.start, one.stop)) for queue, one in plain]
+    total = sum(extent.byte_count for extent in extents)
+    target = plan.target_bytes(total, options.max_bytes_per_partition, options.min_partitions)
+    pieces = max(1, -(-int(total) // target))
+    found: list[plan.Partition] = []
+    rest = extents
+    if pieces > 1:
+        low = min(queue.physical_offset(one.start) for queue, one in plain)
+        high = max(queue.physical_offset(one.stop - 1) for queue, one in plain)
+        for piece in range(1, pieces):
+            cut = low + (high - low) * piece // pieces
+            before, rest = _cut_at(cut, [queue for queue, _ in plain], rest)
+            found += _ranges(before, options)
+    found += _ranges(rest, options)
+    for queue, one in slices:
+        if queue.is_batch:
+            offsets = queue.physical_offsets(one.start, one.stop).tolist()
+            found += [
+                plan.Points(0, tuple(offsets[i : i + _POINTS_A_PARTITION]))
+                for i in range(0, len(offsets), _POINTS_A_PARTITION)
+            ]
+    return found
+
+
+def _cut_at(
+    physical_offset: int, queues: Sequence[_Queue], extents: Sequence[plan.Extent]
+) -> tuple[list[plan.Extent], list[plan.Extent]]:
+    """Return what of some extents stands before a place of the log, and what behind it."""
+    before, behind = [], []
+    for queue, extent in zip(queues, extents, strict=True):
+        one = extent.slice
+        place = queue.place_of(physical_offset, one.start, one.stop)
+        low = plan.QueueSlice(one.topic, one.queue_id, one.start, place)
+        high = plan.QueueSlice(one.topic, one.queue_id, place, one.stop)
+        before.append(plan.Extent(low, extent.record_bytes))
+        behind.append(plan.Extent(high, extent.record_bytes))
+    return before, behind
+
+
+def _ranges(extents: Sequence[plan.Extent], options: ReadOptions) -> list[plan.QueueRange]:
+    return plan.split_queues(
+        0,
+        [extent for extent in extents if extent.slice.count],
+        options.max_bytes_per_partition,
+        options.max_records_per_partition,
+    )
