@@ -42,6 +42,7 @@ ONLY_WITH_ALL = (
     re.compile(r"test_namesrv.py::.*\[5\.5\.0-4\.9\.7\]"),
     re.compile(r"test_folders_both_ways.py::.*-kill"),
     re.compile(r"test_spark_live.py::test_slaves"),
+    re.compile(r"test_compare_live.py::"),
     re.compile(r"test_(import|salvage|restore)\.py::.*\[5\.5\.0"),
 )
 
