@@ -32,7 +32,7 @@ class Sides:
         return _open(self.left, self.allow_live), _open(self.right, self.allow_live)
 
 
-@functools.lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=2)
 def _open_stopped(path: str) -> StoreReader:
     return StoreReader.open(path)
 
