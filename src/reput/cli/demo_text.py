@@ -64,50 +64,9 @@ def show(console: "Console", report: "Report") -> None:
 def _story(story: "Story | None") -> list[tuple[str, str]]:
     if story is None:
         return []
-    facts = []
-    if (traffic := story.traffic) is not None:
-        facts += [
-            (
-                "published",
-                f"{traffic.message_count:,} messages in {traffic.publish_seconds:.1f} s, each "
-                f"acknowledged: [bold]{traffic.publish_rate:,.0f}[/] a second",
-            ),
-            (
-                "consumed",
-                f"{traffic.consumed_count:,} by group {traffic.group} in "
-                f"{traffic.consume_seconds:.1f} s: [bold]{traffic.consume_rate:,.0f}[/] a second",
-            ),
-        ]
-    if (streamed := story.streamed) is not None:
-        exact = "[green]each once[/]" if streamed.is_exact else "[red]not each once[/]"
-        facts.append(
-            (
-                "streamed",
-                f"{streamed.rows:,} of {streamed.published:,} from the running broker into "
-                f"Parquet, {exact}, in {len(streamed.batches)} micro-batches: "
-                f"[bold]{streamed.rate:,.0f}[/] a second, at most "
-                f"{max((one.lag for one in streamed.batches), default=0):,} behind",
-            )
-        )
-    if (rebuilt := story.rebuilt) is not None:
-        same = "[green]yes[/]" if rebuilt.is_identical else "[red]no[/]"
-        facts.append(
-            (
-                "rebuilt",
-                f"{rebuilt.units:,} queue units and {rebuilt.index_entries:,} index entries from "
-                f"the log in {rebuilt.seconds:.1f} s, byte-identical: {same}",
-            )
-        )
-    if (audited := story.audited) is not None:
-        lost = "[green]0 lost[/]" if audited.is_clean else f"[red]{audited.lost:,} lost[/]"
-        others = ", ".join(f"{count:,} {name}" for name, count in audited.verdicts.items())
-        facts.append(
-            (
-                "audited",
-                f"{audited.messages:,} messages in {audited.seconds:.1f} s: {lost}; {others}",
-            )
-        )
-    return facts
+    facts = [(name.lower(), text) for name, text in story.facts]
+    problems = [("problem", f"[red]{text}[/]") for text in story.problems]
+    return [*facts, *(problems or [("all of it", "[green]as it should be[/]")])]
 
 
 def timeline(report: "Report", width: int = 60) -> str:

@@ -109,6 +109,54 @@ class Story:
     audited: Audited | None = None
 
     @property
+    def facts(self) -> list[tuple[str, str]]:
+        """What was done, in names and words."""
+        facts = []
+        if (traffic := self.traffic) is not None:
+            facts += [
+                (
+                    "Published",
+                    f"{traffic.message_count:,}, each acknowledged, {traffic.publish_rate:,.0f} a "
+                    "second",
+                ),
+                (
+                    "Consumed",
+                    f"{traffic.consumed_count:,} by group {traffic.group}, "
+                    f"{traffic.consume_rate:,.0f} a second",
+                ),
+            ]
+        if (streamed := self.streamed) is not None:
+            exact = "each once" if streamed.is_exact else "not each once"
+            most = max((one.lag for one in streamed.batches), default=0)
+            facts.append(
+                (
+                    "Streamed",
+                    f"{streamed.rows:,} of {streamed.published:,} from the running broker into "
+                    f"{streamed.parquet_bytes / 2**20:,.1f} MiB of Parquet, {exact}, "
+                    f"{streamed.rate:,.0f} a second, at most {most:,} behind",
+                )
+            )
+        if (rebuilt := self.rebuilt) is not None:
+            same = "yes" if rebuilt.is_identical else "no"
+            facts.append(
+                (
+                    "Rebuilt",
+                    f"{rebuilt.units:,} queue units and {rebuilt.index_entries:,} index entries "
+                    f"from the log in {rebuilt.seconds:.1f} s, byte-identical: {same}",
+                )
+            )
+        if (audited := self.audited) is not None:
+            told = ", ".join(f"{count:,} {name}" for name, count in audited.verdicts.items())
+            facts.append(
+                (
+                    "Audited",
+                    f"{audited.messages:,} messages in {audited.seconds:.1f} s: {audited.lost:,} "
+                    f"lost; {told}",
+                )
+            )
+        return facts
+
+    @property
     def problems(self) -> list[str]:
         """What was lost, doubled or made differently, in words; nothing if all is fine."""
         found = []

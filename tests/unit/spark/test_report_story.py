@@ -30,7 +30,7 @@ def story() -> Story:
             rows=2_503,
             different=2_503,
             seconds=5.0,
-            parquet_bytes=4_096,
+            parquet_bytes=1 << 19,
             batches=[
                 MicroBatch(START_MS + 6_000, 1_700, 3.0, 803),
                 MicroBatch(START_MS + 8_000, 803, 2.0, 0),
@@ -49,9 +49,10 @@ def page(told: Story) -> str:
 def test_all_of_it_is_on_the_page() -> None:
     text = page(story())
     for told in (
-        *("2,001, 1,000 a second", "2,001, 4,002 a second", "2,503 of 2,503, each once"),
-        *("501 a second", "4 KiB", "2,507 queue units, 5,009 index entries in 1.2 s"),
-        *("byte-identical: yes", "2,511 messages in 1.8 s, 0 lost", "803 behind", "0 behind"),
+        *("2,001, each acknowledged, 1,000 a second", "2,001 by group readers, 4,002 a second"),
+        *("2,503 of 2,503 from", "0.5 MiB of Parquet, each once, 501 a second, at most 803 behind"),
+        *("2,507 queue units and 5,009 index entries from the log in 1.2 s", "byte-identical: yes"),
+        *("2,511 messages in 1.8 s: 0 lost; 2,511 dispatched", "0 behind"),
     ):
         assert told in text, told
     assert "In order" in text

@@ -14,11 +14,10 @@ _Series = tuple[str, str, "Samples"]
 
 def chapters(story: "Story") -> Iterator[parts.Html]:
     """Yield the chapters, those without anything to tell left out."""
-    facts = _facts(story)
-    if facts:
+    if story.facts:
         pairs = [
             parts.element("div", parts.element("dt", name), parts.element("dd", text))
-            for name, text in facts
+            for name, text in story.facts
         ]
         yield parts.card("What was done", parts.element("dl", pairs))
     series = _series(story)
@@ -26,41 +25,6 @@ def chapters(story: "Story") -> Iterator[parts.Html]:
         yield _flow(series)
     if story.streamed is not None and story.streamed.batches:
         yield _micro_batches(story.streamed)
-
-
-def _facts(story: "Story") -> list[tuple[str, str]]:
-    facts = []
-    if (traffic := story.traffic) is not None:
-        facts += [
-            ("Published", f"{traffic.message_count:,}, {traffic.publish_rate:,.0f} a second"),
-            ("Consumed", f"{traffic.consumed_count:,}, {traffic.consume_rate:,.0f} a second"),
-        ]
-    if (streamed := story.streamed) is not None:
-        once = "each once" if streamed.is_exact else "not each once"
-        facts.append(
-            (
-                "Streamed into Parquet",
-                f"{streamed.rows:,} of {streamed.published:,}, {once}, {streamed.rate:,.0f} a "
-                f"second, {parts.size_text(streamed.parquet_bytes)}",
-            )
-        )
-    if (rebuilt := story.rebuilt) is not None:
-        same = "yes" if rebuilt.is_identical else "no"
-        facts.append(
-            (
-                "Rebuilt from the log",
-                f"{rebuilt.units:,} queue units, {rebuilt.index_entries:,} index entries in "
-                f"{rebuilt.seconds:.1f} s; byte-identical: {same}",
-            )
-        )
-    if (audited := story.audited) is not None:
-        facts.append(
-            (
-                "Audited",
-                f"{audited.messages:,} messages in {audited.seconds:.1f} s, {audited.lost:,} lost",
-            )
-        )
-    return facts
 
 
 def _series(story: "Story") -> list[_Series]:
