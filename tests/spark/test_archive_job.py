@@ -56,6 +56,7 @@ def test_a_store_goes_into_an_archive_and_comes_back(spark: SparkSession, tmp_pa
         assert path.read_bytes() == files[path.name]
 
 
+@pytest.mark.soak
 def test_predicates_and_keys_are_pushed_into_an_archive(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -29,6 +29,7 @@ def copies(messages: list[dict[str, Any]]) -> dict[int, tuple[int, int]]:
     return {at: (len(of), min(of)) for of in same.values() if len(of) > 1 for at in of}
 
 
+@pytest.mark.soak
 def test_a_store_of_java_with_a_table(spark: SparkSession, tmp_path: Path) -> None:
     told = golden.messages("4.9.7", "clean")
     store, table = golden.unpack("4.9.7", "clean"), str(tmp_path / "table")

@@ -29,6 +29,7 @@ def run(spark: SparkSession, left: Path, right: Path, **options: Any) -> Compari
     return compare(spark, str(left), str(right), partition_bytes=300_000, **options)
 
 
+@pytest.mark.soak
 def test_copies_are_equal_either_way(spark: SparkSession, tmp_path: Path) -> None:
     left = golden.unpack("4.9.7", "clean")
     right = golden.copy_store("4.9.7", "clean", tmp_path)
@@ -89,6 +90,7 @@ def test_stores_of_other_brokers_are_matched_by_queue(spark: SparkSession) -> No
     assert len(got.findings) == 3
 
 
+@pytest.mark.soak
 def test_every_finding_is_a_row(spark: SparkSession, tmp_path: Path) -> None:
     left = golden.unpack("4.9.7", "clean")
     right = golden.copy_store("4.9.7", "clean", tmp_path)

@@ -114,7 +114,10 @@ class _DyingRunner:
         pass
 
 
-@pytest.mark.parametrize(("dying", "is_after"), [("survey", False), ("write", True)])
+@pytest.mark.parametrize(
+    ("dying", "is_after"),
+    [pytest.param("survey", False, marks=pytest.mark.soak), ("write", True)],
+)
 def test_workers_that_die_leave_what_the_next_run_finishes(
     dying: str, is_after: bool, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -162,6 +162,7 @@ def test_an_archive_behind_a_uri_gives_the_store_back(server: ObjectStore, tmp_p
     assert back == {name: java[name] for name in back} != {}
 
 
+@pytest.mark.soak
 def test_a_store_behind_a_uri_is_salvaged(uri: str, tmp_path: Path) -> None:
     store, session = golden.unpack(VERSION, NAME), InProcess()
     for source, name in ((uri, "afar"), (str(store), "here")):
