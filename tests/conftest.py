@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -83,3 +84,12 @@ def stores(tmp_path: Path) -> Iterator[store_fixture.Stores]:
     opened = store_fixture.Stores(tmp_path)
     yield opened
     opened.check()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_connections_left() -> Iterator[None]:
+    """Reads of brokers keep their connections for the next task; the next tests are of others."""
+    yield
+    calls = sys.modules.get("reput.spark.live.calls")
+    if calls is not None:
+        calls.disconnect()

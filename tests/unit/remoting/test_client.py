@@ -126,6 +126,7 @@ async def test_no_reply_in_time() -> None:
 @both_loops
 async def test_many_that_time_out_each_do() -> None:
     async with Subject() as subject, RemotingClient() as client:
+        await client.invoke(subject.address, request(subject_of.ECHO), 5_000)  # connects
         results = await asyncio.gather(
             *[
                 client.invoke(subject.address, request(subject_of.SILENT), 5 + n % 40)
