@@ -499,12 +499,13 @@ def assert_minimum_offsets(store: MessageStore) -> None:
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
 def test_d16_what_is_left_is_what_java_leaves(
-    version: str, tmp_path: Path, clock: ManualClock
+    version: str, tmp_path: Path, clock: ManualClock, disk: MeasuredDisk
 ) -> None:
     """``expired`` is ``clean`` after Java's own cleaning of the first two log files."""
     expected = golden.manifest(version, "expired")
     root = golden.copy_store(version, "clean", tmp_path)
-    with MessageStore.open(config=golden_config(root, expected["config"]), clock=clock) as store:
+    config = golden_config(root, expected["config"])
+    with MessageStore.open(config=config, clock=clock, disk=disk) as store:
         age(store, clock, 100, 100)
         store.retention.expire_now()
         run(store, clock, 60)
