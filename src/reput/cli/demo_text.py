@@ -4,6 +4,8 @@ import datetime
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from reput.cli.printing import size_text
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -25,7 +27,7 @@ def show(console: "Console", report: "Report") -> None:
         *_story(report.story),
         ("broker", f"{report.broker or 'not named'}, left {report.condition}"),
         ("messages", f"{report.messages:,} in {len(report.topics)} topics"),
-        ("bytes", f"{_size(report.bytes)}, bodies {_size(report.body_bytes)}"),
+        ("bytes", f"{size_text(report.bytes)}, bodies {size_text(report.body_bytes)}"),
         ("stored", span),
         ("over time", timeline(report)),
         ("consume queues", _agreement(report.queue_agreement)),
@@ -47,7 +49,7 @@ def show(console: "Console", report: "Report") -> None:
     for row in report.topics[:_ROWS_SHOWN]:
         bar = "━" * max(1, round(30 * row.messages / most))
         topics.add_row(
-            row.topic, f"{row.messages:,}", _size(row.bytes), str(row.queues), f"[cyan]{bar}[/]"
+            row.topic, f"{row.messages:,}", size_text(row.bytes), str(row.queues), f"[cyan]{bar}[/]"
         )
     console.print(topics)
     if len(report.topics) > _ROWS_SHOWN:
@@ -103,17 +105,8 @@ def _agreement(found: "Agreement | None") -> str:
 def _damage(report: "Report") -> str:
     if not report.damage:
         return "[green]none[/]"
-    size = _size(sum(gap.length for gap in report.damage))
+    size = size_text(sum(gap.length for gap in report.damage))
     return f"[red]{len(report.damage)} ranges, {size}[/]"
-
-
-def _size(count: int) -> str:
-    value = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024:
-            return f"{value:,.0f} {unit}" if unit == "B" else f"{value:,.1f} {unit}"
-        value /= 1024
-    return f"{value:,.1f} TiB"
 
 
 def _iso(time_ms: int) -> str:

@@ -89,11 +89,12 @@ def _job(name: str, master: str, conf: list[str] | None) -> Iterator[_Job]:
     import tempfile
 
     from reput.cli import printing
+    from reput.cli.connecting import parse_pairs
     from reput.cli.progress import ProgressBar
     from reput.spark.jobs.running import TaskFailed
     from reput.spark.session import local_session
 
-    settings = dict(_setting(text) for text in conf or ())
+    settings = parse_pairs("--conf", conf)
     folder = Path(tempfile.mkdtemp(prefix="reput-"))
     log_file = folder / "spark.log"
     with ProgressBar() as bar:
@@ -105,15 +106,6 @@ def _job(name: str, master: str, conf: list[str] | None) -> Iterator[_Job]:
             raise
     log_file.unlink(missing_ok=True)
     folder.rmdir()
-
-
-def _setting(text: str) -> tuple[str, str]:
-    from reput.errors import InvalidOption
-
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise InvalidOption("--conf", text, "KEY=VALUE, as spark.executor.memory=2g")
-    return name, value
 
 
 def _store_config(path: str | None) -> "StoreConfig | None":

@@ -88,7 +88,7 @@ def open_folder(location: str, *, commit_log_folders: Sequence[str] = ()) -> Fol
     Raises:
         StoreUnavailable: There is no such folder, or the file system cannot be reached.
     """
-    if "://" in location and not location.startswith("file:"):
+    if is_remote(location):
         return RemoteFolder(location)
     root = local_path(location)
     if not root.is_dir():
@@ -99,9 +99,14 @@ def open_folder(location: str, *, commit_log_folders: Sequence[str] = ()) -> Fol
     return LocalFolder(location, root)
 
 
+def is_remote(location: str) -> bool:
+    """Whether a location is the URI of a file system that this machine has not mounted."""
+    return "://" in location and not location.startswith("file:")
+
+
 def absolute(location: str) -> str:
     """Return a path, or URI, by a name that does not depend on where a process runs."""
-    is_uri = "://" in location or location.startswith("file:")
+    is_uri = is_remote(location) or location.startswith("file:")
     return location if is_uri else str(Path(location).absolute())
 
 

@@ -24,6 +24,8 @@ CONSUMER_OFFSETS = f"{CONFIG}/consumerOffset.json"
 SUBSCRIPTION_GROUPS = f"{CONFIG}/subscriptionGroup.json"
 DELAY_OFFSETS = f"{CONFIG}/delayOffset.json"
 CONSUMER_FILTERS = f"{CONFIG}/consumerFilter.json"
+TABLES = (TOPICS, CONSUMER_OFFSETS, SUBSCRIPTION_GROUPS, DELAY_OFFSETS, CONSUMER_FILTERS)
+"""What a broker keeps as JSON beside its messages."""
 BACKUP_SUFFIX = ".bak"
 DRAFT_SUFFIX = ".tmp"
 

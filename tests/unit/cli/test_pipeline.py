@@ -190,7 +190,7 @@ def test_spark_is_told_where_to_run(capsys: Capture, sessions: list[Any], tmp_pa
     run = ("archive", "--store", golden.unpack(VERSION, "clean"), "--archive", tmp_path / "kept")
     printed(capsys, *run, "--master", "spark://a:7077", "--conf", "spark.executor.memory=2g")
     assert sessions == [("reput archive", "spark://a:7077", {"spark.executor.memory": "2g"})]
-    assert "KEY=VALUE" in complaint(capsys, *run, "--conf", "fast")
+    assert "NAME=VALUE" in complaint(capsys, *run, "--conf", "fast")
 
 
 @pytest.mark.parametrize("command", ["dispatch", "salvage", "compare", "archive"])

@@ -21,7 +21,7 @@ from pyarrow import fs
 
 from reput.errors import StoreUnavailable, WriteFailed
 from reput.store.disk import Disk
-from reput.store.files import local_path
+from reput.store.files import is_remote, local_path
 
 _DRAFTS = ".*.tmp"
 _WHOLE_OR_NOT_AT_ALL = ("s3", "gcs", "abfs")
@@ -73,7 +73,7 @@ def archive_folder(location: str) -> ArchiveFolder:
     Raises:
         StoreUnavailable: The file system of a URI cannot be reached.
     """
-    if "://" in location and not location.startswith("file:"):
+    if is_remote(location):
         return _RemoteArchive(location)
     return _LocalArchive(location)
 

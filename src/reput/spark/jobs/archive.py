@@ -35,14 +35,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("reput.spark")
 
-_TABLES = (
-    paths.TOPICS,
-    paths.CONSUMER_OFFSETS,
-    paths.SUBSCRIPTION_GROUPS,
-    paths.DELAY_OFFSETS,
-    paths.CONSUMER_FILTERS,
-)
-
 
 @dataclass(frozen=True)
 class ArchiveResult:
@@ -210,7 +202,7 @@ def _prepare(reader: StoreReader, target: ArchiveFolder, broker: str) -> None:
         header = files.Header(archived.FORMAT, broker)
         target.put(archived.HEADER, msgspec.json.encode(header))
     target.sweep()
-    for path in _TABLES:
+    for path in paths.TABLES:
         if reader.folder.entry(path) is not None:
             target.put(path, bytes(reader.folder.read(path)))
 

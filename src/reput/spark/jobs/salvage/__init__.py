@@ -63,13 +63,6 @@ _DERIVED = frozenset(
     }
 )
 """What the new store gets of its own; all else is taken along as it is."""
-_TABLES = (
-    paths.TOPICS,
-    paths.CONSUMER_OFFSETS,
-    paths.SUBSCRIPTION_GROUPS,
-    paths.DELAY_OFFSETS,
-    paths.CONSUMER_FILTERS,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,14 +366,14 @@ class _Salvage:
                 self._copy_tree(folder, entry.name, is_folder=entry.is_folder)
         for entry in folder.entries(paths.CONFIG):
             path = f"{paths.CONFIG}/{entry.name}"
-            if path.removesuffix(paths.BACKUP_SUFFIX) not in _TABLES:
+            if path.removesuffix(paths.BACKUP_SUFFIX) not in paths.TABLES:
                 self._copy_tree(folder, path, is_folder=entry.is_folder)
         if folder.entries(paths.BATCH_CONSUME_QUEUE):
             self._notes.append(
                 f"{paths.BATCH_CONSUME_QUEUE} was copied as it is: units that pointed into a hole "
                 f"point at records of topic {hole_filling.TOPIC} now"
             )
-        return [(path, self._copy_table(folder, path)) for path in _TABLES]
+        return [(path, self._copy_table(folder, path)) for path in paths.TABLES]
 
     def _copy_tree(self, folder: Folder, path: str, *, is_folder: bool) -> None:
         if not is_folder:
