@@ -26,7 +26,7 @@ from reput.store.files import Folder, open_folder
 from reput.store.reader import Condition, StoreReader, refuse_rocksdb
 from reput.store.torn_records import find_torn_records
 
-RANGE_BYTES = 128 * 1024 * 1024
+RANGE_BYTES = 256 * 1024 * 1024
 """About how much of the log a task reads."""
 
 Hole = tuple[int, int, str]

@@ -251,7 +251,7 @@ class _Reading:
         if source.config.enable_multi_dispatch:
             order = np.lexsort((units["unit"]["physical_offset"], keys))
         else:
-            order = np.argsort(keys, kind="stable")
+            order = _by_queue(keys)
         units, keys = units[order], keys[order]
         topics = list(self._topic_numbers)
         edges = [0, *(np.flatnonzero(np.diff(keys)) + 1).tolist(), len(keys)]
@@ -264,6 +264,18 @@ class _Reading:
         entries = _joined(self._entries, ENTRY_ROW)
         survey.entries = len(entries)
         return RangeRead(survey, units, entries)
+
+
+def _by_queue(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the order of keys, those of one queue as they were.
+
+    As 16 bits, which nearly always hold them, numpy sorts them ten times as fast.
+    """
+    numbers, queue_ids = keys >> 32, keys & 0xFFFFFFFF
+    width = int(queue_ids.max(initial=0)) + 1
+    if (int(numbers.max(initial=0)) + 1) * width <= 1 << 16:
+        keys = (numbers * width + queue_ids).astype(np.uint16)
+    return np.argsort(keys, kind="stable")
 
 
 def _joined(parts: list[npt.NDArray[np.void]], kind: np.dtype[np.void]) -> npt.NDArray[np.void]:
