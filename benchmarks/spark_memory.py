@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from benchmarks import stores
+from benchmarks import stores, timing
 from reput.spark.session import local_session
 
 NAME = "spark_memory"
@@ -18,18 +18,6 @@ def run(folder: Path, quick: bool) -> dict[str, object]:
         with local_session("reput benchmark", folder / "spark.log", "local[1]") as spark:
             frame = spark.read.format("rocketmq").load(str(root))
             frame.write.format("noop").mode("overwrite").save()
-            peaks[f"{count}_messages"] = round(_peak_mb(), 1)
+            peaks[f"{count}_messages"] = round(timing.peak_mb_of("pyspark.daemon"), 1)
     low, high = peaks.values()
     return {"peak_mb": peaks, "growth": round(high / low, 2)}
-
-
-def _peak_mb() -> float:
-    peaks = [0]
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if b"pyspark.daemon" in (process / "cmdline").read_bytes():
-                lines = (process / "status").read_text().splitlines()
-                peaks += [int(line.split()[1]) for line in lines if line.startswith("VmHWM")]
-        except OSError:
-            continue
-    return max(peaks) / 1024

@@ -31,3 +31,16 @@ def cpu_of(*names: str) -> float:
         if any(name in command for name in names):
             total += sum(map(int, fields[11:15]))  # user and system, own and of reaped children
     return total / _TICKS
+
+
+def peak_mb_of(name: str) -> float:
+    """Return the most memory that one process with this text in its command line has had, MB."""
+    peaks = [0]
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if name in (process / "cmdline").read_bytes().decode(errors="replace"):
+                lines = (process / "status").read_text().splitlines()
+                peaks += [int(line.split()[1]) for line in lines if line.startswith("VmHWM")]
+        except OSError:
+            continue
+    return max(peaks) / 1024
