@@ -1,4 +1,4 @@
-"""Every job on one store of 2 GB: what it takes in all, and what each of its tasks takes.
+"""The jobs on one store of 2 GB: what it takes in all, and what each of its tasks takes.
 
 Times of tasks are what Spark's own status says they ran on an executor; with them goes what the
 same job costs on a larger log and more workers (docs/reference/pipeline-performance.md).
@@ -16,7 +16,6 @@ from pyspark.sql import SparkSession
 from benchmarks import store_open, timing
 from reput.spark.jobs.archive import archive, verify
 from reput.spark.jobs.audit import audit
-from reput.spark.jobs.compact import compact
 from reput.spark.jobs.compare import compare
 from reput.spark.jobs.dispatch import dispatch
 from reput.spark.jobs.restore import restore
@@ -26,9 +25,8 @@ from reput.store import paths
 from reput.store.reader import StoreReader
 
 NAME = "spark_jobs"
-QUESTION = "seconds and MB/s of every job on two cores, and seconds and memory of their tasks"
+QUESTION = "seconds and MB/s of the jobs on two cores, and seconds and memory of their tasks"
 _MESSAGES = 1_700_000
-_RETENTION_MS = 3_600_000
 
 
 def run(folder: Path, quick: bool) -> dict[str, object]:
@@ -55,10 +53,6 @@ def run(folder: Path, quick: bool) -> dict[str, object]:
         ),
         "verify": (lambda spark: verify(spark, str(archived)), None),
         "restore": (lambda spark: restore(spark, str(archived), str(new)), new),
-        "compact": (
-            lambda spark: compact(spark, str(store), str(new), retention={"*": _RETENTION_MS}),
-            new,
-        ),
     }
     results: dict[str, object] = {"messages": count, "log_mb": round(log_bytes / 1e6)}
     for name, (job, target) in jobs.items():

@@ -456,6 +456,7 @@ class MemoryFolder:
 
     location = "memory"
     gap_bytes_max = 1 << 20
+    reads_at_once = 1
 
     def __init__(self, files: Mapping[str, bytes | bytearray], window_bytes: int = 1 << 20) -> None:
         self.files = dict(files)

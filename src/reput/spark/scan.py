@@ -300,6 +300,7 @@ class StorePlanner:
     def tasks(self) -> list[Task]:
         """Plan a batch read. Raises as ``MessageScan.tasks`` does."""
         self._check_topics()
+        self._reader.learn_bounds(self._plain_queues())
         self._check_queue_ends()
         limits = self._limits()
         parts: list[plan.Partition] = []
@@ -344,6 +345,7 @@ class StorePlanner:
             DataLoss: What was named is gone, unless ``failOnDataLoss`` is false.
         """
         self._check_topics()
+        self._reader.learn_bounds(self._plain_queues())
         self._check_queue_ends()
         limits = {queue: self._queue_limits(*queue) for queue in self.queues()}
         self._check_named_queues(limits)
@@ -374,6 +376,15 @@ class StorePlanner:
             wanted = self._constraint.queue_ids
             found = {topic: [i for i in ids if i in wanted] for topic, ids in found.items()}
         return found
+
+    def _plain_queues(self) -> list[tuple[str, int]]:
+        batch = self._reader.batch_queue_ids
+        return [
+            (topic, queue_id)
+            for topic, ids in self._wanted_queues().items()
+            for queue_id in ids
+            if queue_id not in batch.get(topic, ())
+        ]
 
     def _check_topics(self) -> None:
         named = self._options.topics or (self._options.assign or {}).keys()

@@ -59,6 +59,8 @@ class Folder(Protocol):
     """How much to read at once when walking; 64 or more."""
     gap_bytes_max: int
     """Reading on through a gap of this size is cheaper than a second read."""
+    reads_at_once: int
+    """So many small reads at a time take little longer than one; 1 where nothing is gained."""
 
     def entries(self, path: str) -> list[Entry]:
         """Return what a folder holds, by name; nothing for a folder that is not there."""
@@ -137,6 +139,7 @@ class LocalFolder:
 
     window_bytes = 8 * 1024 * 1024
     gap_bytes_max = 1 << 62  # a map copies nothing
+    reads_at_once = 1
 
     def __init__(self, location: str, root: Path) -> None:
         self.location = location
@@ -302,6 +305,7 @@ class RemoteFolder:
 
     window_bytes = 16 * 1024 * 1024
     gap_bytes_max = 256 * 1024
+    reads_at_once = 32
 
     def __init__(self, location: str) -> None:
         self.location = location

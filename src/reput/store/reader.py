@@ -12,16 +12,19 @@ Never writes, never locks, never creates (anchors D18); takes file sizes from th
 """
 
 import bisect
+import contextlib
 import dataclasses
 import enum
+from collections import deque
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from reput.errors import CorruptRecord, NotInStore, StoreUnavailable
+from reput.errors import CorruptRecord, NotInStore, ReputError, StoreUnavailable
 from reput.format import (
     checkpoint_page,
     cq_unit,
@@ -235,6 +238,16 @@ class StoreReader:
                 self._folder, topic, queue_id, self.log.min_offset
             )
         return self._queue_views[key]
+
+    def learn_bounds(self, queues: Iterable[tuple[str, int]]) -> None:
+        """Find out where queues begin and end, many at a time where each costs requests.
+
+        What is wrong with one is told by whoever asks its view.
+        """
+        at_once = self._folder.reads_at_once
+        if at_once > 1:
+            with ThreadPoolExecutor(at_once) as pool:
+                deque(pool.map(_learn, [self.queue(*key) for key in queues]), maxlen=0)
 
     def batch_queue(self, topic: str, queue_id: int) -> BatchConsumeQueueView:
         """Return a batch queue of 5.x."""
@@ -730,3 +743,9 @@ def belongs(message: StoredMessage, topic: str, queue_id: int, queue_offset: int
     queues = message.properties.get(props.INNER_MULTI_DISPATCH, "").split(props.LMQ_SEPARATOR)
     offsets = message.properties.get(props.INNER_MULTI_QUEUE_OFFSET, "").split(props.LMQ_SEPARATOR)
     return (topic, str(queue_offset)) in zip(queues, offsets, strict=False)
+
+
+def _learn(view: ConsumeQueueView) -> None:
+    """Let a view find out what it keeps."""
+    with contextlib.suppress(ReputError):
+        _ = view.end_physical_offset, view.min_offset

@@ -308,6 +308,7 @@ class _OneFile:
 
     location = "memory"
     window_bytes = gap_bytes_max = 1 << 20
+    reads_at_once = 1
 
     def __init__(self, path: str, data: bytes) -> None:
         self._path = path

@@ -6,6 +6,7 @@ import hashlib
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +31,7 @@ from reput.format.checkpoint_page import Checkpoint
 from reput.format.message import StoredMessage, Verdict
 from reput.store import paths
 from reput.store.commit_log_view import Damage
+from reput.store.files import Bytes, LocalFolder
 from reput.store.reader import (
     END_OF_TIME_MS,
     Boundary,
@@ -1528,3 +1530,37 @@ def test_errors_of_this_module_are_documented() -> None:
     assert issubclass(StoreUnavailable, ReputError)
     assert issubclass(CorruptRecord, ReputError)
     assert issubclass(NotInStore, ReputError)
+
+
+class FarFolder(LocalFolder):
+    """One whose first two reads of queues come back when both have been asked for."""
+
+    reads_at_once = 4
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(str(root), root)
+        self._reads = iter(range(1 << 30))
+        self._both = threading.Barrier(2, timeout=60)
+        self.queue_reads = 0
+
+    def read(self, path: str, start: int = 0, length: int | None = None) -> Bytes:
+        if path.startswith(paths.CONSUME_QUEUE):
+            self.queue_reads += 1
+            if next(self._reads) < 2:
+                self._both.wait()
+        return super().read(path, start, length)
+
+
+def test_where_reads_take_requests_queues_are_asked_at_once() -> None:
+    version, name = "4.9.7", "clean"
+    folder = FarFolder(golden.unpack(version, name))
+    reader = StoreReader(folder)
+    queues = [(topic, i) for topic, ids in reader.queue_ids.items() for i in ids]
+    assert len(queues) > 1
+    reader.learn_bounds(queues)
+    reads = folder.queue_reads
+    for java in golden.manifest(version, name)["queues"]:
+        view = reader.queue(java["topic"], java["queueId"])
+        assert (view.min_offset, view.max_offset) == (java["minOffset"], java["maxOffset"])
+        assert view.end_physical_offset is not None
+    assert folder.queue_reads == reads, "what was learned is kept"
