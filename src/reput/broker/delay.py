@@ -9,14 +9,14 @@ Source: rocketmq 4.9.8 ``ScheduleMessageService``.
 """
 
 import logging
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from reput.broker.again import again
+from reput.broker.durable import DurableProgress
 from reput.errors import CorruptRecord, WriteFailed
 from reput.format import cq_unit, message as record, names, properties as props
 from reput.format.message import StoredMessage
@@ -33,8 +33,6 @@ RETRY_MS = 1_000
 
 _UNKNOWN_DELAY_MS = 1_000
 """Of a level that is no longer configured, where a unit does not say; as in Java."""
-
-_SEPARATOR = props.PROPERTY_SEPARATOR.encode()
 
 _log = logging.getLogger(__name__)
 
@@ -59,14 +57,6 @@ class _Level:
         return self.number - 1
 
 
-class _Unsaved(NamedTuple):
-    """A position that must not be saved before the log is on disk up to an offset."""
-
-    level: int
-    position: int
-    physical_offset: int
-
-
 class DelaySchedule:
     """Delivers delayed messages, never early.
 
@@ -82,7 +72,8 @@ class DelaySchedule:
         """Saved by its owner, who saves other tables too."""
         self._store = store
         self._levels: list[_Level] = []
-        self._unsaved: deque[_Unsaved] = deque()
+        self._delivered: DurableProgress[int] = DurableProgress()
+        """Of levels, by number."""
         self._saved_end = 0
 
     # Where levels are -------------------------------------------------------------------------
@@ -164,10 +155,8 @@ class DelaySchedule:
         self._note_saved()
 
     def _note_saved(self) -> None:
-        unsaved, flushed_offset = self._unsaved, self._store.log.flushed_offset
-        while unsaved and unsaved[0].physical_offset <= flushed_offset:
-            one = unsaved.popleft()
-            self.table.put(one.level, one.position)
+        for level, position in self._delivered.durable(self._store.log.flushed_offset):
+            self.table.put(level, position)
 
     def _next_of(self, level: _Level, now_ms: int) -> int | None:
         queue = self._find_queue(level)
@@ -214,7 +203,7 @@ class DelaySchedule:
                     missing_count, begin, end - 1, level.number,
                 )  # fmt: skip
         if level.position > begin:
-            self._unsaved.append(_Unsaved(level.number, level.position, self._saved_end))
+            self._delivered.note(level.number, level.position, self._saved_end)
         return level.position > begin
 
     def _stay_inside(self, level: _Level, queue: ConsumeQueue) -> None:
@@ -312,22 +301,6 @@ def _arrived(stored: StoredMessage) -> IncomingMessage | None:
             stored.queue_offset, stored.queue_id, topic, queue_id,
         )  # fmt: skip
         return None
-    property_bytes = stored.property_bytes
-    if props.CRC32 in properties:  # of the record that waited
-        pairs = property_bytes.split(_SEPARATOR)
-        kept = [one for one in pairs if not one.startswith(record.CRC_PROPERTY_PREFIX)]
-        property_bytes = _SEPARATOR.join(kept)
-    return IncomingMessage(
-        topic=topic,
-        body=stored.body,
-        queue_id=int(queue_id),
-        property_bytes=property_bytes,
-        born_timestamp=stored.born_timestamp,
-        born_host=stored.born_host,
-        store_host=stored.store_host,
-        flag=stored.flag,
-        sys_flag=stored.sys_flag,
-        reconsume_times=stored.reconsume_times,
-        waits=False,
-        is_due=True,
-    )
+    message = again(stored, topic, int(queue_id))
+    message.is_due = True
+    return message

@@ -8,6 +8,7 @@ Source: rocketmq 4.9.8 ``SendMessageProcessor`` (``asyncConsumerSendMsgBack``,
 import random
 from typing import TYPE_CHECKING
 
+from reput.broker.again import again
 from reput.broker.config import PERM_WRITE
 from reput.broker.topics import READ_WRITE
 from reput.errors import RequestRefused
@@ -17,7 +18,7 @@ from reput.format.headers import SendBackHeader, SendMessageHeader
 from reput.format.message import StoredMessage
 from reput.format.message_id import encode_offset_id
 from reput.store.config_tables import TopicConfig
-from reput.store.incoming import IncomingMessage, with_properties
+from reput.store.incoming import IncomingMessage
 
 if TYPE_CHECKING:
     from reput.broker.subscription_groups import SubscriptionGroups
@@ -147,20 +148,13 @@ class Retries:
         properties[props.DELAY] = str(level)
         offset_id = encode_offset_id(stored.store_host, stored.physical_offset)
         properties.setdefault(props.ORIGIN_MESSAGE_ID, offset_id)
-        properties.pop(props.CRC32, None)
-        message = IncomingMessage(
-            topic=topic.name,
-            body=stored.body,
-            queue_id=queue_id,
-            born_timestamp=stored.born_timestamp,
-            born_host=stored.born_host,
-            store_host=stored.store_host,
-            flag=stored.flag,
-            sys_flag=stored.sys_flag,
+        return again(
+            stored,
+            topic.name,
+            queue_id,
+            properties=properties,
             reconsume_times=stored.reconsume_times + 1,
-            waits=False,
         )
-        return with_properties(message, properties)
 
     def _dead_letters(self, group: str) -> TopicConfig:
         return self._topics.for_group(
