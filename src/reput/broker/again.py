@@ -1,4 +1,4 @@
-"""A stored message, put again elsewhere: one that is due, sent back, committed or handed out anew."""
+"""A stored message, put again elsewhere: due, sent back, committed, or handed out anew."""
 
 from collections.abc import Mapping
 
