@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 import golden
 import reput.spark
+from reput.format.names import is_system_topic
 from spark.jobs_setting import flip, log_place
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -68,7 +69,23 @@ def test_the_statements_of_the_page_run(spark: SparkSession, conf: Path, tmp_pat
     )
     manifest = golden.messages(VERSION, "clean")
     assert sum(row["topic"] == "GoldenOne" for row in manifest) == spark.table("orders").count()
-    assert one[0]["already_archived"] == len(golden.log_files(store)) - 1  # the last is open
+    files = golden.log_files(store)
+    assert one[0]["already_archived"] == len(files) - 1  # the last is open
+    gone = rows(
+        spark,
+        "SELECT * FROM rocketmq_compact({archive}, 'GoldenFour=forever, .*=0s', dry_run => true)",
+        archive=tmp_path / "archive",
+    )
+    expired = {
+        (row["topic"], row["commitLogOffset"])
+        for row in manifest
+        if row["commitLogOffset"] < int(files[-1].name)
+        and row["topic"] != "GoldenFour"
+        and not is_system_topic(row["topic"])
+    }
+    assert gone[0]["messages_dropped"] == len(expired) > 0
+    with pytest.raises(PySparkException, match="TOPICS=TIME"):
+        rows(spark, "SELECT * FROM rocketmq_compact({archive}, 'x')", archive=tmp_path / "archive")
 
 
 def test_functions_say_what_jobs_find(

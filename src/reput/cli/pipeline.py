@@ -530,6 +530,7 @@ def compact(
     from reput.cli import pipeline_text
     from reput.errors import InvalidOption
     from reput.spark.jobs import compact as job
+    from reput.spark.jobs.compact.expired import retention_from
 
     if (store is None) == (archive is None):
         raise InvalidOption("--store", store, "a store with --target, or --archive")
@@ -538,24 +539,8 @@ def compact(
             spark,
             store or archive or "",
             target,
-            retention=dict(_kept(text) for text in keep),
+            retention=retention_from("--keep", keep),
             dry_run=dry_run,
             progress=progress,
         )
     _print(result, pipeline_text.compact, json, utc)
-
-
-_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-
-
-def _kept(text: str) -> tuple[str, int | None]:
-    """Return a pattern of topics and for how many ms they are kept, None for good."""
-    from reput.errors import InvalidOption
-
-    pattern, _, time = text.rpartition("=")
-    if pattern and time == "forever":
-        return pattern, None
-    number, unit = time[:-1], time[-1:]
-    if not pattern or unit not in _UNITS_MS or not (number.isascii() and number.isdigit()):
-        raise InvalidOption("--keep", text, "TOPICS=TIME, as orders=7d, logs=12h, audit.*=forever")
-    return pattern, int(number) * _UNITS_MS[unit]

@@ -300,7 +300,7 @@ class StorePlanner:
     def tasks(self) -> list[Task]:
         """Plan a batch read. Raises as ``MessageScan.tasks`` does."""
         self._check_topics()
-        self._reader.learn_bounds(self._plain_queues())
+        self._reader.learn_starts(self._plain_queues())
         self._check_queue_ends()
         limits = self._limits()
         parts: list[plan.Partition] = []
@@ -345,7 +345,7 @@ class StorePlanner:
             DataLoss: What was named is gone, unless ``failOnDataLoss`` is false.
         """
         self._check_topics()
-        self._reader.learn_bounds(self._plain_queues())
+        self._reader.learn_starts(self._plain_queues())
         self._check_queue_ends()
         limits = {queue: self._queue_limits(*queue) for queue in self.queues()}
         self._check_named_queues(limits)

@@ -79,6 +79,7 @@ def register(spark: SparkSession) -> None:
 def _functions() -> dict[str, tuple[Callable[..., Iterable[Any]], type]]:
     """Return name -> what is called, and the dataclass whose plain fields are the columns."""
     from reput.spark.jobs.archive import ArchiveResult
+    from reput.spark.jobs.compact import CompactResult
     from reput.spark.jobs.compare.findings import Finding as StoreDifference
     from reput.spark.jobs.dispatch import DispatchResult
     from reput.spark.jobs.restore import RestoreResult
@@ -95,6 +96,7 @@ def _functions() -> dict[str, tuple[Callable[..., Iterable[Any]], type]]:
         "rocketmq_archive": (_archive, ArchiveResult),
         "rocketmq_archive_verify": (_archive_verify, Problem),
         "rocketmq_restore": (_restore, RestoreResult),
+        "rocketmq_compact": (_compact, CompactResult),
     }
 
 
@@ -169,6 +171,14 @@ def _restore(archive: str, target: str, **options: Any) -> Iterable[Any]:
     from reput.spark.jobs.restore import restore
 
     return [restore(None, archive, target, **options)]
+
+
+def _compact(source: str, keep: str, target: str | None = None, **options: Any) -> Iterable[Any]:
+    from reput.spark.jobs.compact import compact
+    from reput.spark.jobs.compact.expired import retention_from
+
+    retention = retention_from("keep", keep.split(","))
+    return [compact(None, source, target, retention=retention, **options)]
 
 
 def _settings(path: str | None) -> Any:

@@ -6,9 +6,9 @@ zeros; a queue whose first message was not number 0 starts with pre-blanks.
 """
 
 import bisect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,24 @@ assert BATCH_UNIT_TYPE.itemsize == cq_unit.BATCH_SIZE
 UnitArray = npt.NDArray[np.void]
 
 _NEAR_UNITS = 400
+
+Value = TypeVar("Value")
+
+
+class _Kept(Generic[Value]):
+    """``functools.cached_property`` without its lock.
+
+    Up to Python 3.11 all instances share that one, and threads would ask one queue after another.
+    """
+
+    def __init__(self, find: Callable[[Any], Value]) -> None:
+        self._find = find
+        self.__doc__ = find.__doc__
+
+    def __get__(self, owner: Any, _: type) -> Value:
+        value = self._find(owner)
+        owner.__dict__[self._find.__name__] = value  # goes before this descriptor from now on
+        return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +95,7 @@ class ConsumeQueueView:
         self._path = paths.queue_folder(topic, queue_id)
         self._log_min = log_min
 
-    @cached_property
+    @_Kept
     def files(self) -> list[QueueFile]:
         """The files that hold units."""
         return [file for file in list_queue_files(self._folder, self._path) if file.size]
@@ -88,7 +106,7 @@ class ConsumeQueueView:
         usual = max((file.size for file in self.files), default=0)
         return next((file for file in self.files if file.size < usual), None)
 
-    @cached_property
+    @_Kept
     def max_offset(self) -> int:
         """The queue offset the next message will get; 0 for a queue without files."""
         for file in reversed(self.files):
@@ -97,7 +115,7 @@ class ConsumeQueueView:
                 return file.start // cq_unit.SIZE + count
         return self.files[0].start // cq_unit.SIZE if self.files else 0
 
-    @cached_property
+    @_Kept
     def min_offset(self) -> int:
         """The first queue offset whose message is still in the log, else ``max_offset``."""
         first = self.files[0].start // cq_unit.SIZE if self.files else 0
@@ -107,7 +125,7 @@ class ConsumeQueueView:
                 return start + int(alive[0])
         return self.max_offset
 
-    @cached_property
+    @_Kept
     def last_unit(self) -> cq_unit.Unit | None:
         """The unit of the last message; None for an empty queue."""
         try:
@@ -238,12 +256,12 @@ class BatchConsumeQueueView:
         self._log_min = log_min
         self._path = paths.queue_folder(topic, queue_id, paths.BATCH_CONSUME_QUEUE)
 
-    @cached_property
+    @_Kept
     def files(self) -> list[QueueFile]:
         """The files that hold units."""
         return [file for file in list_queue_files(self._folder, self._path) if file.size]
 
-    @cached_property
+    @_Kept
     def units(self) -> UnitArray:
         """Every unit that points at a record."""
         parts = [np.empty(0, BATCH_UNIT_TYPE)]
@@ -306,7 +324,7 @@ class ExtView:
         self._folder = folder
         self._path = paths.queue_folder(topic, queue_id, paths.CONSUME_QUEUE_EXT)
 
-    @cached_property
+    @_Kept
     def files(self) -> list[QueueFile]:
         """The extension files."""
         return list_queue_files(self._folder, self._path)

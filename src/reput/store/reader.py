@@ -16,7 +16,7 @@ import contextlib
 import dataclasses
 import enum
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -239,15 +239,28 @@ class StoreReader:
             )
         return self._queue_views[key]
 
-    def learn_bounds(self, queues: Iterable[tuple[str, int]]) -> None:
-        """Find out where queues begin and end, many at a time where each costs requests.
+    def learn_starts(self, queues: Iterable[tuple[str, int]]) -> None:
+        """Find out where queues begin, many at a time where each costs requests."""
+        self._ask([self.queue(*key) for key in queues], lambda queue: queue.min_offset)
 
-        What is wrong with one is told by whoever asks its view.
+    def _ask(
+        self,
+        queues: Iterable[ConsumeQueueView | BatchConsumeQueueView],
+        question: Callable[[ConsumeQueueView | BatchConsumeQueueView], object],
+    ) -> None:
+        """Let queues find out what they keep, at once where that helps.
+
+        What is wrong with one is told by whoever asks it next.
         """
+
+        def ask(queue: ConsumeQueueView | BatchConsumeQueueView) -> None:
+            with contextlib.suppress(ReputError):
+                question(queue)
+
         at_once = self._folder.reads_at_once
         if at_once > 1:
             with ThreadPoolExecutor(at_once) as pool:
-                deque(pool.map(_learn, [self.queue(*key) for key in queues]), maxlen=0)
+                deque(pool.map(ask, queues), maxlen=0)
 
     def batch_queue(self, topic: str, queue_id: int) -> BatchConsumeQueueView:
         """Return a batch queue of 5.x."""
@@ -283,6 +296,7 @@ class StoreReader:
     def _claims(self) -> list[tuple[int, int, ConsumeQueueView | BatchConsumeQueueView]]:
         """Where the last record of each queue ends and starts in the log, the furthest first."""
         queues: list[ConsumeQueueView | BatchConsumeQueueView] = [*self.queues()]
+        self._ask(queues, lambda queue: queue.end_physical_offset)
         return self._claims_of(
             (unit, queue) for queue in queues + self._batch_queues() if (unit := queue.last_unit)
         )
@@ -743,9 +757,3 @@ def belongs(message: StoredMessage, topic: str, queue_id: int, queue_offset: int
     queues = message.properties.get(props.INNER_MULTI_DISPATCH, "").split(props.LMQ_SEPARATOR)
     offsets = message.properties.get(props.INNER_MULTI_QUEUE_OFFSET, "").split(props.LMQ_SEPARATOR)
     return (topic, str(queue_offset)) in zip(queues, offsets, strict=False)
-
-
-def _learn(view: ConsumeQueueView) -> None:
-    """Let a view find out what it keeps."""
-    with contextlib.suppress(ReputError):
-        _ = view.end_physical_offset, view.min_offset

@@ -25,7 +25,12 @@ from reput.spark.archive import files
 from reput.spark.archive.view import ArchiveReader
 from reput.spark.jobs import places
 from reput.spark.jobs.compact import archive as compact_archive, store as compact_store
-from reput.spark.jobs.compact.expired import Retention, TopicDropped, by_topic, retention_of
+from reput.spark.jobs.compact.expired import (
+    Retention,
+    TopicDropped,
+    by_topic,
+    retention_of,
+)
 from reput.spark.jobs.packing import begin_store, copy_tables, finish_store
 from reput.spark.jobs.running import Progress, Runner, runner_on
 from reput.store.files import absolute

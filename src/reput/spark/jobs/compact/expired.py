@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from reput.errors import InvalidOption
 from reput.format import names
 
+_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
 
 @dataclass(frozen=True)
 class Retention:
@@ -64,6 +66,30 @@ def by_topic(pieces: Iterable[tuple[str, int, int]]) -> tuple[TopicDropped, ...]
     return tuple(
         TopicDropped(topic, messages[topic], record_bytes[topic]) for topic in sorted(messages)
     )
+
+
+def retention_from(option: str, texts: Iterable[str]) -> dict[str, int | None]:
+    """Return pattern of topics -> ms that they are kept, None for good.
+
+    Args:
+        option: Where the texts are from.
+        texts: Such as ``orders=7d``.
+
+    Raises:
+        InvalidOption: One says something else.
+    """
+    found: dict[str, int | None] = {}
+    for text in texts:
+        pattern, _, time = text.strip().rpartition("=")
+        number, unit = time[:-1], time[-1:]
+        if pattern and time == "forever":
+            found[pattern] = None
+        elif pattern and unit in _UNITS_MS and number.isascii() and number.isdigit():
+            found[pattern] = int(number) * _UNITS_MS[unit]
+        else:
+            allowed = "TOPICS=TIME, as orders=7d, logs=12h, audit.*=forever"
+            raise InvalidOption(option, text, allowed)
+    return found
 
 
 def retention_of(rules: Mapping[str, int | None], now_ms: int) -> Retention:
