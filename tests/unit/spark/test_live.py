@@ -42,6 +42,8 @@ from spark import live_traffic
 from spark.live_traffic import BROKER, GROUP, Case, queue, read, read_tasks, scan_of
 from spark.reading import Row
 
+pytestmark = pytest.mark.xdist_group("live")  # one broker's traffic, made once
+
 BODY_AT = 88
 """Of a record with two IPv4 hosts."""
 

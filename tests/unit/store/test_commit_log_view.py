@@ -1,5 +1,6 @@
 """The log: its files, single records, and walks that say the same whatever window they use."""
 
+import os
 import random
 from collections.abc import Iterable
 from dataclasses import replace
@@ -452,6 +453,9 @@ def damage_log(files: Files, source: random.Random) -> None:
             data[at : at + length] = files[elsewhere][:length].ljust(length, b"\0")
 
 
+LOGS = 100 if "REPUT_SOAK" in os.environ else 30
+
+
 def damaged_logs(count: int) -> Iterable[tuple[list[StoredMessage], Files]]:
     original, whole = make_log(50)
     for seed in range(count):
@@ -479,7 +483,7 @@ def blank_at(files: Files, at: int) -> int:
 
 @pytest.mark.slow
 def test_windows_change_nothing_and_everything_is_accounted_for() -> None:
-    for seed, (original, files) in enumerate(damaged_logs(100)):
+    for seed, (original, files) in enumerate(damaged_logs(LOGS)):
         end = end_of(original)
         stops = (end // 3, end - 300, end, end + 500, max(files) + FILE_BYTES)
         for stop in random.Random(seed).sample(stops, 2):
@@ -516,7 +520,7 @@ def test_windows_change_nothing_and_everything_is_accounted_for() -> None:
 @pytest.mark.slow
 def test_parts_of_a_walk_tell_everything_once() -> None:
     """However the log is cut into parts, as Spark cuts it."""
-    for seed, (original, files) in enumerate(damaged_logs(100)):
+    for seed, (original, files) in enumerate(damaged_logs(LOGS)):
         source = random.Random(~seed)
         end = end_of(original)
         view = view_of(files, source.choice((64, 500, 1 << 20)))

@@ -158,6 +158,7 @@ def test_shared_object_that_does_not_load_is_passed_over(bare: Path, expected: s
 
 @needs_numba
 @pytest.mark.slow
+@pytest.mark.soak
 def test_numba_compiles_once_and_keeps_the_code(bare: Path, expected: str, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
