@@ -1,0 +1,53 @@
+"""A folder that is kept up with the log of a running official broker."""
+
+from pathlib import Path
+
+import pytest
+
+from interop import java_cluster
+from interop.conftest import StartOfficial
+from interop.java_cluster import SMALL_FILES
+from reput import config
+from reput.client import blocking
+from reput.client.message import Message
+from reput.spark.jobs.dispatch.follow import Followed, run_follow
+from reput.store import paths
+from reput.store.config import StoreConfig
+from spark.dispatch_setting import Here, files_of
+
+pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("test_spark_live")]
+
+
+@pytest.mark.parametrize("version", java_cluster.broker_versions())
+def test_queues_and_index_are_those_that_the_broker_writes(
+    version: str, start_official: StartOfficial, tmp_path: Path
+) -> None:
+    cluster = start_official(version)
+    texts = {name: str(value) for name, value in SMALL_FILES.items()}
+    told = config.load(StoreConfig, texts, environment={}).value
+    rounds = iter((300, 500, 0))
+
+    def more(_: Followed) -> bool:
+        count = next(rounds)
+        send(cluster.namesrv, count)
+        return not count
+
+    send(cluster.namesrv, 200)
+    target = str(tmp_path / "followed")
+    done = run_follow(Here(), str(cluster.store), target, config=told, poll_seconds=0, until=more)
+    assert done.steps >= 3
+    cluster.stop_broker()
+    done = run_follow(
+        Here(), str(cluster.store), target, config=told, until=lambda one: one.is_caught_up
+    )
+    queues = files_of(cluster.store, paths.CONSUME_QUEUE)
+    assert sum(path.startswith("Orders/") for path in queues) == 4
+    assert files_of(Path(target), paths.CONSUME_QUEUE) == queues
+    index = files_of(cluster.store, paths.INDEX)
+    assert files_of(Path(target), paths.INDEX) == index != {}
+
+
+def send(namesrv: str, count: int) -> None:
+    with blocking.Producer("p", namesrv=namesrv) as producer:
+        for number in range(count):
+            producer.send(Message("Orders", bytes(1 + number % 90), keys=f"k{number % 7}"))
