@@ -16,9 +16,11 @@ from pathlib import Path
 
 WORKLOADS = (
     *("kernels", "log_write", "store_put", "store_get", "store_open", "many_queues"),
+    "sql_filter",
     *("spark_scan", "spark_stream", "spark_import", "spark_sink", "spark_archive", "spark_memory"),
     *("spark_dispatch", "spark_jobs", "store_info", "start"),
     *("broker_send", "broker_pull", "broker_latency", "broker_idle", "broker_official"),
+    *("broker_pop", "broker_transaction", "broker_delay"),
 )
 
 

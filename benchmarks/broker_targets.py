@@ -52,11 +52,13 @@ class Target:
 
 
 @contextlib.contextmanager
-def brokers(folder: Path, settings: Settings | None = None) -> Iterator[list[Target]]:
+def brokers(
+    folder: Path, settings: Settings | None = None, *, is_ours_alone: bool = False
+) -> Iterator[list[Target]]:
     """Run the brokers that can be had; one that cannot is said so on stderr and left out."""
     with contextlib.ExitStack() as stack:
         found = []
-        for start in (_official, _ours):
+        for start in (_ours,) if is_ours_alone else (_official, _ours):
             try:
                 found.append(stack.enter_context(start(folder, {**OFFICIAL, **(settings or {})})))
             except BrokerMissing as reason:

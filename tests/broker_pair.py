@@ -156,6 +156,7 @@ def open_both(root: Path) -> Iterator[Both]:
             broker_subject.store_config(root / name, **store),
             clock=ManualClock(NOW_MS),
         )
+        broker._load_filters()
         broker.store = MessageStore.open(config=broker.store_config, clock=broker.clock)
         broker._servers = []
         broker._assemble()

@@ -100,7 +100,7 @@ class Subject:
             ),
             fields,
         )
-        if code == RequestCode.SEND_MESSAGE:
+        if code in (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE):
             ext_fields = headers.encode(header)
         else:
             ext_fields = headers.encode_v2(header)

@@ -75,7 +75,8 @@ class LossyDisk(Disk):
 
     def rename(self, source: str, target: str) -> None:
         super().rename(source, target)
-        self._live[target] = self._live.pop(source)
+        known = self._live.pop(source, None)  # None: it was never synced
+        self._live[target] = next(self._ids) if known is None else known
 
     def unlink(self, path: str) -> None:
         super().unlink(path)

@@ -146,6 +146,8 @@ def test_d27_another_put_is_turned_away_while_one_hangs(stores: Stores) -> None:
 class WantsBefore:
     """Wants the first units of a queue."""
 
+    looks_at_tags = True
+
     def __init__(self, count: int) -> None:
         self._left = count
 

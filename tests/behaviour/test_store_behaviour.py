@@ -828,6 +828,8 @@ def test_a_message_larger_than_any_limit_is_returned(open_subject: Open) -> None
 class EveryThird:
     """Wants every third body, and says of each unit whether it was asked."""
 
+    looks_at_tags = True
+
     def __init__(self) -> None:
         self.codes: list[int] = []
 
@@ -837,6 +839,15 @@ class EveryThird:
 
     def takes_record(self, data: memoryview) -> bool:
         return int(record.decode(data).body) % 3 == 0
+
+
+class EveryThirdRecord(EveryThird):
+    """The same, but does not want to see units."""
+
+    looks_at_tags = False
+
+
+FILTERS = pytest.mark.parametrize("wanted", [EveryThird, EveryThirdRecord])
 
 
 def test_tags_are_filtered_by_their_codes(subject: Subject) -> None:
@@ -888,25 +899,27 @@ def test_a_filter_decides_by_unit_and_by_record(subject: Subject) -> None:
     assert wanted.codes == expected
 
 
-def test_a_filtered_get_has_the_same_limits(open_subject: Open) -> None:
+@FILTERS
+def test_a_filtered_get_has_the_same_limits(open_subject: Open, wanted: type[EveryThird]) -> None:
     subject = open_subject(max_transfer_bytes_on_message_in_memory=250)
     for i in range(10):
         subject.put(body=f"{i:03d}".encode())  # 100 bytes
 
-    result = subject.store.get("TopicA", 0, 0, message_filter=EveryThird())
+    result = subject.store.get("TopicA", 0, 0, message_filter=wanted())
     assert [one.body for one in decoded(result)] == [b"000", b"003"]
     # The next unit that does not fit any more ends it, wanted or not.
     assert result.next_offset == 4
-    result = subject.store.get("TopicA", 0, 1, 1, message_filter=EveryThird())
+    result = subject.store.get("TopicA", 0, 1, 1, message_filter=wanted())
     assert [one.body for one in decoded(result)] == [b"003"]
     assert result.next_offset == 4
 
 
-def test_a_filter_that_wants_nothing_gets_on(subject: Subject) -> None:
+@FILTERS
+def test_a_filter_that_wants_nothing_gets_on(subject: Subject, wanted: type[EveryThird]) -> None:
     for i in range(7):
         subject.put(body=str(3 * i + 1).encode())
 
-    result = subject.store.get("TopicA", 0, 2, message_filter=EveryThird())
+    result = subject.store.get("TopicA", 0, 2, message_filter=wanted())
 
     assert (result.status, result.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, 7)
 

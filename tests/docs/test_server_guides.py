@@ -5,12 +5,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import broker_subject
 from reput.broker.metrics import NAMES_MAX, Meter
+from reput.testing.local_broker import LocalBroker
 
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
 TESTING = HOW_TO / "test-with-a-local-broker.md"
 RUNNING = HOW_TO / "run-a-broker.md"
+ASKING = HOW_TO / "ask-and-trace.md"
+TRANSACTIONS = HOW_TO / "send-in-transactions.md"
 
 
 def blocks() -> list[str]:
@@ -23,6 +28,29 @@ def test_the_blocks_of_test_with_a_local_broker_run() -> None:
     assert len(plain) == 4
     for block in plain:
         exec(compile(block, TESTING.name, "exec"), names)
+
+
+def test_the_blocks_of_ask_and_trace_run() -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", ASKING.read_text(), re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 3
+    with LocalBroker() as mq:
+        names: dict[str, object] = {"mq": mq}
+        for block in blocks:
+            exec(compile(block, ASKING.name, "exec"), names)
+
+
+def test_the_blocks_of_send_in_transactions_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(
+        r"^```python\n(.*?)^```", TRANSACTIONS.read_text(), re.MULTILINE | re.DOTALL
+    )
+    assert len(blocks) == 2
+    with LocalBroker() as mq:
+        names: dict[str, object] = {"mq": mq}
+        for block in blocks:
+            exec(compile(block, TRANSACTIONS.name, "exec"), names)
 
 
 def test_its_tests_pass(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.io.PrintWriter;
 import java.io.StringWriter;
+import java.lang.reflect.Field;
 import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
 import java.nio.charset.StandardCharsets;
@@ -495,8 +496,15 @@ public final class ClientOracle {
         System.setOut(both);
         System.setErr(both);
         try {
-            Class.forName("org.apache.rocketmq.tools.command.MQAdminStartup")
-                .getMethod("main", String[].class)
+            Class<?> tools = Class.forName("org.apache.rocketmq.tools.command.MQAdminStartup");
+            // Commands keep the clients that they have closed: each time shall be the first.
+            for (Field field : tools.getDeclaredFields()) {
+                if (List.class.isAssignableFrom(field.getType())) {
+                    field.setAccessible(true);
+                    ((List<?>) field.get(null)).clear();
+                }
+            }
+            tools.getMethod("main", String[].class)
                 .invoke(null, (Object) words.toArray(new String[0]));
         } finally {
             System.setOut(before);

@@ -14,7 +14,7 @@ from interop.java_cluster import JavaClient, JavaCluster, Settings
 from interop.java_oracle import JavaUnavailable, Oracle
 from interop.java_store import JavaStore
 
-pytest.register_assert_rewrite("interop.same_puts")
+pytest.register_assert_rewrite("interop.same_puts", "interop.mqadmin.sides")
 
 StartOfficial = Callable[..., JavaCluster]
 Running = TypeVar("Running")
@@ -46,7 +46,15 @@ ONLY_WITH_ALL = (
     re.compile(r"test_java_store.py::test_(measures|transient_store_pool).*\[5\.5\.0"),
     re.compile(r"test_java_opens_ours.py::test_both_write_by_turns\[5\.5\.0"),
     re.compile(r"test_sql92.py::.*\[5\.5\.0"),
+    re.compile(r"test_sql_pull.py::"),
+    re.compile(r"test_order.py::"),
+    re.compile(r"test_reset.py::.*5\.5\.0"),
+    re.compile(r"test_timer.py::test_a_folder_goes_on"),
+    re.compile(r"test_transactions.py::test_a_(folder_goes_on|message_may_want)"),
+    re.compile(r"test_transactions.py::test_a_restarted_broker_asks_on.*-False"),
+    re.compile(r"test_reset.py::test_a_(java|python)_"),
     re.compile(r"test_(import|salvage|restore)\.py::.*\[5\.5\.0"),
+    re.compile(r"test_pop\.py::test_(a_broker|members|java|ours)"),
 )
 
 
@@ -54,15 +62,24 @@ ONLY_WITH_ALL = (
 # row. The others stay together, so that a version's Java process is started once.
 WITH_CLUSTERS = frozenset(
     {
+        "mqadmin",
         "test_admin",
         "test_consumers",
         "test_folders_both_ways",
         "test_java_clients_on_reput",
+        "test_light_queues",
         "test_local_broker",
-        "test_mqadmin",
         "test_namesrv",
+        "test_pop",
+        "test_order",
+        "test_priority",
         "test_producer",
+        "test_reply",
+        "test_reset",
         "test_retry",
+        "test_timer",
+        "test_trace",
+        "test_transactions",
     }
 )
 
@@ -72,10 +89,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let workers share the files, and leave what is slow to ``make interop-all``."""
     is_slow = pytest.mark.skip(reason="REPUT_INTEROP is not all: slow, and tested in another form")
     for item in items:
-        if item.path.parent != Path(__file__).parent:
+        here = Path(__file__).parent
+        if here not in item.path.parents:
             continue
-        if item.path.stem in WITH_CLUSTERS:
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+        name = item.path.relative_to(here).with_suffix("").parts[0]
+        if name in WITH_CLUSTERS:
+            item.add_marker(pytest.mark.xdist_group(name))
         if not java_oracle.wants_all_versions() and any(
             one.search(item.nodeid) for one in ONLY_WITH_ALL
         ):

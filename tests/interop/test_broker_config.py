@@ -32,6 +32,10 @@ OURS = {
     "rebalanceLockMaxLiveTime",  # in Java a system property
 }
 SINCE_5 = {
+    "enableMixedMessageType",
+    "useServerSideResetOffset",
+    "recallMessageEnable",
+    "allowRecallWhenBrokerNotWriteable",
     "bindAddress",
     "channelExpiredTimeout",  # 4.x: the same two minutes, fixed
     "clearRetryTopicWhenDeleteTopic",
@@ -78,7 +82,8 @@ def test_every_default_is_javas(table_oracle: Oracle) -> None:
     if table_oracle.version.startswith("4."):
         expected -= SINCE_5
         assert java.pop("registerBrokerTimeoutMills") == "6000"  # ours is that of 5.x
-        expected -= {"registerBrokerTimeoutMills"}
+        assert java.pop("transactionCheckInterval") == "60000"
+        expected -= {"registerBrokerTimeoutMills", "transactionCheckInterval"}
     mine = ours()
     assert {key: mine[key] or "null" for key in expected} == {key: java[key] for key in expected}
 
@@ -123,8 +128,10 @@ def test_what_the_store_leaves_to_the_broker_is_known_to_it() -> None:
     both = set(STORE_WITHOUT_EFFECT) & set(KEYS)
     assert both == {
         "defaultQueryMaxNum",
+        "expectConsumerNumUseFilter",
         "flushConsumerOffsetInterval",
         "flushDelayOffsetInterval",
+        "maxErrorRateOfBloomFilter",
     }
 
 

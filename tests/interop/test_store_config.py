@@ -34,6 +34,11 @@ SINCE_5 = {
     "enabledAppendPropCRC",
     "maxFilterMessageSize",  # 4.x: the same bytes, fixed
     "maxTopicLength",  # 4.x: the same 127, fixed
+    "timerCongestNumEachSlot",
+    "timerMaxDelaySec",
+    "timerPrecisionMs",
+    "timerRollWindowSlot",
+    "timerWheelEnable",
 }
 SINCE_4_9 = {
     "enableMultiDispatch",

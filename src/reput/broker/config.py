@@ -5,6 +5,7 @@ has them in ``BrokerConfig``, ``NettyServerConfig`` and ``NettyClientConfig``. R
 docs/reference/broker-options.md.
 """
 
+import enum
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,6 +25,13 @@ Port = Annotated[int, Range(0, 65535)]
 PERM_READ = 4
 PERM_WRITE = 2
 PERM_INHERIT = 1
+
+
+class MessageRequestMode(enum.StrEnum):
+    """How a group reads a topic."""
+
+    PULL = "PULL"
+    POP = "POP"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,6 +100,8 @@ class BrokerConfig:
     """Delete the retry topics of a topic's groups along with it."""
     validate_system_topic_when_update_topic: bool = True
     """Refuse to change a topic of RocketMQ's own."""
+    enable_mixed_message_type: bool = False
+    """Let a topic say that it takes messages of every kind: ``message.type=MIXED``."""
 
     # --- sending -------------------------------------------------------------
 
@@ -99,6 +109,23 @@ class BrokerConfig:
     """What producers are told with each message, for their traces."""
     trace_on: bool = True
     """Likewise: whether to write traces."""
+    recall_message_enable: bool = False
+    """Let producers take back messages that wait for the timer."""
+    allow_recall_when_broker_not_writeable: bool = True
+    """Likewise while ``brokerPermission`` forbids to write."""
+    store_reply_message_enable: bool = True
+    """Keep replies to requests as well, in the reply topic of the cluster."""
+
+    # --- transactions --------------------------------------------------------
+
+    reject_transaction_message: bool = False
+    """Refuse messages of transactions."""
+    transaction_time_out: Milliseconds = 6_000
+    """How old a half message must be before its producer is asked what became of it."""
+    transaction_check_interval: Annotated[int, Range(1, JAVA_LONG_MAX)] = 30_000
+    """Between two rounds of asking (4.x: 60000)."""
+    transaction_check_max: Count = 15
+    """How often a producer is asked; then the message goes to ``TRANS_CHECK_MAX_TIME_TOPIC``."""
 
     # --- pulling -------------------------------------------------------------
 
@@ -110,6 +137,13 @@ class BrokerConfig:
     """Held pulls at most; more are answered at once."""
     enable_property_filter: bool = False
     """Allow subscriptions by SQL92."""
+    expect_consumer_num_use_filter: Count = 32
+    """With so many groups with SQL filters on a topic bits of messages are of use
+    (``enableCalcFilterBitMap``)."""
+    max_error_rate_of_bloom_filter: Annotated[int, Range(1, 99)] = 20
+    """Of the messages that such a group does not want, how many of 100 may look wanted then."""
+    filter_data_clean_time_span: Milliseconds = 24 * 3_600_000
+    """An SQL filter is kept for so long after its group has left."""
     notify_consumer_ids_changed_enable: bool = True
     """Tell the members of a group when one comes or goes."""
     channel_expired_timeout: Annotated[int, Range(1, JAVA_LONG_MAX)] = 120_000
@@ -117,12 +151,30 @@ class BrokerConfig:
     rebalance_lock_max_live_time: Annotated[int, Range(1, JAVA_LONG_MAX)] = 60_000
     """How long a lock of a queue lasts without being renewed."""
 
+    # --- popping -------------------------------------------------------------
+
+    default_message_request_mode: MessageRequestMode = MessageRequestMode.PULL
+    """How groups read, unless ``mqadmin setConsumeMode`` has said; they ask if told to."""
+    default_pop_share_queue_num: int = -1
+    """Members whose queues a member pops beside its own; 0 or less: those of all."""
+    server_load_balancer_enable: bool = True
+    """Divide queues for members that ask; otherwise each gets all."""
+    revive_queue_num: Annotated[int, Range(1, 999)] = 8
+    """Queues of the topic that remembers what was popped."""
+    pop_from_retry_probability: Annotated[int, Range(0, 100)] = 20
+    """So many of a hundred pops look for retries first; the others afterwards."""
+    max_pop_polling_size: Annotated[int, Range(0)] = 100_000
+    """Pops that wait at most; more are answered at once."""
+
     # --- tables --------------------------------------------------------------
 
     flush_consumer_offset_interval: Annotated[int, Range(1)] = 5_000
     """Between two savings of the consumer offsets."""
+    use_server_side_reset_offset: bool = True
+    """Obey a reset of offsets that names queues (5.x admin tools do) at the next pull, with and
+    without members; else tell the members, as for a reset of 4.9."""
     flush_delay_offset_interval: Annotated[int, Range(1)] = 10_000
-    """Between two savings of how far each delay level has delivered."""
+    """Between two savings of how far each delay level, and the timer, have delivered."""
     default_query_max_num: Count = 32
     """Messages that a query by unique key returns at most."""
     config_black_list: str = "configBlackList;brokerConfigPath"

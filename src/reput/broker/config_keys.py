@@ -61,8 +61,6 @@ ACCEPTED_WITHOUT_EFFECT: Mapping[str, str] = _keys_by_reason(
             syncControllerMetadataPeriod fetchControllerAddrByDnsLookup brokerHeartbeatInterval
             brokerNotActiveTimeoutMillis sendHeartbeatTimeoutMillis""",
         "filter servers ended with RocketMQ 4.2": "filterServerNums",
-        "filters bring their bits with them, in consumerFilter.json": """
-            expectConsumerNumUseFilter maxErrorRateOfBloomFilter""",
         "what is counted is at metricsPort": """
             enableDetailStat autoDeleteUnusedStats maxStatsIdleTimeInMinutes accountStatsEnable
             accountStatsPrintZeroValues enableLmqStats commercialEnable commercialTimerCount
@@ -89,30 +87,28 @@ ACCEPTED_WITHOUT_EFFECT: Mapping[str, str] = _keys_by_reason(
             delayOffsetUpdateVersionStep persistConsumerOffsetIncrementally""",
         "tables are files, not in RocksDB": """
             configManagerVersion useSingleRocksDBForAllConfigs""",
-        "a filter stays as long as its group": "filterDataCleanTimeSpan",
         "producers and the groups of the system are always known": """
             enableRegisterProducer enableCreateSysGroup""",
         "nobody else has queues to lock": "lockInStrictMode",
         "clients say themselves what they subscribe to": """
             useStaticSubscription subscriptionExpiredTimeout""",
         "members are told of each change at once": "realTimeNotifyConsumerChange",
-        "an offset is reset by telling the members of the group": "useServerSideResetOffset",
-        "a reply to a request goes to who asked, and is not kept": "storeReplyMessageEnable",
-        "clients divide queues themselves (mode PULL)": """
-            serverLoadBalancerEnable defaultPopShareQueueNum""",
-        "there is no pop consumption yet": """
-            appendAckAsync appendCkAsync enableNotifyAfterPopOrderLockRelease
-            enableNotifyBeforePopCalculateLag enablePopBatchAck enablePopBufferMerge
-            enablePopMessageThreshold enableRetryTopicV2 enableSkipLongAwaitingAck
-            initPopOffsetByCheckMsgInMem maxMessageFilterNumForNotification maxPopPollingSize
+        "pop keeps acks in memory, and saves them every second": """
+            appendAckAsync appendCkAsync enablePopBatchAck enablePopBufferMerge
             popCkMaxBufferSize popCkOffsetMaxQueueSize popCkStayBufferTime popCkStayBufferTimeOut
             popConsumerFSServiceInit popConsumerKVServiceEnable popConsumerKVServiceInit
-            popFromRetryProbability popFromRetryProbabilityForPriority popInflightMessageThreshold
-            popLongPollingForceNotifyInterval popPollingMapExpireTimeSeconds popPollingMapSize
-            popPollingSize popResponseReturnActualRetryTopic popReviveConcurrency
-            popReviveMaxAttemptTimes popReviveMaxReturnSizePerRead popReviveSkipIfGroupAbsent
-            retrieveMessageFromPopRetryTopicV1 reviveAckWaitMs reviveInterval reviveMaxSlow
-            reviveQueueNum reviveScanTime skipWhenCKRePutReachMaxTimes
+            enableSkipLongAwaitingAck reviveAckWaitMs""",
+        "what is due is popped again at once, for as long as it takes": """
+            popReviveConcurrency popReviveMaxAttemptTimes popReviveMaxReturnSizePerRead
+            popReviveSkipIfGroupAbsent reviveInterval reviveMaxSlow reviveScanTime
+            skipWhenCKRePutReachMaxTimes""",
+        "pop waits and retries in one way here": """
+            enableNotifyAfterPopOrderLockRelease enableNotifyBeforePopCalculateLag
+            enablePopMessageThreshold enableRetryTopicV2 initPopOffsetByCheckMsgInMem
+            maxMessageFilterNumForNotification popFromRetryProbabilityForPriority
+            popInflightMessageThreshold popLongPollingForceNotifyInterval
+            popPollingMapExpireTimeSeconds popPollingMapSize popPollingSize
+            popResponseReturnActualRetryTopic retrieveMessageFromPopRetryTopicV1
             useMessageFilterForNotification useSeparateRetryQueue priorityOrderAsc""",
         "there are no light topics of 5.5 here": """
             enableLiteEventMode liteEventCheckInterval liteEventFullDispatchDelayTime
@@ -122,13 +118,11 @@ ACCEPTED_WITHOUT_EFFECT: Mapping[str, str] = _keys_by_reason(
         "there are no proxies that keep offsets of broadcasts here": """
             enableBroadcastOffsetStore broadcastOffsetExpireSecond
             broadcastOffsetExpireMaxSecond""",
-        "nothing is recalled: there is no timer wheel": """
-            recallMessageEnable allowRecallWhenBrokerNotWriteable""",
-        "a topic takes messages of every kind": "enableMixedMessageType",
-        "there are no transactions yet: their messages are refused": """
-            rejectTransactionMessage transactionTimeOut transactionCheckMax transactionCheckInterval
-            transactionOpBatchInterval transactionOpMsgMaxSize transactionCheckRocksdbCoreThreads
-            transactionCheckRocksdbMaxThreads transactionCheckRocksdbQueueCapacity""",
+        "each decision about a half message is an op message of its own, as 4.9 reads them": """
+            transactionOpBatchInterval transactionOpMsgMaxSize""",
+        "half messages are never kept in RocksDB": """
+            transactionCheckRocksdbCoreThreads transactionCheckRocksdbMaxThreads
+            transactionCheckRocksdbQueueCapacity""",
         "RocketMQ does not read them either": """
             highSpeedMode maxDelayTime cleanOfflineBrokerInterval""",
         "there is no authentication here (what would switch it on is refused)": """
@@ -162,7 +156,6 @@ ONLY: Mapping[str, tuple[str, str]] = {
     "filterSupportRetry": ("false", "a retried message was taken by the filter before"),
     "rejectPullConsumerEnable": ("false", "every kind of consumer may pull"),
     "litePullMessageEnable": ("true", "every kind of consumer may pull"),
-    "defaultMessageRequestMode": ("PULL", "there is no pop consumption yet"),
     "startAcceptSendRequestTimeStamp": ("0", "messages are taken from the start on"),
 }
 """Keys that must be left as they are: what else they can be, this broker would not do."""

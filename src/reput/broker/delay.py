@@ -2,6 +2,7 @@
 
 Each delay level has a queue there, whose units carry deliver times instead of tags codes. All of a
 queue wait equally long, so they become due in its order: the first that is not due ends the work.
+Messages that have a time of their own wait elsewhere (``timers``).
 
 delayOffset.json says how far each level is. A message counts there once its delivered copy is on
 disk: a crash delivers some again, and loses none.
@@ -9,30 +10,40 @@ Source: rocketmq 4.9.8 ``ScheduleMessageService``.
 """
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from reput.broker.again import again
+from reput.broker.again import (
+    Parcel,
+    destination,
+    fitting,
+    parcel,
+    property_bytes,
+    put_all,
+    records_of,
+)
 from reput.broker.durable import DurableProgress
 from reput.errors import CorruptRecord, WriteFailed
-from reput.format import cq_unit, message as record, names, properties as props
-from reput.format.message import StoredMessage
+from reput.format import cq_unit, names, properties as props
 from reput.store.consume_queue import ConsumeQueue
 from reput.store.consume_queue_view import UnitArray
-from reput.store.incoming import IncomingMessage, PutStatus
+from reput.store.incoming import PutStatus
 from reput.store.message_store import MessageStore
 from reput.store.table_files import DelayOffsetTable
 
-MESSAGES_PER_LEVEL = 32
-"""What a step delivers of one level at most."""
+MESSAGES_PER_STEP = 256
+"""What a step delivers at most: it takes 2 to 3 ms, in which nobody else is served."""
+BYTES_PER_STEP = 1024 * 1024
+"""Likewise, of records; the first one of a level always goes."""
 RETRY_MS = 1_000
 """A level whose message was refused is left alone for so long."""
 
 _UNKNOWN_DELAY_MS = 1_000
 """Of a level that is no longer configured, where a unit does not say; as in Java."""
+
+_HALF_TOPIC = names.HALF_TOPIC.encode()
 
 _log = logging.getLogger(__name__)
 
@@ -123,7 +134,7 @@ class DelaySchedule:
     # Steps ------------------------------------------------------------------------------------
 
     def step(self, now_ms: int) -> bool:
-        """Deliver what is due, at most ``MESSAGES_PER_LEVEL`` of each level.
+        """Deliver what is due, at most ``MESSAGES_PER_STEP``; the levels take turns.
 
         Args:
             now_ms: What the time is.
@@ -131,11 +142,16 @@ class DelaySchedule:
         Returns:
             Whether anything was due: call it again, there may be more.
         """
-        did = False
+        left = MESSAGES_PER_STEP
         for level in self._levels:
-            did = self._step_level(level, now_ms) or did
+            left -= self._step_level(level, left, now_ms)
+            if left <= 0:
+                # The next step begins where this one ended.
+                at = self._levels.index(level) + 1
+                self._levels = self._levels[at:] + self._levels[:at]
+                break
         self._note_saved()
-        return did
+        return left < MESSAGES_PER_STEP
 
     def next_due_ms(self, now_ms: int) -> int | None:
         """Return when there is work again, ``now_ms`` if there is some; None if nothing waits.
@@ -176,35 +192,36 @@ class DelaySchedule:
 
     # One level --------------------------------------------------------------------------------
 
-    def _step_level(self, level: _Level, now_ms: int) -> bool:
+    def _step_level(self, level: _Level, count_max: int, now_ms: int) -> int:
+        """Deliver what is due of a level; return how many messages it is done with."""
         queue = self._find_queue(level)
         if (
             queue is None
             or level.position == queue.max_offset
             or self._is_left_alone(level, now_ms)
         ):
-            return False
+            return 0
         self._stay_inside(level, queue)
-        due_count = self._due_count(level, queue, now_ms)
-        if not due_count:
-            return False
-        begin, end = level.position, level.position + due_count
-        found = self._store.get(names.SCHEDULE_TOPIC, level.queue_id, begin, due_count)
-        # Where messages are missing, a get goes on to others, which may not be due.
-        messages = [one for one in map(_decoded, found.records) if one is not None]
-        messages = [one for one in messages if begin <= one.queue_offset < end]
-        end = min(end, max(found.next_offset, begin + 1))
-        missing_count = end - begin - len(messages)
-        if self._deliver(level, messages, now_ms):
-            level.position = end
-            if missing_count:
-                _log.error(
-                    "%d delayed messages from %d to %d of level %d cannot be read; they are lost",
-                    missing_count, begin, end - 1, level.number,
-                )  # fmt: skip
-        if level.position > begin:
-            self._delivered.note(level.number, level.position, self._saved_end)
-        return level.position > begin
+        begin = level.position
+        if begin >= queue.max_offset:
+            return 0
+        units = queue.units(begin, count_max)
+        if len(units):
+            is_due, _ = self._due(level, queue, units, now_ms)
+            units = units if is_due.all() else units[: int(is_due.argmin())]
+            end, missing_count = self._deliver(level, units, now_ms)
+        else:
+            end = min(queue.following_file(begin), queue.max_offset)  # its file is missing
+            missing_count = end - begin
+        level.position = end
+        if missing_count:
+            _log.error(
+                "%d delayed messages from %d to %d of level %d cannot be read; they are lost",
+                missing_count, begin, end - 1, level.number,
+            )  # fmt: skip
+        if end > begin:
+            self._delivered.note(level.number, end, self._saved_end)
+        return end - begin
 
     def _stay_inside(self, level: _Level, queue: ConsumeQueue) -> None:
         """Correct a position outside of the queue: messages expired before they were due."""
@@ -215,16 +232,6 @@ class DelaySchedule:
                 level.number, level.position, queue.min_offset, queue.max_offset, inside,
             )  # fmt: skip
             level.position = inside
-
-    def _due_count(self, level: _Level, queue: ConsumeQueue, now_ms: int) -> int:
-        """Return how many messages at the position are due, one after the other."""
-        if level.position >= queue.max_offset:
-            return 0
-        units = queue.units(level.position, MESSAGES_PER_LEVEL)
-        if not len(units):
-            return 1  # its file is missing: a get says where the next one begins
-        is_due, _ = self._due(level, queue, units, now_ms)
-        return len(units) if is_due.all() else int(is_due.argmin())
 
     def _due(
         self, level: _Level, queue: ConsumeQueue, units: UnitArray, now_ms: int
@@ -252,24 +259,48 @@ class DelaySchedule:
         delay_ms = _UNKNOWN_DELAY_MS if level.delay_ms is None else level.delay_ms
         return (stored_ms or 0) + delay_ms
 
-    def _deliver(self, level: _Level, messages: Sequence[StoredMessage], now_ms: int) -> bool:
-        """Put messages where they belong; return whether all went there or nowhere.
+    def _deliver(self, level: _Level, units: UnitArray, now_ms: int) -> tuple[int, int]:
+        """Put messages where they belong.
 
         Where the store refuses one, the level stays at it: it is tried again.
+
+        Returns:
+            Queue offset of the next message, and how many before it cannot be read.
         """
-        for stored in messages:
-            message = _arrived(stored)
-            if message is not None:
-                result = self._store.put(message, now_ms)
-                if result.status is not PutStatus.PUT_OK:
-                    level.position = stored.queue_offset
-                    self._refused(level, result.status, result.reason, now_ms)
-                    return False
-                self._saved_end = result.end_offset
-        if level.problem:
-            _log.info("delay level %d delivers again", level.number)
-        level.refused_ms, level.problem = None, ""
-        return True
+        begin = level.position
+        sizes = units["size"].tolist()
+        end = begin + fitting(sizes, BYTES_PER_STEP)
+        physical_offsets = units["physical_offset"].tolist()
+        places = list(zip(range(begin, end), physical_offsets, sizes, strict=False))
+        parcels: list[Parcel] = []
+        offsets: list[int] = []  # queue offset of each
+        missing: list[int] = []
+        for queue_offset, data in enumerate(records_of(self._store, places), begin):
+            if data is None:
+                missing.append(queue_offset)
+                continue
+            try:
+                one = _arrived(self._store, data, level, queue_offset)
+            except CorruptRecord as error:
+                _log.error("a delayed message is damaged: %s", error)
+                missing.append(queue_offset)
+                continue
+            if one is not None:
+                parcels.append(one)
+                offsets.append(queue_offset)
+        if not parcels:
+            return end, len(missing)
+        outcome = put_all(self._store, parcels, now_ms)
+        self._saved_end = max(self._saved_end, outcome.end_offset)
+        if outcome.stored_count < len(parcels):
+            end = offsets[outcome.stored_count]
+            level.position = end
+            self._refused(level, outcome.status, outcome.reason, now_ms)
+        else:
+            if level.problem:
+                _log.info("delay level %d delivers again", level.number)
+            level.refused_ms, level.problem = None, ""
+        return end, sum(one < end for one in missing)
 
     def _refused(self, level: _Level, status: PutStatus, reason: str, now_ms: int) -> None:
         level.refused_ms = now_ms
@@ -282,25 +313,20 @@ class DelaySchedule:
             )  # fmt: skip
 
 
-def _decoded(data: memoryview) -> StoredMessage | None:
-    try:
-        return record.decode(bytes(data), check_crc=False)
-    except CorruptRecord as error:
-        _log.error("a delayed message is damaged: %s", error)
-        return None
+def _arrived(store: MessageStore, data: bytes, level: _Level, queue_offset: int) -> Parcel | None:
+    """Return what is put in place of a message that has waited; None if it goes nowhere.
 
-
-def _arrived(stored: StoredMessage) -> IncomingMessage | None:
-    """Return what is put in place of a message that has waited; None if it goes nowhere."""
-    properties = stored.properties
-    topic = properties.get(props.REAL_TOPIC, "")
-    queue_id = properties.get(props.REAL_QUEUE_ID, "")
-    if topic == names.HALF_TOPIC or not topic or not (queue_id.isascii() and queue_id.isdecimal()):
+    Raises:
+        CorruptRecord: Its record is damaged.
+    """
+    properties = property_bytes(data)
+    place = destination(properties)
+    if place is None or place[0] == _HALF_TOPIC:
+        found = props.decode(properties)
         _log.error(
             "delayed message %d of queue %d is dropped: it belongs to %r, queue %r",
-            stored.queue_offset, stored.queue_id, topic, queue_id,
+            queue_offset, level.queue_id,
+            found.get(props.REAL_TOPIC, ""), found.get(props.REAL_QUEUE_ID, ""),
         )  # fmt: skip
         return None
-    message = again(stored, topic, int(queue_id))
-    message.is_due = True
-    return message
+    return parcel(store, data, *place)

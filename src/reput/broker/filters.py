@@ -2,13 +2,14 @@
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from reput.broker.config import BrokerConfig
 from reput.broker.selection import SQL92, Selection
 from reput.errors import RequestRefused
-from reput.format import message as record
+from reput.format import bloom, message as record
 from reput.format.codes import ResponseCode
+from reput.store.table_files import ConsumerFilter
 
 if TYPE_CHECKING:
     from reput.format import sql92
@@ -25,11 +26,25 @@ class Filters:
         self.config = config
 
     def of_expression(self, expression_type: str | None, expression: str | None) -> Selection:
-        """Return what an expression selects.
+        """Return what an expression selects that a request brings.
 
         Raises:
             RequestRefused: It is not allowed, of an unknown type, or no expression.
         """
+        self.check_type(expression_type)
+        return _of_text(expression or "")
+
+    def of_group(self, one: ConsumerFilter) -> Selection:
+        """Return what the filter of a group selects, by the bits of messages where there are any.
+
+        Raises:
+            RequestRefused: It is not allowed, of an unknown type, or no expression.
+        """
+        self.check_type(one.expression_type)
+        return _of_filter(one)
+
+    def check_type(self, expression_type: str | None) -> None:
+        """Raises ``RequestRefused`` if expressions of a type are unknown, or not allowed."""
         if expression_type != SQL92:
             raise RequestRefused(
                 ResponseCode.SUBSCRIPTION_PARSE_FAILED,
@@ -40,18 +55,38 @@ class Filters:
                 ResponseCode.SYSTEM_ERROR,
                 "The broker does not support consumer to filter message by SQL92",
             )
-        return _compiled(expression or "")
+
+    def is_expression(self, expression: str) -> bool:
+        """Whether a text can be compiled. Without filters nothing is, and no compiler is loaded."""
+        if not self.config.enable_property_filter:
+            return False
+        try:
+            _compiled(expression)
+        except RequestRefused:
+            return False
+        return True
 
 
 @functools.lru_cache(maxsize=1024)
-def _compiled(expression: str) -> Selection:
+def _compiled(expression: str) -> "sql92.Filter":
     # Not at the top: the compiler takes a library that takes long to import.
     from reput.format import sql92
 
     try:
-        return Selection(message_filter=_ByExpression(sql92.compile_filter(expression)))
+        return sql92.compile_filter(expression)
     except sql92.Sql92Error as error:
         raise RequestRefused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
+
+
+@functools.lru_cache(maxsize=1024)
+def _of_text(expression: str) -> Selection:
+    return Selection(message_filter=_ByExpression(_compiled(expression)))
+
+
+@functools.lru_cache(maxsize=1024)
+def _of_filter(one: ConsumerFilter) -> Selection:
+    expression = _compiled(one.expression)
+    return Selection(message_filter=_ByGroup(expression, one), version=one.client_version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +94,23 @@ class _ByExpression:
     """Takes messages whose properties match; an error is no match."""
 
     expression: "sql92.Filter"
+    looks_at_tags: ClassVar[bool] = False
 
-    def takes_unit(self, tags_code: int, bit_map: bytes) -> bool:
+    def takes_unit(self, tags_code: int, bit_map: bytes, store_timestamp: int) -> bool:
         return True
 
     def takes_record(self, data: memoryview) -> bool:
-        message = record.decode(bytes(data), check_crc=False)
-        return self.expression.matches(message.properties)
+        return self.expression.matches_text(record.property_text(data))
+
+
+@dataclass(frozen=True, slots=True)
+class _ByGroup(_ByExpression):
+    """Leaves out by their bits most of those that do not match."""
+
+    group: ConsumerFilter
+
+    def takes_unit(self, tags_code: int, bit_map: bytes, store_timestamp: int) -> bool:
+        one = self.group
+        if store_timestamp <= one.born_ms:
+            return True  # its bits may be from before there was this filter
+        return bloom.may_match(bit_map, one.bloom_bits, one.bloom_positions)

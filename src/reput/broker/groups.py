@@ -84,6 +84,8 @@ class Groups(Generic[_C]):
         self._on_change = on_change
         self._consumers: dict[str, ConsumerGroup[_C]] = {}
         self._producers: dict[str, dict[_C, Member[_C]]] = {}
+        self._turn = 0
+        self._producing_clients: dict[str, dict[_C, Member[_C]]] = {}
 
     # Consumers --------------------------------------------------------------------------------
 
@@ -105,13 +107,14 @@ class Groups(Generic[_C]):
             group = self._consumers[data.group_name] = ConsumerGroup(
                 data.group_name, data.consume_type, data.message_model, data.consume_from_where
             )
+        is_other_model = group.message_model != data.message_model
         group.consume_type = data.consume_type
         group.message_model = data.message_model
         group.consume_from_where = data.consume_from_where
         is_new = channel not in group.members
         group.members[channel] = Member(channel, client_id, language, version, monotonic_ms)
         has_topics_changed, has_changed = group.subscribe(data.subscription_data_set)
-        if has_changed:
+        if has_changed or is_other_model:
             self._on_change()
         return has_topics_changed or is_new
 
@@ -135,6 +138,16 @@ class Groups(Generic[_C]):
         """Return the members of a producer group."""
         return list(self._producers.get(group, {}).values())
 
+    def next_producer(self, group: str, is_usable: Callable[[_C], bool]) -> _C | None:
+        """Return the connection of a member of a producer group, of another one each time."""
+        channels = list(self._producers.get(group, {}))
+        self._turn += 1
+        for i in range(len(channels)):
+            channel = channels[(self._turn + i) % len(channels)]
+            if is_usable(channel):
+                return channel
+        return None
+
     def producer_groups(self) -> dict[str, list[Member[_C]]]:
         """Return all producer groups with their members."""
         return {name: list(members.values()) for name, members in self._producers.items()}
@@ -150,14 +163,28 @@ class Groups(Generic[_C]):
     ) -> None:
         """Take over a member's heartbeat."""
         members = self._producers.setdefault(group, {})
-        members[channel] = Member(channel, client_id, language, version, monotonic_ms)
+        member = members[channel] = Member(channel, client_id, language, version, monotonic_ms)
+        channels = self._producing_clients.setdefault(client_id, {})
+        channels.pop(channel, None)
+        channels[channel] = member  # the last one
 
     def unregister_producer(self, channel: _C, group: str) -> None:
         """Take a member out of a group."""
         members = self._producers.get(group, {})
-        members.pop(channel, None)
+        member = members.pop(channel, None)
         if not members:
             self._producers.pop(group, None)
+        if member is None or any(channel in others for others in self._producers.values()):
+            return
+        channels = self._producing_clients.get(member.client_id, {})
+        channels.pop(channel, None)
+        if not channels:
+            self._producing_clients.pop(member.client_id, None)
+
+    def producer_of_client(self, client_id: str) -> Member[_C] | None:
+        """Return the member of some producer group that was heard of last from a client."""
+        channels = self._producing_clients.get(client_id)
+        return next(reversed(channels.values())) if channels else None
 
     # Ends -------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from reput.broker.processors import send
+from reput.broker.put_times import PutTimes
 from reput.format import command as commands, properties as props, send_reply
 from reput.format.command import Command
 from reput.remoting.channel import Channel
@@ -35,6 +36,8 @@ class _Waiting:
     put: PendingPut
     channel: Channel
     answer: Callable[[PutResult], bytes]
+    begun_ms: int
+    send_count: int = 1
 
 
 class Intake:
@@ -52,7 +55,9 @@ class Intake:
         """Sends that went through a processor."""
         self.common_pull_count = 0
         """Pulls that the kernel answered."""
+        self.put_times = PutTimes()
         self._broker = broker
+        self._clock = broker.clock
         self._buffer = buffer
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
         self._waiting: deque[_Waiting] = deque()
@@ -81,7 +86,7 @@ class Intake:
             if self._has_put:
                 self._has_put = False
                 # Those who wait for messages shall not wait for the next step as well.
-                if len(self._broker.held_pulls):
+                if len(self._broker.held_pulls) or len(self._broker.pops.held):
                     self._broker.store.notify()
 
     def _take(self, channel: Channel, view: memoryview, end: int, takes_pulls: bool) -> int:
@@ -89,6 +94,7 @@ class Intake:
         store = self._broker.store
         # It may stall: few bytes of pulls make many of replies.
         while not channel.is_closed and not channel.has_stalled():
+            begun_ms = self._clock.monotonic_ms()
             received, pending = store.receive(
                 self._address, at, end, channel.host, takes_pulls=takes_pulls
             )
@@ -96,7 +102,7 @@ class Intake:
             if received.send_count:
                 self._has_put = True
                 self.common_count += received.send_count
-                self._send(channel, received.replies, pending)
+                self._send(channel, received.replies, pending, begun_ms, received.send_count)
             elif received.pull_count:
                 self.common_pull_count += received.pull_count
                 channel.write(received.replies)
@@ -109,14 +115,27 @@ class Intake:
                 break
         return at
 
-    def _send(self, channel: Channel, replies: bytes, pending: PendingPut | None) -> None:
+    def _send(
+        self,
+        channel: Channel,
+        replies: bytes,
+        pending: PendingPut | None,
+        begun_ms: int,
+        send_count: int,
+    ) -> None:
         if pending is None:
             channel.write(replies)
+            self._took(begun_ms, send_count)
             return
         self._waiting.append(
-            _Waiting(pending, channel, lambda result: _with_status(replies, result))
+            _Waiting(
+                pending, channel, lambda result: _with_status(replies, result), begun_ms, send_count
+            )
         )
         self._broker.loops.sync_soon()
+
+    def _took(self, begun_ms: int, send_count: int = 1) -> None:
+        self.put_times.add(self._clock.monotonic_ms() - begun_ms, send_count)
 
     def put(
         self,
@@ -130,14 +149,17 @@ class Intake:
         """Store a message or batch; return the reply, or None if it comes when the disk has it."""
         self._has_put = True
         self.other_count += 1
+        begun_ms = self._clock.monotonic_ms()
         put = self._broker.store.begin_put(message, is_batch=is_batch)
         if put.result is not None:
-            if not put.result.status.is_stored:
+            if put.result.status.is_stored:
+                self._took(begun_ms)
+            else:
                 self._broker.stats.put_failed_count += 1
             return answer(put.result)
         if not request.is_oneway:
             self._waiting.append(
-                _Waiting(put, channel, lambda result: commands.encode(answer(result)))
+                _Waiting(put, channel, lambda result: commands.encode(answer(result)), begun_ms)
             )
         self._broker.loops.sync_soon()
         return None
@@ -148,6 +170,7 @@ class Intake:
         while waiting and (result := waiting[0].put.result) is not None:
             one = waiting.popleft()
             one.channel.write(one.answer(result))
+            self._took(one.begun_ms, one.send_count)
 
 
 def _with_status(replies: bytes, result: PutResult) -> bytes:

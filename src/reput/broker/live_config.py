@@ -34,7 +34,12 @@ _BROKER_AT_ONCE = frozenset(
         "namesrv_addr",
         "notify_consumer_ids_changed_enable",
         "register_broker_timeout_mills",
+        "reject_transaction_message",
         "short_polling_time_mills",
+        "store_reply_message_enable",
+        "transaction_check_interval",
+        "transaction_check_max",
+        "transaction_time_out",
         "validate_system_topic_when_update_topic",
     }
 )

@@ -22,6 +22,8 @@ BUSY_MS = 10
 IDLE_MS = 200
 """Between two steps while nothing does."""
 DELAYED_MS = 100
+POPS_MS = 100
+TRANSACTIONS_MS = 100
 TABLES_MS = 1_000
 CLIENTS_MS = 10_000
 _RESTART_MS = 1_000
@@ -42,6 +44,7 @@ class Loops:
         self._sync = SyncThread(lambda: broker.store.sync(), self._synced)
         self._saving: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._begun: set[asyncio.Task[None]] = set()
         self.failures: dict[str, str] = {}
         """Loop -> the error it ended with last; empty while all run."""
         self.turns: dict[str, int] = {}
@@ -54,6 +57,8 @@ class Loops:
             "disk": self._run_disk,
             "holds": self._run_holds,
             "delayed": self._run_delayed,
+            "transactions": self._run_transactions,
+            "pops": self._run_pops,
             "tables": self._run_tables,
             "clients": self._run_clients,
             "registration": self._run_registration,
@@ -67,11 +72,18 @@ class Loops:
     async def stop(self) -> None:
         """Stop all; what the disk is at work on is waited for."""
         self._sync.stop()
-        tasks = self._tasks if self._saving is None else [*self._tasks, self._saving]
+        tasks = [*self._tasks, *self._begun]
+        if self._saving is not None:
+            tasks.append(self._saving)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._disk.shutdown(wait=True)
+
+    def keep(self, task: "asyncio.Task[None]") -> None:
+        """Keep a task that a request began, until it ends or all do."""
+        self._begun.add(task)
+        task.add_done_callback(self._begun.discard)
 
     def sync_soon(self) -> None:
         """Make durable what was put; replies wait for it."""
@@ -158,14 +170,40 @@ class Loops:
             now_ms = broker.clock.now_ms()
             # A slave has them from its master.
             is_busy = broker.is_master and broker.delayed.step(now_ms)
+            is_busy = (broker.is_master and broker.timers.step(now_ms)) or is_busy
             if is_busy:
                 if broker.store.flusher.is_sync:
                     self.sync_soon()  # before that nobody can read them
                 broker.store.notify()
             self._turn("delayed")
-            due_ms = broker.delayed.next_due_ms(now_ms)
-            left_ms = DELAYED_MS if due_ms is None else due_ms - now_ms
-            await self._wait(0 if is_busy else max(1, min(left_ms, DELAYED_MS)))
+            times = (broker.delayed.next_due_ms(now_ms), broker.timers.next_due_ms(now_ms))
+            due_ms = min((one for one in times if one is not None), default=now_ms + DELAYED_MS)
+            await self._wait(0 if is_busy else max(1, min(due_ms - now_ms, DELAYED_MS)))
+
+    async def _run_transactions(self) -> None:
+        broker = self._broker
+        while True:
+            end = broker.transactions.put_end
+            is_busy = broker.is_master and broker.transactions.step(broker.clock.now_ms())
+            if broker.transactions.put_end != end and broker.store.flusher.is_sync:
+                self.sync_soon()
+            self._turn("transactions")
+            await self._wait(0 if is_busy else TRANSACTIONS_MS)
+
+    async def _run_pops(self) -> None:
+        broker = self._broker
+        while True:
+            now_ms = broker.clock.now_ms()
+            # A slave has them from its master.
+            is_busy = broker.is_master and broker.step_pops(now_ms)
+            if is_busy:
+                if broker.store.flusher.is_sync:
+                    self.sync_soon()  # before that nobody can read them
+                broker.store.notify()
+            self._turn("pops")
+            due_ms = broker.pops.next_due_ms()
+            left_ms = POPS_MS if due_ms is None else due_ms - now_ms
+            await self._wait(0 if is_busy else max(1, min(left_ms, POPS_MS)))
 
     async def _save(self, table: SavedTable) -> bool:
         """Make a table durable, if it is not; return whether the disk went along."""
@@ -190,7 +228,9 @@ class Loops:
         while True:
             broker.expire_held_pulls()
             self._turn("holds")
-            await self._wait(broker.held_pulls.left_ms(broker.clock.monotonic_ms(), IDLE_MS))
+            monotonic_ms = broker.clock.monotonic_ms()
+            left_ms = broker.held_pulls.left_ms(monotonic_ms, IDLE_MS)
+            await self._wait(broker.pops.held.left_ms(monotonic_ms, left_ms))
 
     async def _run_tables(self) -> None:
         broker = self._broker
@@ -199,6 +239,7 @@ class Loops:
                 if table.is_due(broker.clock.now_ms()):
                     await self._save(table)
             broker.stats.step(broker.clock.now_ms())
+            broker.intake.put_times.step(broker.clock.now_ms())
             self._turn("tables")
             await self._wait(TABLES_MS)
 

@@ -16,14 +16,20 @@ import contextlib
 import heapq
 import json
 import logging
+import math
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
 from reput import __version__
@@ -61,6 +67,18 @@ class Family:
     labels: tuple[str, ...] = ()
     is_counter: bool = False
     values: dict[tuple[str, ...], float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """How often a time was how long."""
+
+    name: str
+    help: str
+    buckets: tuple[tuple[float, int], ...]
+    """Seconds, and how many took less; the last has no bound."""
+    sum_s: float
+    labels: ClassVar[tuple[str, ...]] = ()
 
 
 class Names:
@@ -106,14 +124,14 @@ class Meter:
         """Return how the broker is."""
         return health.look(self._broker, self._started_ms)
 
-    async def measure(self) -> list[Family]:
+    async def measure(self) -> list[Family | Histogram]:
         """Return all metrics."""
         broker = self._broker
         config = broker.config
         info = Family("reput_info", "What runs.", ("version", "cluster", "broker"))
         info.values[__version__, config.broker_cluster_name, config.broker_name] = 1
-        families = [info]
-        for part in (self._plain, self._loops, self._traffic):
+        families: list[Family | Histogram] = [info, self._put_times()]
+        for part in (self._plain, self._loops, self._traffic, self._transactions):
             for one in part():
                 families.append(one)
                 await asyncio.sleep(0)
@@ -179,6 +197,36 @@ class Meter:
         names = {*loops.turns, *loops.failures}
         failing.values = {(one,): float(one in loops.failures) for one in names}
         yield failing
+
+    def _put_times(self) -> Histogram:
+        times = self._broker.intake.put_times
+        return Histogram(
+            "reput_put_duration_seconds",
+            "What sends wait for: the store, and the disk where replies wait for it.",
+            tuple(times.totals()),
+            times.sum_ms / 1000,
+        )
+
+    def _transactions(self) -> Iterator[Family]:
+        one = self._broker.transactions
+        yield _one("reput_half_messages", "That wait for a decision.", one.waiting_count)
+        found = Family(
+            "reput_transactions_total",
+            "Decisions and checks, by what came of them.",
+            ("outcome",),
+            is_counter=True,
+        )
+        found.values = {
+            ("committed",): one.committed_count,
+            ("rolled_back",): one.rolled_back_count,
+            ("repeated",): one.repeated_count,
+            ("refused",): one.refused_count,
+            ("asked",): one.asked_count,
+            ("unasked",): one.unasked_count,
+            ("given_up",): one.given_up_count,
+            ("lost",): one.lost_count,
+        }
+        yield found
 
     def _traffic(self) -> Iterator[Family]:
         broker = self._broker
@@ -341,7 +389,7 @@ class MetricsServer:
                 f"the broker's loop has not answered for {self._answer_timeout_ms} ms"
             ) from None
 
-    def families(self) -> list[Family]:
+    def families(self) -> list[Family | Histogram]:
         """Return all metrics; on the HTTP thread."""
         return self.ask(self._meter.measure())
 
@@ -376,6 +424,13 @@ class _Collector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics, as prometheus_client has them."""
         for one in self._server.families():
+            if isinstance(one, Histogram):
+                buckets = [
+                    ("+Inf" if math.isinf(bound) else str(bound), count)
+                    for bound, count in one.buckets
+                ]
+                yield HistogramMetricFamily(one.name, one.help, buckets, one.sum_s)
+                continue
             kind: Callable[..., Any] = CounterMetricFamily if one.is_counter else GaugeMetricFamily
             family = kind(one.name, one.help, labels=one.labels)
             for labels, value in one.values.items():

@@ -1,4 +1,4 @@
-"""Pulls that found nothing and wait for something to arrive: long polling.
+"""Pulls and pops that found nothing and wait for something to arrive: long polling.
 
 Each waits at its queue until a message arrives there that it wants, or until its time is over.
 Times are monotonic ms.
@@ -8,6 +8,7 @@ import heapq
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 from reput.broker.selection import Selection
 from reput.format.command import Command
@@ -38,8 +39,29 @@ class HeldPull:
         return self.header.topic, self.header.queue_id
 
 
-class HeldPulls:
-    """The pulls that wait.
+class Held(Protocol):
+    """A request that waits at a queue."""
+
+    is_over: bool
+
+    @property
+    def channel(self) -> Channel:
+        """Who waits."""
+
+    @property
+    def queue(self) -> Queue:
+        """Where."""
+
+    @property
+    def deadline_ms(self) -> int:
+        """Until when."""
+
+
+_Held = TypeVar("_Held", bound=Held)
+
+
+class HeldPulls(Generic[_Held]):
+    """The requests that wait.
 
     Args:
         count_max: At most so many.
@@ -47,16 +69,16 @@ class HeldPulls:
 
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max
-        self._by_queue: dict[Queue, list[HeldPull]] = {}
-        self._by_channel: dict[Channel, set[HeldPull]] = {}
-        self._deadlines: list[tuple[int, int, HeldPull]] = []
+        self._by_queue: dict[Queue, list[_Held]] = {}
+        self._by_channel: dict[Channel, set[_Held]] = {}
+        self._deadlines: list[tuple[int, int, _Held]] = []
         self._numbers = itertools.count()
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
-    def hold(self, pull: HeldPull) -> bool:
+    def hold(self, pull: _Held) -> bool:
         """Let a pull wait; return whether there was room for it."""
         if self._count >= self._count_max:
             return False
@@ -66,11 +88,15 @@ class HeldPulls:
         heapq.heappush(self._deadlines, (pull.deadline_ms, next(self._numbers), pull))
         return True
 
+    def at(self, topic: str, queue_id: int) -> list[_Held]:
+        """Return those who wait at a queue, in the order they came."""
+        return list(self._by_queue.get((topic, queue_id), ()))
+
     def waits_at(self, topic: str, queue_id: int) -> bool:
         """Whether somebody waits at a queue."""
         return (topic, queue_id) in self._by_queue
 
-    def wake(self, topic: str, queue_id: int, answers: Callable[[HeldPull], bool]) -> None:
+    def wake(self, topic: str, queue_id: int, answers: Callable[[_Held], bool]) -> None:
         """Let those look again who wait at a queue; those that are answered wait no more."""
         waiting = self._by_queue.get((topic, queue_id))
         if waiting is None:
@@ -79,7 +105,7 @@ class HeldPulls:
             if not pull.is_over and answers(pull):
                 self._end(pull)
 
-    def expire(self, now_ms: int) -> Iterator[HeldPull]:
+    def expire(self, now_ms: int) -> Iterator[_Held]:
         """Yield those whose time is over; they wait no more."""
         deadlines = self._deadlines
         while deadlines and (deadlines[0][0] <= now_ms or deadlines[0][2].is_over):
@@ -99,14 +125,14 @@ class HeldPulls:
         for pull in list(self._by_channel.get(channel, ())):
             self._end(pull)
 
-    def take_all(self) -> list[HeldPull]:
+    def take_all(self) -> list[_Held]:
         """Take out all that wait, as before an end."""
         waiting = [pull for pulls in self._by_channel.values() for pull in pulls]
         for pull in waiting:
             self._end(pull)
         return waiting
 
-    def _end(self, pull: HeldPull) -> None:
+    def _end(self, pull: _Held) -> None:
         pull.is_over = True
         self._count -= 1
         at_queue = self._by_queue[pull.queue]

@@ -20,10 +20,10 @@ import msgspec
 from reput.broker.topics import READ_WRITE, topic_data
 from reput.errors import ReputError
 from reput.format import bodies, headers
-from reput.format.bodies import DataVersion, KvTable
+from reput.format.bodies import DataVersion, KvTable, TopicRouteData
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
-from reput.format.headers import RegisterBrokerHeader, UnregisterBrokerHeader
+from reput.format.headers import RegisterBrokerHeader, RouteHeader, UnregisterBrokerHeader
 from reput.remoting.channel import Channel
 from reput.remoting.client import RemotingClient
 from reput.store.config_tables import TopicConfig
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 PERIOD_MS_MIN = 10_000
 PERIOD_MS_MAX = 60_000
 _UNREGISTER_TIMEOUT_MS = 1_000
+_ROUTE_TIMEOUT_MS = 2_000
+"""Consumers wait 3 s for what is asked here."""
 
 _log = logging.getLogger(__name__)
 
@@ -189,6 +191,30 @@ class Registration:
             raise ReputError(answer.remark or f"code {answer.code}")
         if answer.body:
             broker.take_ordered_topics(bodies.decode(KvTable, answer.body))
+
+    async def route(self, topic: str) -> TopicRouteData | None:
+        """Return where a topic is, as the first name server that answers knows it; None: nowhere.
+
+        Raises:
+            ReputError: No name server answers.
+        """
+        problem = ReputError("there is no name server")
+        fields = headers.encode(RouteHeader(topic=topic, accept_standard_json_only=True))
+        for server in self._broker.config.name_servers:
+            if self._client is None:
+                break
+            request = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext_fields=fields)
+            try:
+                answer = await self._client.invoke(server, request, _ROUTE_TIMEOUT_MS)
+            except ReputError as error:
+                problem = error
+                continue
+            if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+                return None
+            if answer.code == ResponseCode.SUCCESS:
+                return bodies.decode(TopicRouteData, answer.body)
+            problem = ReputError(answer.remark or f"code {answer.code}")
+        raise problem
 
     # What is told -----------------------------------------------------------------------------
 

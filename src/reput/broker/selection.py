@@ -16,6 +16,7 @@ TAG = "TAG"
 SQL92 = "SQL92"
 ALL = "*"
 TAG_SEPARATOR = "||"
+NO_CLASS_FILTER = "filter by class is not supported: RocketMQ has dropped filter servers"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,25 +14,36 @@ import socket
 from collections.abc import Mapping
 from typing import Self
 
+from reput.broker import consumer_filters
+from reput.broker.assignments import RequestModes
 from reput.broker.config import PERM_READ, BrokerConfig
+from reput.broker.consumer_filters import ConsumerFilters
 from reput.broker.delay import DelaySchedule
 from reput.broker.filters import Filters
 from reput.broker.groups import Groups
 from reput.broker.intake import Intake
 from reput.broker.live_config import Change, LiveConfig
 from reput.broker.loops import Loops
-from reput.broker.processors import PROCESSORS, pull
+from reput.broker.pop import HeldPop, Pops
+from reput.broker.pop_offsets import PopOffsets
+from reput.broker.pop_orders import PopOrders
+from reput.broker.processors import PROCESSORS, pop, pull, transactions as ending
 from reput.broker.pull_hold import HeldPull, HeldPulls
 from reput.broker.queue_locks import QueueLocks
+from reput.broker.reset_offsets import ResetOffsets
 from reput.broker.retries import Retries
+from reput.broker.revive import Revive
 from reput.broker.route import Registration
 from reput.broker.stats import Stats
 from reput.broker.subscription_groups import SubscriptionGroups
+from reput.broker.timers import Timers
 from reput.broker.topics import READ_WRITE, Topics
+from reput.broker.transactions import Transactions
 from reput.clock import Clock, SystemClock
 from reput.errors import RequestRefused, WriteFailed
 from reput.format import bodies, command as commands, headers, names, properties as props
-from reput.format.bodies import KvTable, MessageQueue, OffsetMovedEvent
+from reput.format.bloom import BloomFilter
+from reput.format.bodies import ConsumerData, KvTable, MessageQueue, OffsetMovedEvent
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import IS_ONEWAY, Command
 from reput.format.headers import ConsumerGroupHeader, PullMessageHeader
@@ -43,8 +54,11 @@ from reput.remoting.server import RemotingServer
 from reput.store.config import BrokerRole, StoreConfig
 from reput.store.disk import Disk
 from reput.store.incoming import IncomingMessage
+from reput.store.light_offsets import LightConsumerOffsetTable
 from reput.store.message_store import MessageStore
+from reput.store.pop_tables import ConsumerOrderTable, RequestModeTable
 from reput.store.table_files import (
+    ConsumerFilterTable,
     ConsumerOffsetTable,
     DelayOffsetTable,
     SavedTable,
@@ -52,6 +66,7 @@ from reput.store.table_files import (
     SubscriptionGroupTable,
     TopicTable,
 )
+from reput.store.timer_table import TimerTable
 
 FAST_PORT_DISTANCE = 2
 HA_PORT_DISTANCE = 1
@@ -101,7 +116,10 @@ class Broker:
             OSError: The port is in use.
         """
         self.is_stopping = False
-        self.store = MessageStore.open(config=self.store_config, clock=self.clock)
+        self._load_filters()
+        self.store = MessageStore.open(
+            config=self.store_config, clock=self.clock, filters=self.consumer_filters
+        )
         self._servers: list[RemotingServer] = []
         try:
             self._assemble()
@@ -115,14 +133,36 @@ class Broker:
         self.loops.start()
         _log.info("broker %s serves %s", self.config.broker_name, self.address)
 
+    def _load_filters(self) -> None:
+        """Load the filters of groups: the store asks for them when it opens."""
+        config, disk = self.config, Disk()
+        disk.make_folder(self._root)
+        self.filters = Filters(config)
+        self.consumer_filters = ConsumerFilters(
+            ConsumerFilterTable.load(self._root, disk, interval_ms=consumer_filters.SAVED_MS),
+            BloomFilter.of(
+                config.max_error_rate_of_bloom_filter, config.expect_consumer_num_use_filter
+            ),
+            config.filter_data_clean_time_span,
+            self.filters.is_expression,
+        )
+        self.consumer_filters.load(self.clock.now_ms())
+
     def _assemble(self) -> None:
         config, now_ms = self.config, self.clock.now_ms()
         disk = Disk()
-        self.topics = Topics(TopicTable.load(self._root, disk), config, self._topic_changed)
-        self.subscription_groups = SubscriptionGroups(
-            SubscriptionGroupTable.load(self._root, disk), config, self.store.deliverer.clear
+        has_light = self.store_config.enable_lmq
+        self.topics = Topics(
+            TopicTable.load(self._root, disk), config, self._topic_changed, has_light=has_light
         )
-        self._consumer_offsets = ConsumerOffsetTable.load(
+        self.subscription_groups = SubscriptionGroups(
+            SubscriptionGroupTable.load(self._root, disk),
+            config,
+            self.store.deliverer.clear,
+            has_light=has_light,
+        )
+        offset_table = LightConsumerOffsetTable if has_light else ConsumerOffsetTable
+        self._consumer_offsets = offset_table.load(
             self._root, disk, interval_ms=config.flush_consumer_offset_interval
         )
         self.store.retention.consumer_offsets = lambda: self.consumer_offsets.all()
@@ -131,12 +171,32 @@ class Broker:
             DelayOffsetTable.load(self._root, disk, interval_ms=config.flush_delay_offset_interval),
         )
         self.delayed.load()
+        self.timers = Timers(
+            self.store,
+            TimerTable.load(self._root, disk, interval_ms=config.flush_delay_offset_interval),
+        )
+        self.timers.load()
+        self.transactions = Transactions(
+            self.store,
+            self.topics,
+            self._consumer_offsets,
+            config,
+            lambda half: ending.ask_producer(self, half),
+        )
+        self.transactions.load(now_ms)
+        self.pops = self._assemble_pops(disk)
+        self.pops.revive.load()
+        self.request_modes = RequestModes(RequestModeTable.load(self._root, disk), config)
         self.groups: Groups[Channel] = Groups(self.store.deliverer.clear)
         self.locks = QueueLocks(config.rebalance_lock_max_live_time)
-        self.held_pulls = HeldPulls(config.pull_hold_max)
-        self.filters = Filters(config)
+        self.held_pulls: HeldPulls[HeldPull] = HeldPulls(config.pull_hold_max)
+        self.resets = ResetOffsets()
         self.retries = Retries(self.topics, self.subscription_groups, self.clock)
-        self._stats = Stats(config.broker_cluster_name, self.store.put_counts)
+        self._stats = Stats(
+            config.broker_cluster_name,
+            self.store.put_counts,
+            lambda: self.timers.delivered_count,
+        )
         self.registration = Registration(self)
         self._buffer = bytearray(READ_BYTES)
         self.intake = Intake(self, self._buffer)
@@ -147,12 +207,40 @@ class Broker:
         self.subscription_groups.add_built_in(now_ms)
         self.store.add_listener(self._messages_arrived)
 
+    def _assemble_pops(self, disk: Disk) -> Pops:
+        config = self.config
+        return Pops(
+            self.store,
+            self.topics,
+            Revive(
+                self.store,
+                self.topics,
+                self.subscription_groups,
+                lambda: self.consumer_offsets,
+                cluster_name=config.broker_cluster_name,
+                broker_name=config.broker_name,
+                queue_count=config.revive_queue_num,
+            ),
+            PopOffsets(lambda: self.consumer_offsets),
+            PopOrders(
+                ConsumerOrderTable.load(
+                    self._root, disk, interval_ms=config.flush_consumer_offset_interval
+                )
+            ),
+            HeldPulls(config.max_pop_polling_size),
+            retry_percent=config.pop_from_retry_probability,
+            broker_name=config.broker_name,
+            is_old=self.is_on_disk,
+        )
+
     async def _listen(self) -> None:
         config = self.config
         port = await self._listen_on(config.listen_port, is_fast=False)
         self.address = f"{config.broker_ip1}:{port}"
         self.ha_address = f"{config.broker_ip1}:{port + HA_PORT_DISTANCE}"
         self.store_host = Host(_packed(config.broker_ip1), port)
+        self.transactions.store_host = self.store_host
+        self.pops.revive.store_host = self.store_host
         self.intake.open()
         if config.fast_port_enable and port > FAST_PORT_DISTANCE:
             try:
@@ -197,11 +285,17 @@ class Broker:
             await self.registration.stop()
             for held in self.held_pulls.take_all():
                 pull.look_again(self, held, is_last=True)
+            for waiting in self.pops.held.take_all():
+                pop.look_again(self, waiting, is_last=True)
             await self.loops.stop()
             self._answer_waiting()
             # Together: what came in between would wait for a disk that nobody syncs any more.
             await asyncio.gather(*(server.stop() for server in self._servers))
+            self.pops.revive.save_acks(self.clock.now_ms())
             self.delayed.close()
+            self.timers.close(self.clock.now_ms())
+            self.pops.tell_progress()
+            self.transactions.close()
             self.save_tables()
         finally:
             self.store.close()
@@ -270,6 +364,8 @@ class Broker:
         change = self.live_config.change(changes, now_ms)
         self.config, self.store_config = self.live_config.broker, self.live_config.store
         self.topics.config = self.subscription_groups.config = self.filters.config = self.config
+        self.request_modes.config = self.config
+        self.transactions.config = self.config
         self.store.retention.reconfigure(self.store_config)
         self.store.deliverer.clear()
         if "brokerPermission" in change.at_once:
@@ -295,8 +391,36 @@ class Broker:
     def forget(self, channel: Channel) -> None:
         """Take note that a client is gone."""
         self.held_pulls.forget(channel)
+        self.pops.held.forget(channel)
         for group in self.groups.remove(channel):
-            self.tell_members(group)
+            self.member_left(group)
+
+    def member_left(self, group: str) -> None:
+        """Take note that a group has lost a member."""
+        if self.groups.consumer(group) is None:
+            self.consumer_filters.unregister(group, self.clock.now_ms())
+        self.tell_members(group)
+
+    def take_filters(self, member: ConsumerData) -> None:
+        """Take over the SQL filters that a member of a group subscribes with."""
+        now_ms = self.clock.now_ms()
+        wanted = member.subscription_data_set
+        has_changed = self.consumer_filters.register(
+            member.group_name, wanted, now_ms, self._newest_ms
+        )
+        if has_changed and self.store_config.enable_calc_filter_bit_map:
+            # A crash must not bring an older filter back: it would be asked for by newer bits.
+            self.consumer_filters.table.save(now_ms, is_durable=False)
+
+    def _newest_ms(self, topic: str) -> int:
+        """Return the store time of the newest message of a topic; 0 if there is none."""
+        known = self.topics.get(topic)
+        ends = {
+            queue_id: self.store.max_offset(topic, queue_id)
+            for queue_id in range(known.write_queue_count if known is not None else 0)
+        }
+        times = (self.store.store_time(topic, one, end - 1) for one, end in ends.items() if end)
+        return max((one for one in times if one is not None), default=0)
 
     def tell_members(self, group: str) -> None:
         """Tell the members of a group that one of them came, went or changed."""
@@ -326,17 +450,21 @@ class Broker:
     def take_ordered_topics(self, table: KvTable) -> None:
         """Take over from a name server which topics are consumed in order.
 
-        The others hear of it the next time: if two disagree, each would start the other's turn.
+        A topic that it does not name stays what it was made as: so 5.x; 4.9 takes that back. The
+        other name servers hear of it the next time: if two disagree, each would start the other's
+        turn.
         """
-        for name, topic in self.topics.all().items():
-            is_ordered = name in table.table
-            if topic.order != is_ordered:
-                changed = dataclasses.replace(topic, order=is_ordered)
+        for name in table.table:
+            topic = self.topics.get(name)
+            if topic is not None and not topic.order:
+                changed = dataclasses.replace(topic, order=True)
                 self.topics.table.put(changed, self.clock.now_ms())
 
     def _topic_changed(self, name: str) -> None:
         self.store.deliverer.clear()
         self.store.set_write_queues(name, self.topics.write_queue_count(name))
+        if self.topics.get(name) is None:
+            self.pops.orders.table.delete(topic=name)
         self.registration.tell_soon(name)
 
     # Messages ---------------------------------------------------------------------------------
@@ -344,6 +472,25 @@ class Broker:
     def _messages_arrived(self, topic: str, queue_id: int, first: int, behind: int) -> None:
         if self.held_pulls.waits_at(topic, queue_id):
             self.held_pulls.wake(topic, queue_id, self._look_again)
+        self.wake_pops(topic, queue_id)
+
+    def look_again(self, topic: str, queue_id: int) -> None:
+        """Let pulls that wait at a queue look again: their group may be elsewhere now."""
+        self.held_pulls.wake(topic, queue_id, self._look_again)
+
+    def wake_pops(self, topic: str, queue_id: int) -> None:
+        """Let those look again who wait to pop messages of a queue."""
+        self.pops.arrived(topic, queue_id, self._pop_again)
+
+    def step_pops(self, now_ms: int) -> bool:
+        """Do what is due of what was popped, a bounded part; return whether there may be more."""
+        did = self.pops.revive.step(now_ms)
+        if self.topics.table.is_saved:  # a retry topic that a crash takes would take its messages
+            self.pops.tell_progress()
+        return self.pops.freed(now_ms, self._pop_again) or did
+
+    def _pop_again(self, held: HeldPop) -> bool:
+        return pop.look_again(self, held)
 
     def _look_again(self, held: HeldPull) -> bool:
         return pull.look_again(self, held)
@@ -352,6 +499,8 @@ class Broker:
         """Answer the pulls that have waited long enough."""
         for held in self.held_pulls.expire(self.clock.monotonic_ms()):
             pull.look_again(self, held, is_last=True)
+        for waiting in self.pops.held.expire(self.clock.monotonic_ms()):
+            pop.look_again(self, waiting, is_last=True)
 
     def tell_offset_moved(self, header: PullMessageHeader, next_offset: int) -> None:
         """Write down that a consumer was sent elsewhere in a queue."""
@@ -385,7 +534,11 @@ class Broker:
             self.topics.table,
             self.subscription_groups.table,
             self.consumer_offsets,
+            self.consumer_filters.table,
             self.delayed.table,
+            self.timers.table,
+            self.pops.orders.table,
+            self.request_modes.table,
         )
 
     def save_tables(self) -> None:
@@ -413,6 +566,7 @@ class Broker:
             channel.close()
             self.forget(channel)
         self.locks.expire(monotonic_ms)
+        self.consumer_filters.expire(self.clock.now_ms())
 
 
 class _Port:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import NamedTuple
 
+from reput.format import names
 from reput.store.delivering import Delivery
 from reput.store.getting import GetResult, GetStatus
 
@@ -34,7 +35,26 @@ SNDBCK_PUT_NUMS = "SNDBCK_PUT_NUMS"
 BROKER_PUT_NUMS = "BROKER_PUT_NUMS"
 """Messages put; by cluster."""
 BROKER_GET_NUMS = "BROKER_GET_NUMS"
+BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC = "BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC"
+"""Of 5.x, as those that follow; by cluster."""
+BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC = "BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC"
+SNDBCK2DLQ_TIMES = "SNDBCK2DLQ_TIMES"
+"""Messages that became dead letters; by ``null@topic@group@SEND_BACK_TO_DLQ``: it has no owner."""
+GROUP_ACK_NUMS = "GROUP_ACK_NUMS"
+"""Messages that were popped and acknowledged; by ``topic@group``."""
+GROUP_CK_NUMS = "GROUP_CK_NUMS"
+"""Checkpoints of pops; by ``topic@group``."""
+BROKER_ACK_NUMS = "BROKER_ACK_NUMS"
+"""By cluster."""
+BROKER_CK_NUMS = "BROKER_CK_NUMS"
+TIMER_DEQUEUE_NUMS = "TIMER_DEQUEUE_NUMS"
+"""Messages that the timer delivered; by cluster. Not in Java."""
 
+_BY_GROUP = (
+    GROUP_GET_NUMS, GROUP_GET_SIZE, GROUP_GET_LATENCY, SNDBCK_PUT_NUMS, GROUP_ACK_NUMS,
+    GROUP_CK_NUMS,
+)  # fmt: skip
+"""What ends with a group."""
 _SAMPLE_MS = 10_000
 _RATE_SAMPLES = 61  # ten minutes
 
@@ -156,10 +176,14 @@ class Stats:
     Args:
         cluster_name: The key of the counters of the whole broker.
         put_counts: Returns what the store has counted.
+        timer_count: Returns how many messages the timer has delivered.
     """
 
     def __init__(
-        self, cluster_name: str = "", put_counts: Callable[[], PutCounts] = lambda: {}
+        self,
+        cluster_name: str = "",
+        put_counts: Callable[[], PutCounts] = lambda: {},
+        timer_count: Callable[[], int] = lambda: 0,
     ) -> None:
         self.put_failed_count = 0
         self.put_count = 0
@@ -168,15 +192,24 @@ class Stats:
         self.found_count = 0
         """Pulls that found something."""
         self.missed_count = 0
+        self.get_ms_max = 0
+        """The longest that a pull took, of those that were measured."""
         self.mornings = Mornings()
         self._put_counts = put_counts
+        self._timer_count = timer_count
         self._seen: PutCounts = {}
         self._windows = [_Window(*one) for one in _WINDOWS]
         self._series: dict[str, dict[str, Series]] = {}
         self._gets: dict[tuple[str, str], tuple[Series, Series]] = {}
         self._latencies: dict[tuple[int, str, str], Series] = {}
+        self._acks: dict[tuple[str, str], Series] = {}
         self._broker_put = self._named(BROKER_PUT_NUMS, cluster_name)
         self._broker_got = self._named(BROKER_GET_NUMS, cluster_name)
+        self._user_put = self._named(BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC, cluster_name)
+        self._user_got = self._named(BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC, cluster_name)
+        self._broker_acked = self._named(BROKER_ACK_NUMS, cluster_name)
+        self._broker_held = self._named(BROKER_CK_NUMS, cluster_name)
+        self._timer = self._named(TIMER_DEQUEUE_NUMS, cluster_name)
         self._totals: deque[Totals] = deque(maxlen=_RATE_SAMPLES)
 
     @property
@@ -209,6 +242,7 @@ class Stats:
             queue_id: Where.
             latency_ms: How long it took, if that was measured.
         """
+        self.get_ms_max = max(self.get_ms_max, latency_ms or 0)
         if result.status is not GetStatus.FOUND:
             self.missed_count += 1
             return
@@ -231,6 +265,8 @@ class Stats:
         counters[0].add(messages, pulls)
         counters[1].add(size, pulls)
         self._broker_got.value += messages
+        if not names.is_system_topic(topic):
+            self._user_got.value += messages
 
     def _latency(self, topic: str, group: str, queue_id: int) -> Series:
         found = self._latencies.get((queue_id, topic, group))
@@ -239,9 +275,25 @@ class Stats:
             self._latencies[queue_id, topic, group] = found
         return found
 
-    def sent_back(self, topic: str, group: str) -> None:
-        """Count a message that a group wants to see again."""
+    def sent_back(self, topic: str, group: str, *, is_dead: bool = False) -> None:
+        """Count a message that a group wants to see again, or has now given up."""
         self._named(SNDBCK_PUT_NUMS, f"{topic}@{group}").add(1)
+        if is_dead:
+            self._named(SNDBCK2DLQ_TIMES, f"null@{topic}@{group}@SEND_BACK_TO_DLQ").add(1)
+
+    def acknowledged(self, topic: str, group: str, count: int = 1) -> None:
+        """Count messages that a group has popped and consumed."""
+        series = self._acks.get((topic, group))
+        if series is None:
+            series = self._named(GROUP_ACK_NUMS, f"{topic}@{group}")
+            self._acks[topic, group] = series
+        series.add(count)
+        self._broker_acked.value += count
+
+    def checkpointed(self, topic: str, group: str) -> None:
+        """Count a checkpoint: what a pop got from a queue and has to be acknowledged."""
+        self._named(GROUP_CK_NUMS, f"{topic}@{group}").add(1)
+        self._broker_held.value += 1
 
     def look(self) -> None:
         """Take over what the store has counted."""
@@ -256,9 +308,12 @@ class Stats:
             self._named(TOPIC_PUT_NUMS, topic).add(new, new)
             self._named(TOPIC_PUT_SIZE, topic).add(new_bytes, new)
             self._broker_put.value += new
+            if not names.is_system_topic(topic):
+                self._user_put.value += new
             self.put_count += new
             self.put_bytes += new_bytes
         self._seen = counts
+        self._timer.value = self._timer_count()
 
     def topic_deleted(self, topic: str) -> None:
         """Forget the counters of a topic. ``look`` before the store forgets it."""
@@ -276,12 +331,18 @@ class Stats:
         self._latencies = {
             key: one for key, one in self._latencies.items() if not is_gone(key[1], key[2])
         }
-        for name in (GROUP_GET_NUMS, GROUP_GET_SIZE, GROUP_GET_LATENCY, SNDBCK_PUT_NUMS):
+        self._acks = {key: one for key, one in self._acks.items() if not is_gone(*key)}
+        for name in _BY_GROUP:
             by_key = self._series.get(name, {})
             for key in list(by_key):
                 topic, _, group = key.rpartition("@")
                 if is_gone(topic.rpartition("@")[2], group):
                     del by_key[key]
+        dead = self._series.get(SNDBCK2DLQ_TIMES, {})
+        for key in list(dead):
+            _, topic, group, _ = key.split("@")
+            if is_gone(topic, group):
+                del dead[key]
 
     # Time -------------------------------------------------------------------------------------
 
@@ -327,10 +388,14 @@ class Stats:
         """Return all counters of a name, by key."""
         return {key: one.value for key, one in self._series.get(name, {}).items()}
 
+    def tps(self, name: str, key: str) -> float:
+        """Return the rate of a counter in the last minute; 0 if there is none."""
+        found = self.find(name, key)
+        return found[MINUTE].tps if found is not None else 0.0
+
     def get_tps(self, topic: str, group: str) -> float:
         """Return how many messages of a topic a group got a second, in the last minute."""
-        found = self.find(GROUP_GET_NUMS, f"{topic}@{group}")
-        return found[MINUTE].tps if found is not None else 0.0
+        return self.tps(GROUP_GET_NUMS, f"{topic}@{group}")
 
     def totals(self, now_ms: int) -> Totals:
         """Return what all counters together say; puts as of the last ``look``."""

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from reput.broker.config import BrokerConfig
+from reput.broker import light_queues
+from reput.broker.config import PERM_READ, BrokerConfig
 from reput.format import names
 from reput.store.table_files import SubscriptionGroup, SubscriptionGroupTable
 
@@ -14,6 +15,7 @@ class SubscriptionGroups:
         table: What is saved.
         config: Whether groups come to be by themselves.
         on_change: Called when a group was changed or deleted.
+        has_light: Whether there is a group of each name of light queues.
     """
 
     def __init__(
@@ -21,10 +23,13 @@ class SubscriptionGroups:
         table: SubscriptionGroupTable,
         config: BrokerConfig,
         on_change: Callable[[], None] = lambda: None,
+        *,
+        has_light: bool = False,
     ) -> None:
         self.table = table
         self.config = config
         self._on_change = on_change
+        self._has_light = has_light
 
     def add_built_in(self, now_ms: int) -> None:
         """Make the groups that every broker has; those that exist stay as they are."""
@@ -37,7 +42,7 @@ class SubscriptionGroups:
 
     def find(self, name: str, now_ms: int) -> SubscriptionGroup | None:
         """Return a group, made if that is allowed; None if there is none."""
-        group = self.table.get(name)
+        group = self.get(name)
         is_allowed = self.config.auto_create_subscription_group or name.startswith(
             names.SYSTEM_GROUP_PREFIX
         )
@@ -48,7 +53,22 @@ class SubscriptionGroups:
 
     def get(self, name: str) -> SubscriptionGroup | None:
         """Return a group, or None."""
-        return self.table.get(name)
+        group = self.table.get(name)
+        return light_queues.group_of(name) if group is None and self._has_light else group
+
+    def is_forbidden(self, name: str, topic: str) -> bool:
+        """Whether a group may not read a topic."""
+        return bool(self.table.forbidden(name, topic) & PERM_READ)
+
+    def forbid(self, name: str, topic: str, now_ms: int, *, is_forbidden: bool) -> None:
+        """Forbid a group to read a topic, or allow it again.
+
+        Java's broker, when it allows one topic, allows the group all others too.
+        """
+        bits = self.table.forbidden(name, topic)
+        bits = bits | PERM_READ if is_forbidden else bits & ~PERM_READ
+        self.table.forbid(name, topic, bits, now_ms)
+        self._on_change()
 
     def all(self) -> dict[str, SubscriptionGroup]:
         """Return all groups by name."""

@@ -4,6 +4,7 @@ import dataclasses
 import logging
 from collections.abc import Callable
 
+from reput.broker import light_queues
 from reput.broker.config import PERM_INHERIT, PERM_READ, PERM_WRITE, BrokerConfig
 from reput.errors import RequestRefused, WriteFailed
 from reput.format import names
@@ -30,14 +31,21 @@ class Topics:
         table: What is saved.
         config: Who may create topics, and how large.
         on_change: Called with the name of a topic that was made, changed or deleted.
+        has_light: Whether each light queue is a topic.
     """
 
     def __init__(
-        self, table: TopicTable, config: BrokerConfig, on_change: Callable[[str], None]
+        self,
+        table: TopicTable,
+        config: BrokerConfig,
+        on_change: Callable[[str], None],
+        *,
+        has_light: bool = False,
     ) -> None:
         self.table = table
         self.config = config
         self._on_change = on_change
+        self._has_light = has_light
         self.system_topics: frozenset[str] = frozenset()
         """The built-in topics of this broker."""
 
@@ -69,7 +77,8 @@ class Topics:
 
     def get(self, name: str) -> TopicConfig | None:
         """Return a topic, or None."""
-        return self.table.get(name)
+        topic = self.table.get(name)
+        return light_queues.topic_of(name) if topic is None and self._has_light else topic
 
     def all(self) -> dict[str, TopicConfig]:
         """Return all topics by name."""
@@ -81,7 +90,7 @@ class Topics:
         Raises:
             RequestRefused: TOPIC_NOT_EXIST, NO_PERMISSION.
         """
-        topic = self.table.get(name)
+        topic = self.get(name)
         if topic is None:
             raise RequestRefused(
                 ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!"
@@ -100,7 +109,7 @@ class Topics:
             or not topic.perm & PERM_WRITE
             or not self.config.broker_permission & PERM_WRITE
             or topic.filter_type != "SINGLE_TAG"
-            or topic.attributes
+            or not {name for name, _ in topic.attributes} <= _PLAIN_ATTRIBUTES
             or names.is_retry_topic(name)
             or names.is_dlq_topic(name)
             or (names.is_system_topic(name) and name != names.BENCHMARK_TOPIC)
@@ -131,7 +140,7 @@ class Topics:
         Raises:
             RequestRefused: The name is not allowed, or the topic does not exist and cannot be made.
         """
-        topic = self.table.get(name)
+        topic = self.get(name)
         if topic is not None:
             self._check_order_permission(topic)
             return topic
@@ -235,6 +244,8 @@ class Topics:
 
 
 _UNIT = 1
+_PLAIN_ATTRIBUTES = frozenset({"message.type", "reserve.time"})
+"""Attributes that change nothing in how a message is stored: proxies look at them."""
 
 
 def _topic(name: str, queue_count: int, perm: int, filter_type: str = "SINGLE_TAG") -> TopicConfig:

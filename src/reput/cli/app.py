@@ -12,13 +12,16 @@ from reput.cli import (
     bench,
     clients,
     cluster,
+    dead_letters,
     groups,
     messages,
     offsets,
     pipeline,
     serve,
+    statistics,
     store,
     topics,
+    transactions,
 )
 
 _HELP = (
@@ -34,7 +37,18 @@ def build_app() -> typer.Typer:
     )
     app.callback(invoke_without_command=True)(_root)
     serve.register(app)
-    for part in (topics, groups, cluster, messages, offsets, clients, bench):
+    for part in (
+        topics,
+        groups,
+        cluster,
+        messages,
+        dead_letters,
+        transactions,
+        statistics,
+        offsets,
+        clients,
+        bench,
+    ):
         part.register(app)
     store.register(app)
     pipeline.register(app)

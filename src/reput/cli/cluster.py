@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from reput.cli import statistics, upkeep
 from reput.cli.connecting import (
     DEFAULT_NAMESRV,
     DEFAULT_TIMEOUT_S,
@@ -33,7 +34,7 @@ def register(app: typer.Typer) -> None:
         app,
         "cluster",
         "Clusters: their brokers, how those are, and their settings.",
-        {"show": show, "brokers": brokers},
+        {"show": show, "brokers": brokers, "counter": statistics.counter},
     )
     command_group(
         group,
@@ -41,6 +42,7 @@ def register(app: typer.Typer) -> None:
         "Settings of running brokers and name servers, under RocketMQ's names.",
         {"get": config_get, "set": config_set},
     )
+    upkeep.register(group)
 
 
 # --- show and brokers ---------------------------------------------------------------------------
@@ -178,6 +180,7 @@ def _status_document(status: dict[str, str]) -> Document:
         "version": status.get("brokerVersionDesc", "").removeprefix("V").replace("_", ".") or None,
         "put_tps": _first_number(status.get("putTps")),
         "get_tps": _first_number(status.get("getTransferedTps") or status.get("getTransferredTps")),
+        "put_latency_99_ms": _first_number(status.get("putLatency99")),
         "put_today_count": put_today,
         "got_today_count": got_today,
         "disk_ratio": _first_number(status.get("commitLogDiskRatio")),
@@ -217,6 +220,7 @@ def _print_brokers(found: list[Document]) -> None:
             "address",
             "version",
             "#put/s",
+            "#p99 ms",
             "#get/s",
             "#put today",
             "#got today",
@@ -232,6 +236,7 @@ def _print_brokers(found: list[Document]) -> None:
                 one["address"],
                 one["version"],
                 _rate_text(one["put_tps"]),
+                one["put_latency_99_ms"],
                 _rate_text(one["get_tps"]),
                 one["put_today_count"],
                 one["got_today_count"],

@@ -1,5 +1,6 @@
 """``reput group``: consumer groups, how far they are, and who is in them."""
 
+import enum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -44,6 +45,7 @@ def register(app: typer.Typer) -> None:
             "update": update,
             "delete": delete,
             "members": members,
+            "mode": mode,
         },
     )
 
@@ -447,3 +449,73 @@ async def _members(admin: "Admin", group: str) -> Document:
             for _, one in sorted(found.subscription_table.items())
         ],
     }
+
+
+# --- how groups read topics ---------------------------------------------------------------------
+
+
+class Mode(enum.StrEnum):
+    """How a group reads a topic."""
+
+    PULL = "PULL"
+    POP = "POP"
+
+
+def mode(
+    group: GroupArgument,
+    topic: Annotated[
+        str | None, typer.Argument(metavar="[TOPIC]", help="What it reads; all topics if none.")
+    ] = None,
+    set_: Annotated[
+        Mode | None,
+        typer.Option("--set", metavar="PULL|POP", help="How it reads the topic from now on."),
+    ] = None,
+    share: Annotated[
+        int,
+        typer.Option(
+            min=0, help="With POP: how many members share a queue besides its own; 0: all of them."
+        ),
+    ] = 0,
+    cluster: ClusterOption = None,
+    broker: BrokerOption = None,
+    namesrv: NamesrvOption = DEFAULT_NAMESRV,
+    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
+    json: JsonOption = False,
+) -> None:
+    """Show or set how a group reads topics: PULL, as ever, or POP, where members share queues.
+
+    For clients of 5.x that let the broker divide queues (clientRebalance=false); they hear of it
+    within 20 s. What is not listed is PULL.
+    """
+    from reput.cli import printing
+
+    if set_ is not None and topic is None:
+        raise typer.BadParameter("--set takes a TOPIC")
+
+    async def work(admin: "Admin") -> list[Document]:
+        found = []
+        for name in masters(await admin.clusters(), cluster, broker):
+            if set_ is not None and topic is not None:
+                await admin.set_request_mode(
+                    group, topic, str(set_), share_count=share, broker=name
+                )
+            found += [
+                {
+                    "broker_name": name,
+                    "topic": one.topic,
+                    "mode": one.mode,
+                    "share_count": one.pop_share_queue_num,
+                }
+                for one in await admin.request_modes(name, group)
+                if topic in (None, one.topic)
+            ]
+        return found
+
+    found = ask(namesrv, timeout, work)
+    if json:
+        printing.print_json({"group": group, "modes": found})
+        return
+    printing.print_table(
+        ["broker", "topic", "mode", "#share"],
+        [[one["broker_name"], one["topic"], one["mode"], one["share_count"]] for one in found],
+    )

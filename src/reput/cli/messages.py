@@ -21,6 +21,7 @@ from reput.cli.connecting import (
     run,
 )
 from reput.cli.message_view import Body
+from reput.cli.trace import trace
 from reput.errors import InvalidOption, NotInStore
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def register(app: typer.Typer) -> None:
             "get": get,
             "by-key": by_key,
             "by-unique-key": by_unique_key,
+            "trace": trace,
             "tail": tail,
             "dump": dump,
         },
@@ -315,7 +317,7 @@ def dump(
                 start = await begin_of(reader, one, begin, clock)
                 ranges[one] = (start, await reader.end_offset(one))
             begin_ms = _begin_ms(begin, clock)
-            async for message in _in_order(reader, ranges):
+            async for message in in_order(reader, ranges):
                 stored_ms = message.store_timestamp_ms
                 if end_ms is not None and stored_ms >= end_ms:
                     continue
@@ -382,7 +384,7 @@ _POLL_COUNT = 32
 _POLL_MS = 60_000
 
 
-async def _in_order(
+async def in_order(
     reader: "PullConsumer", ranges: "dict[MessageQueue, tuple[int, int]]"
 ) -> "AsyncIterator[ReceivedMessage]":
     """Yield the messages of ranges of queues in the order in which they were stored.

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reput.cli import clients
+from reput.cli import clients, statistics
 from reput.cli.connecting import (
     DEFAULT_NAMESRV,
     DEFAULT_TIMEOUT_S,
@@ -47,6 +47,8 @@ def register(app: typer.Typer) -> None:
             "create": create,
             "update": update,
             "delete": delete,
+            "stats": statistics.topic_stats,
+            "order": order_config,
             "send": clients.send,
         },
     )
@@ -469,6 +471,62 @@ def delete(
         printing.print_fields(fields)
     if not yes:
         print_preview_note()
+
+
+# --- the order of ordered topics ----------------------------------------------------------------
+
+
+def order_config(
+    topic: Annotated[
+        str | None, typer.Argument(metavar="[TOPIC]", help="Of this topic; of all if none.")
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="BROKER:COUNT", help="Its brokers with their queues; repeatable."
+        ),
+    ] = None,
+    delete: Annotated[bool, typer.Option("--delete", help="Its order matters no longer.")] = False,
+    namesrv: NamesrvOption = DEFAULT_NAMESRV,
+    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
+    json: JsonOption = False,
+) -> None:
+    """Show or change which queues topics have whose order matters.
+
+    Name servers keep it, and producers and consumers use exactly these queues, also while a broker
+    is away. `reput topic create --order` sets it for all brokers of a topic.
+    """
+    from reput.cli import printing
+    from reput.errors import InvalidOption
+
+    if topic is None and (set_ or delete):
+        raise typer.BadParameter("--set and --delete take a TOPIC")
+    if set_ and delete:
+        raise typer.BadParameter("give one of --set and --delete")
+    for text in set_ or ():
+        broker, colon, count = text.rpartition(":")
+        if not colon or not broker or not count.isascii() or not count.isdigit():
+            raise InvalidOption("--set", text, "BROKER:COUNT, such as broker-a:8")
+
+    async def work(admin: "Admin") -> dict[str, str]:
+        if topic is not None and set_:
+            await admin.put_kv(_ORDERED_TOPICS, topic, ";".join(set_))
+        if topic is not None and delete:
+            await admin.delete_kv(_ORDERED_TOPICS, topic)
+        return await admin.kv_of_namespace(_ORDERED_TOPICS)
+
+    table = ask(namesrv, timeout, work)
+    found = [
+        {"topic": name, "broker_name": part.rpartition(":")[0], "queue_count": int(count)}
+        for name, value in sorted(table.items())
+        for part in value.split(";")
+        if topic in (None, name) and (count := part.rpartition(":")[2]).isdecimal()
+    ]
+    if json:
+        printing.print_json({"topics": found})
+    else:
+        rows = [[one["topic"], one["broker_name"], one["queue_count"]] for one in found]
+        printing.print_table(["topic", "broker", "#queues"], rows)
 
 
 # --- permissions --------------------------------------------------------------------------------

@@ -7,13 +7,13 @@ The same without ``await``: ``reput.client.blocking``. Names are loaded when the
 so ``import reput.client`` costs nothing.
 
 All errors are a ``ReputError``. ``RemotingError`` says by ``retriable`` whether the same may work
-later: ``SendFailed`` of one message, ``NotAllSent`` of ``send_many``, ``Answered`` with a broker's
-code, ``Unreachable``, ``ConnectionLost``, ``RequestTimedOut``, ``Overloaded``. ``NoRoute``: nobody
-knows the topic. ``InvalidOption``: an argument is not allowed.
+later: ``SendFailed`` of one message, ``NotAllSent`` of ``send_many``, ``NoReply`` to a request,
+``Answered`` with a broker's code, ``Unreachable``, ``ConnectionLost``, ``RequestTimedOut``,
+``Overloaded``. ``NoRoute``: nobody knows the topic. ``InvalidOption``: an argument is not allowed.
 
     core/            decides: pure, times are arguments
     instance.py      what the clients of a process share
-    producer.py  push_consumer.py  pull_consumer.py
+    producer.py  transaction_producer.py  push_consumer.py  pull_consumer.py
     admin/           topics, groups, offsets, messages, brokers: a module a subject
     blocking.py      all of them without await
 """
@@ -57,6 +57,12 @@ if TYPE_CHECKING:
         PullConsumer as PullConsumer,
     )
     from reput.client.push_consumer import PushConsumer as PushConsumer
+    from reput.client.request_reply import NoReply as NoReply, reply_message as reply_message
+    from reput.client.transaction_producer import (
+        TransactionProducer as TransactionProducer,
+        TransactionResult as TransactionResult,
+        TransactionState as TransactionState,
+    )
     from reput.errors import (
         Answered as Answered,
         ConnectionLost as ConnectionLost,
@@ -94,6 +100,12 @@ _HOMES = {
     "reput.client.producer": ("NotAllSent", "Producer"),
     "reput.client.pull_consumer": ("NotAssigned", "PullConsumer"),
     "reput.client.push_consumer": ("PushConsumer",),
+    "reput.client.request_reply": ("NoReply", "reply_message"),
+    "reput.client.transaction_producer": (
+        "TransactionProducer",
+        "TransactionResult",
+        "TransactionState",
+    ),
     "reput.errors": (
         "Answered",
         "ConnectionLost",

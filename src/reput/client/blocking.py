@@ -12,16 +12,22 @@ Many messages are sent fastest by one call of ``send_many``.
 import asyncio
 import functools
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from types import TracebackType
 from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
-from reput.client import admin, producer, pull_consumer, push_consumer
+from reput.client import admin, producer, pull_consumer, push_consumer, transaction_producer
 from reput.client.config import ClientConfig, ConsumerConfig, ProducerConfig
 from reput.client.core.assign import Strategy
 from reput.client.instance import NotStarted
 from reput.client.listener import Listener
-from reput.client.message import ReceivedMessage
+from reput.client.message import Message, ReceivedMessage, SendResult, SendStatus
+from reput.client.transaction_producer import (
+    Check,
+    TransactionResult,
+    TransactionState,
+    checked_state,
+)
 from reput.clock import Clock
 
 P = ParamSpec("P")
@@ -219,7 +225,66 @@ class Producer(Facade[producer.Producer]):
     send_batch = waiting(producer.Producer.send_batch)
     send_many = waiting(producer.Producer.send_many)
     send_oneway = waiting(producer.Producer.send_oneway)
+    recall = waiting(producer.Producer.recall)
+    request = waiting(producer.Producer.request)
+    reply = waiting(producer.Producer.reply)
     queues = waiting(producer.Producer.queues)
+
+
+class TransactionProducer(Facade[transaction_producer.TransactionProducer]):
+    """``reput.client.TransactionProducer`` without ``await``.
+
+    A local transaction runs in the thread that sends; ``check``, a plain function, in others.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        check: Check,
+        topics: Collection[str] = (),
+        namesrv: str | None = None,
+        config: ProducerConfig | None = None,
+        client: ClientConfig | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(
+            transaction_producer.TransactionProducer(
+                group,
+                check=check,
+                topics=topics,
+                namesrv=namesrv,
+                config=config,
+                client=client,
+                clock=clock,
+            )
+        )
+
+    def send_in_transaction(
+        self,
+        message: Message,
+        execute: Callable[[Message, SendResult], TransactionState],
+        *,
+        timeout_ms: int | None = None,
+    ) -> TransactionResult:
+        """Send a message, run a local transaction, and commit or roll back the message."""
+        half = self.send_half(message, timeout_ms=timeout_ms)
+        state = TransactionState.ROLLBACK
+        if half.status is SendStatus.SEND_OK:
+            state = checked_state("execute", execute(message, half))
+        return self.end(half, state)
+
+    end = waiting(transaction_producer.TransactionProducer.end)
+    send_half = waiting(transaction_producer.TransactionProducer.send_half)
+
+    queues = waiting(transaction_producer.TransactionProducer.queues)
+    recall = waiting(transaction_producer.TransactionProducer.recall)
+    reply = waiting(transaction_producer.TransactionProducer.reply)
+    request = waiting(transaction_producer.TransactionProducer.request)
+    send = waiting(transaction_producer.TransactionProducer.send)
+    send_batch = waiting(transaction_producer.TransactionProducer.send_batch)
+    send_many = waiting(transaction_producer.TransactionProducer.send_many)
+    send_oneway = waiting(transaction_producer.TransactionProducer.send_oneway)
 
 
 class Admin(Facade[admin.Admin]):
@@ -238,6 +303,8 @@ class Admin(Facade[admin.Admin]):
     broker_config = waiting(admin.Admin.broker_config)
     broker_stats = waiting(admin.Admin.broker_stats)
     broker_status = waiting(admin.Admin.broker_status)
+    clean_expired_queues = waiting(admin.Admin.clean_expired_queues)
+    clean_unused_topics = waiting(admin.Admin.clean_unused_topics)
     clone_offsets = waiting(admin.Admin.clone_offsets)
     clusters = waiting(admin.Admin.clusters)
     consume_directly = waiting(admin.Admin.consume_directly)
@@ -249,6 +316,7 @@ class Admin(Facade[admin.Admin]):
     consumer_running_info = waiting(admin.Admin.consumer_running_info)
     create_group = waiting(admin.Admin.create_group)
     create_topic = waiting(admin.Admin.create_topic)
+    delete_expired_log = waiting(admin.Admin.delete_expired_log)
     delete_group = waiting(admin.Admin.delete_group)
     delete_kv = waiting(admin.Admin.delete_kv)
     delete_topic = waiting(admin.Admin.delete_topic)
@@ -260,14 +328,18 @@ class Admin(Facade[admin.Admin]):
     max_offset = waiting(admin.Admin.max_offset)
     message_by_offset_id = waiting(admin.Admin.message_by_offset_id)
     message_by_unique_key = waiting(admin.Admin.message_by_unique_key)
+    message_trace = waiting(admin.Admin.message_trace)
     messages_by_key = waiting(admin.Admin.messages_by_key)
     min_offset = waiting(admin.Admin.min_offset)
     name_server_config = waiting(admin.Admin.name_server_config)
     producer_connection = waiting(admin.Admin.producer_connection)
     producers = waiting(admin.Admin.producers)
     put_kv = waiting(admin.Admin.put_kv)
+    request_modes = waiting(admin.Admin.request_modes)
     reset_offsets = waiting(admin.Admin.reset_offsets)
+    resume_check = waiting(admin.Admin.resume_check)
     search_offset = waiting(admin.Admin.search_offset)
+    set_request_mode = waiting(admin.Admin.set_request_mode)
     topic_configs = waiting(admin.Admin.topic_configs)
     topic_route = waiting(admin.Admin.topic_route)
     topic_status = waiting(admin.Admin.topic_status)

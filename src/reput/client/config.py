@@ -11,6 +11,7 @@ from typing import Annotated, ClassVar
 from reput import config
 from reput.config import Keys, Range
 from reput.errors import InvalidOption
+from reput.format import names
 
 DEFAULT_INSTANCE_NAME = "DEFAULT"
 DEFAULT_PORT = 9876
@@ -60,6 +61,9 @@ class ClientConfig:
     """How often consumers send their consumer offsets."""
     request_timeout_ms: Milliseconds = 3_000
     """How long a name server or broker may take to answer what is neither a send nor a pull."""
+    enable_trace: bool = False
+    """Write down what is sent and consumed, as messages of ``trace_topic``."""
+    trace_topic: str = names.TRACE_TOPIC
 
     keys: ClassVar[Keys] = Keys(
         renamed={
@@ -75,6 +79,8 @@ class ClientConfig:
         """Check every value."""
         config.check_ranges(self)
         name_servers(self.namesrv_addr)
+        if not names.is_legal_topic(self.trace_topic):
+            raise InvalidOption("traceTopic", self.trace_topic, "the name of a topic")
         if not self.instance_name:
             raise InvalidOption("instanceName", self.instance_name, "a name that is not empty")
 

@@ -9,8 +9,10 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 
 from reput.client.core.consume_rates import RatesByTopic
+from reput.client.core.trace_codec import Outcome
 from reput.client.listener import ConsumeContext, ConsumeResult, ListenerCalls
 from reput.client.owned_queues import OwnedQueue, Record
+from reput.client.trace import TraceWriter
 from reput.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -27,9 +29,17 @@ class ListenerWorkers:
         calls: Calls the listener.
         rates: Told of each call.
         clock: Says how long it took.
+        traces: Told of each call, if it is to be traced.
     """
 
-    def __init__(self, group: str, calls: ListenerCalls, rates: RatesByTopic, clock: Clock) -> None:
+    def __init__(
+        self,
+        group: str,
+        calls: ListenerCalls,
+        rates: RatesByTopic,
+        clock: Clock,
+        traces: TraceWriter | None = None,
+    ) -> None:
         self.is_closing = False
         """Set for good: nothing more is taken from the line."""
         self.calls_in_flight = 0
@@ -40,6 +50,7 @@ class ListenerWorkers:
         self._calls = calls
         self._rates = rates
         self._clock = clock
+        self._traces = traces
         self._ready: deque[OwnedQueue] = deque()
         self._idle: deque[asyncio.Future[None]] = deque()
 
@@ -85,9 +96,10 @@ class ListenerWorkers:
         self.calls_in_flight += 1
         self.is_quiet.clear()
         count = len(batch.messages)
-        result = ConsumeResult.LATER
+        result, error = ConsumeResult.LATER, None
+        call_id = self._traces.begun(batch.messages) if self._traces is not None else ""
         try:
-            result, _ = await self._calls.call(list(batch.messages), context)
+            result, error = await self._calls.call(list(batch.messages), context)
         finally:
             now_ms = self._clock.now_ms()
             duration_ms = self._clock.monotonic_ms() - begun_ms
@@ -95,6 +107,10 @@ class ListenerWorkers:
             consumed_count, failed_count = (0, count) if is_failure else (count, 0)
             rates = self._rates.of(context.queue.topic, now_ms)
             rates.add_call(now_ms, duration_ms, consumed_count, failed_count)
+            if self._traces is not None:
+                outcome = Outcome.FAILED if is_failure else Outcome.SUCCESS
+                outcome = Outcome.EXCEPTION if error is not None else outcome
+                self._traces.consumed(batch.messages, call_id, outcome, duration_ms)
         return result
 
     def end_call(self) -> None:

@@ -47,6 +47,11 @@ class Message:
     """32 bits for the application."""
     wait: bool = True
     """Whether the broker answers only when it is flushed and replicated as configured."""
+    delay_ms: int = 0
+    """How long it waits until consumers get it, ms; 0: not at all. Brokers from 5.0 on know this,
+    and deliver it at the next second. Older ones, and those without a timer, deliver at once."""
+    deliver_at_ms: int = 0
+    """Likewise: when they get it, ms since the epoch; 0, or a time that is past: now."""
 
 
 class SendStatus(enum.StrEnum):
@@ -70,6 +75,8 @@ class SendResult(msgspec.Struct, frozen=True):
     queue_offset: int
     """Of a batch: the first; the others follow without a gap."""
     transaction_id: str | None = None
+    recall_handle: str | None = None
+    """By which ``Producer.recall`` takes the message back, while it waits for its time."""
 
     @property
     def message_ids(self) -> list[str]:
@@ -86,6 +93,8 @@ _AS_ARGUMENT = {
     props.TAGS: "tags",
     props.KEYS: "keys",
     props.DELAY: "delay_level",
+    props.TIMER_DELAY_MS: "delay_ms",
+    props.TIMER_DELIVER_MS: "deliver_at_ms",
     props.WAIT: "wait",
 }
 
@@ -110,6 +119,8 @@ def property_text(message: Message, unique_key: str | None) -> str:
         if message.delay_level < 0:
             raise InvalidOption("delay_level", message.delay_level, "0 or a level from 1")
         parts.append(f"{props.DELAY}\x01{message.delay_level}\x02")
+    if message.delay_ms or message.deliver_at_ms:
+        parts.append(_timer_property(message))
     if not message.wait:
         parts.append(f"{props.WAIT}\x01false\x02")
     for name, value in message.properties.items():
@@ -127,6 +138,18 @@ def property_text(message: Message, unique_key: str | None) -> str:
             allowed = f"at most {props.LENGTH_MAX} bytes together with tags and keys"
             raise InvalidOption("properties", f"{size} bytes", allowed)
     return text
+
+
+def _timer_property(message: Message) -> str:
+    name, value = props.TIMER_DELAY_MS, message.delay_ms
+    if not value:
+        name, value = props.TIMER_DELIVER_MS, message.deliver_at_ms
+    if value < 0:
+        raise InvalidOption(_AS_ARGUMENT[name], value, "0, or a whole number of milliseconds")
+    if sum(map(bool, (message.delay_level, message.delay_ms, message.deliver_at_ms))) > 1:
+        allowed = "one of delay_level=, delay_ms= and deliver_at_ms="
+        raise InvalidOption(_AS_ARGUMENT[name], value, allowed)
+    return f"{name}\x01{value}\x02"
 
 
 def _joined(keys: str | Sequence[str]) -> str:

@@ -15,12 +15,12 @@ import os
 import random
 import socket
 import zlib
-from collections.abc import Callable, Collection, Iterable, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Self, cast
 
 from reput.client.config import ClientConfig, ProducerConfig, client_config
-from reput.client.core import namespace, retry
+from reput.client.core import namespace, requests, retry
 from reput.client.core.queue_choice import FAILURE_COUNTS_AS_MS, QueueChoice, SlowBrokers
 from reput.client.core.requests import COMPRESSED_ZLIB, SendRequests
 from reput.client.core.retry import SendFailed
@@ -29,18 +29,28 @@ from reput.client.core.unique_key import UniqueKeys
 from reput.client.instance import Answer, ClientInstance, MemberKind, NotStarted
 from reput.client.message import (
     Message,
+    ReceivedMessage,
     SendResult,
     SendStatus,
     check_group,
     check_topic,
     property_text,
 )
+from reput.client.request_reply import AwaitedReplies, NoReply, is_reply, reply_message
+from reput.client.trace import TraceWriter, sender_config, sender_group
 from reput.clock import Clock, SystemClock
 from reput.errors import Answered, InvalidHeader, InvalidOption, RemotingError, ReputError
-from reput.format import batch, java, names, properties as props
+from reput.format import (
+    batch,
+    java,
+    names,
+    properties as props,
+    recall_handle as handles,
+)
 from reput.format.bodies import MessageQueue, ProducerData
-from reput.format.codes import ResponseCode
+from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
+from reput.format.headers import RecallMessageHeader
 
 QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 """Given the queues of the topic and the message, returns one of them."""
@@ -93,6 +103,9 @@ class _Outgoing:
     reconsume_times: str = "0"
     max_reconsume_times: str | None = None
     is_batch: bool = False
+    is_reply: bool = False
+    inner: Sequence[Message] = ()
+    """Those of a batch."""
 
 
 class Producer:
@@ -136,6 +149,10 @@ class Producer:
         self._unique_keys = UniqueKeys(bytes(4), 0, 0)
         self._full_topics: dict[str, str] = {}
         """Topics that were sent to -> with their namespace."""
+        self._awaited = AwaitedReplies(self._clock)
+        self._traces: TraceWriter | None = None
+        self._greeted: set[str] = set()
+        """Addresses of brokers that know this producer, and can hand replies to it."""
 
     # --- coming and going -------------------------------------------------------
 
@@ -146,12 +163,20 @@ class Producer:
         self._instance = await ClientInstance.join(self._client_config, self, clock=self._clock)
         address = _packed(self._instance.address)
         self._unique_keys = UniqueKeys(address, os.getpid(), random.getrandbits(32))
+        if self._client_config.enable_trace:
+            self._traces = trace_writer(self._client_config, self.group, "PRODUCE", self._clock)
+            await self._traces.start()
 
     async def close(self) -> None:
         """Tell the brokers, and end. What waits for a reply may fail: await it before."""
         instance, self._instance = self._instance, None
-        if instance is not None:
-            await instance.leave(self)
+        traces, self._traces = self._traces, None
+        try:
+            if instance is not None:
+                await instance.leave(self)
+        finally:
+            if traces is not None:
+                await traces.close()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -271,6 +296,113 @@ class Producer:
         address = route.master(chosen.broker_name)
         await instance.remoting.send_oneway(address, self._request(outgoing, chosen))
 
+    async def request(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | QueueSelector | None = None,
+        timeout_ms: int | None = None,
+    ) -> ReceivedMessage:
+        """Send a message, and return the reply of who consumes it.
+
+        Args:
+            message: As in ``send``.
+            queue: As in ``send``.
+            timeout_ms: Until the reply is here; that of sends if not given.
+
+        Raises:
+            NoReply: It was sent, but not replied to in time.
+            InvalidOption, NoRoute, SendFailed: As in ``send``.
+        """
+        timeout_ms = timeout_ms or self.config.send_timeout_ms
+        deadline_ms = self._clock.monotonic_ms() + timeout_ms
+        await self._greet(self._full_topic(message.topic))
+        client_id = self._joined().client_id
+        request, reply = self._awaited.begin(message, client_id, timeout_ms)
+        try:
+            left_ms = max(1, deadline_ms - self._clock.monotonic_ms())
+            await self.send(request, queue=queue, timeout_ms=left_ms)
+            left_ms = deadline_ms - self._clock.monotonic_ms()
+            async with asyncio.timeout(left_ms / 1000):
+                return await reply
+        except TimeoutError:
+            raise NoReply(message.topic, timeout_ms) from None
+        finally:
+            reply.cancel()
+
+    async def _greet(self, topic: str) -> None:
+        """Make sure that the brokers of a topic know this client: by it replies find back."""
+        route = await self._route(topic)
+        addresses = {route.master(one.broker_name) for one in route.publish_queues}
+        if not addresses <= self._greeted:
+            instance = self._joined()
+            await instance.heartbeat()
+            self._greeted |= {one for one in addresses if instance.broker_version(one)}
+
+    async def reply(
+        self,
+        request: ReceivedMessage,
+        body: bytes,
+        *,
+        properties: Mapping[str, str] | None = None,
+        timeout_ms: int | None = None,
+    ) -> SendResult:
+        """Reply to a request that was consumed, by the broker that it came from.
+
+        Args:
+            request: The request.
+            body: What to say, at least a byte.
+            properties: Anything else.
+            timeout_ms: As in ``send``.
+
+        Raises:
+            InvalidOption: The message is no request.
+            SendFailed: As in ``send``; also where who asked is gone, or does not wait any more.
+        """
+
+        def queue_of_broker(queues: Sequence[MessageQueue], _: Message) -> MessageQueue:
+            # Who asked is connected to that broker, and perhaps to no other.
+            same = [one for one in queues if one.broker_name == request.broker_name]
+            return random.choice(same or list(queues))
+
+        message = reply_message(request, body, properties)
+        return await self.send(message, queue=queue_of_broker, timeout_ms=timeout_ms)
+
+    async def recall(self, topic: str, recall_handle: str, *, timeout_ms: int | None = None) -> str:
+        """Take back a message that waits for its time: it is not delivered.
+
+        Args:
+            topic: Where it was sent to.
+            recall_handle: As the result of its send has it.
+            timeout_ms: Until the broker has answered; that of sends if not given.
+
+        Returns:
+            The unique key of the message.
+
+        Raises:
+            InvalidOption: It is no handle, or of another topic.
+            NoRoute: As in ``send``; also if the broker is not there.
+            Answered: The broker does not recall (``recallMessageEnable``), or it is too late.
+            RemotingError: The broker was not reached, or did not answer.
+        """
+        full = self._full_topic(topic)
+        try:
+            handle = handles.decode(recall_handle)
+        except InvalidHeader as error:
+            raise InvalidOption("recall_handle", recall_handle, "what a send returned") from error
+        if handle.topic != full:
+            raise InvalidOption("recall_handle", recall_handle, f"one of topic {topic!r}")
+        address = (await self._route(full)).master(handle.broker_name)
+        header = RecallMessageHeader(
+            producer_group=self.group, topic=full, recall_handle=recall_handle
+        )
+        request = requests.make(RequestCode.RECALL_MESSAGE, header)
+        timeout_ms = timeout_ms or self.config.send_timeout_ms
+        reply = await self._joined().remoting.invoke(address, request, timeout_ms)
+        if reply.code != ResponseCode.SUCCESS:
+            raise Answered(reply.code, reply.remark, address)
+        return (reply.ext_fields or {}).get("msgId", handle.unique_key)
+
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues of a topic that may be sent to.
 
@@ -296,7 +428,9 @@ class Producer:
         """Nothing: each send takes the newest route."""
 
     def on_request(self, address: str, request: Command) -> Answer:
-        """Nothing: this producer begins no transactions and awaits no reply messages."""
+        """Take a reply message; there is nothing else, as this producer begins no transactions."""
+        if request.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
+            return self._awaited.take(request)
         return None
 
     # --- from message to request ------------------------------------------------
@@ -310,6 +444,9 @@ class Producer:
         if unique_key is None:
             unique_key = self._unique_keys.next(now_ms)
         outgoing = _Outgoing(topic, message, unique_key, "", body, now_ms)
+        if is_reply(message):
+            outgoing.topic = message.topic  # the cluster's, in whatever namespace the request is
+            outgoing.is_reply = True
         if topic.startswith(names.RETRY_PREFIX):
             message = _take_retry_fields(outgoing)
         outgoing.properties = property_text(message, unique_key)
@@ -335,10 +472,12 @@ class Producer:
             raise InvalidOption("messages", f"{len(body)} bytes as a batch", allowed)
         properties = "" if first.wait else f"{props.WAIT}\x01false\x02"
         all_keys = ",".join(unique_keys)
-        return _Outgoing(topic, first, all_keys, properties, body, now_ms, is_batch=True)
+        return _Outgoing(
+            topic, first, all_keys, properties, body, now_ms, is_batch=True, inner=messages
+        )
 
     def _request(self, outgoing: _Outgoing, queue: MessageQueue) -> Command:
-        return self._requests.send(
+        request = self._requests.send(
             outgoing.topic,
             queue.broker_name,
             queue.queue_id,
@@ -351,6 +490,9 @@ class Producer:
             outgoing.max_reconsume_times,
             outgoing.is_batch,
         )
+        if outgoing.is_reply:
+            request.code = RequestCode.SEND_REPLY_MESSAGE_V2
+        return request
 
     async def _compress(self, outgoing: _Outgoing) -> None:
         body, level = outgoing.body, self.config.compress_level
@@ -450,6 +592,7 @@ class Producer:
     ) -> SendResult:
         address = route.master(queue.broker_name)
         request = self._request(outgoing, queue)
+        begun_ms = self._clock.now_ms() if self._traces is not None else 0
         reply = await self._joined().remoting.invoke(address, request, timeout_ms)
         status = _STATUS_OF_CODE.get(reply.code)
         if status is None:
@@ -460,16 +603,27 @@ class Producer:
             if queue_id != queue.queue_id or self._namespace:
                 # A broker may choose another queue of its own, for priorities or a negative id.
                 queue = self._own_name(queue, queue_id)
-            return SendResult(
+            result = SendResult(
                 status,
                 outgoing.unique_key,
                 fields["msgId"],
                 queue,
                 int(fields["queueOffset"]),
                 fields.get("transactionId"),
+                fields.get("recallHandle"),
             )
         except (KeyError, ValueError) as error:
             raise InvalidHeader(f"reply to a send from {address}: {error}") from error
+        if self._traces is not None and fields.get("TRACE_ON") != "false":
+            self._traces.sent(
+                outgoing.inner or [outgoing.first],
+                result,
+                region=fields.get("MSG_REGION"),
+                broker_address=address,
+                body_bytes=len(outgoing.body),
+                begun_ms=begun_ms,
+            )
+        return result
 
     async def _route(self, topic: str, *, refresh: bool = False) -> TopicRoute:
         return await self._joined().publish_route(
@@ -516,6 +670,20 @@ class Producer:
         return self._instance
 
 
+def trace_writer(config: ClientConfig, group: str, role: str, clock: Clock) -> TraceWriter:
+    """Return what writes the traces of a client, not yet started.
+
+    Args:
+        config: The client's.
+        group: Its group, with namespace.
+        role: ``PRODUCE`` or ``CONSUME``.
+        clock: The time.
+    """
+    plain = namespace.unwrap(config.namespace, group)
+    sender = Producer(sender_group(plain, role), client=sender_config(config), clock=clock)
+    return TraceWriter(sender, config.trace_topic, plain, clock)
+
+
 _FLAG_LIMIT = 1 << 31
 _RECONSUME_TIME = "RECONSUME_TIME"
 _MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
@@ -545,8 +713,9 @@ def _check_batch(messages: Sequence[Message]) -> None:
             raise InvalidOption("topic", message.topic, f"one for the batch: {first.topic!r}")
         if message.wait != first.wait:
             raise InvalidOption("wait", message.wait, f"one for the batch: {first.wait}")
-        if message.delay_level:
-            raise InvalidOption("delay_level", message.delay_level, "0 in a batch")
+        for name in ("delay_level", "delay_ms", "deliver_at_ms"):
+            if getattr(message, name):
+                raise InvalidOption(name, getattr(message, name), "0 in a batch")
 
 
 def _packed(address: str) -> bytes:

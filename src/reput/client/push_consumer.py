@@ -51,12 +51,14 @@ from reput.client.membership import (
 from reput.client.message import check_group, received
 from reput.client.orderly_consumption import OrderlyConsumption
 from reput.client.owned_queues import OwnedQueue, OwnedQueues
+from reput.client.producer import trace_writer
 from reput.client.pulling import Puller
 from reput.client.queue_locks import QueueLocks
 from reput.client.queue_pulls import QueuePulls
 from reput.client.running_info import consumer_status, running_info
 from reput.client.send_back import MAX_RECONSUME_TIMES, SendBack
 from reput.client.side_tasks import SideTasks
+from reput.client.trace import TraceWriter
 from reput.clock import Clock, SystemClock
 from reput.errors import CorruptRecord
 from reput.format import bodies, command, headers
@@ -126,6 +128,7 @@ class PushConsumer:
         self._working: list[asyncio.Task[None]] = []
         self._side_tasks = SideTasks()
         self._rates = RatesByTopic()
+        self._traces: TraceWriter | None = None
 
     # --- coming and going -------------------------------------------------------
 
@@ -153,7 +156,11 @@ class PushConsumer:
             on_messages=self._on_messages,
             is_ordered=self._orderly,
         )
-        self._workers = ListenerWorkers(self.group, self._calls, self._rates, self._clock)
+        if self._client_config.enable_trace:
+            self._traces = trace_writer(self._client_config, self.group, "CONSUME", self._clock)
+        self._workers = ListenerWorkers(
+            self.group, self._calls, self._rates, self._clock, self._traces
+        )
         self._locks = QueueLocks(instance, self.group) if self._needs_lock else None
         self._queues = OwnedQueues(
             instance,
@@ -170,8 +177,11 @@ class PushConsumer:
             await check_expressions(instance, self.group, self._membership.wanted)
             await self._learn_routes(self._membership.wanted)
             await instance.heartbeat()
+            if self._traces is not None:
+                await self._traces.start()
         except BaseException:
             self._instance = None
+            self._traces = None
             self._calls.close()
             await instance.leave(self)
             raise
@@ -228,7 +238,12 @@ class PushConsumer:
                 self._calls.close()
                 self._instance = None
                 self._is_closing = False
-                await instance.leave(self)
+                traces, self._traces = self._traces, None
+                try:
+                    await instance.leave(self)
+                finally:
+                    if traces is not None:
+                        await traces.close()
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -28,7 +28,12 @@ FLOW_CONTROL_MS = 20
 NOT_HEARD_MS = 1_000
 """After a pull from a broker that does not know the subscription; it was told since."""
 MIB = 1 << 20
-_NOT_HEARD = (ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST)
+_NOT_HEARD = (
+    ResponseCode.SUBSCRIPTION_NOT_EXIST,
+    ResponseCode.SUBSCRIPTION_NOT_LATEST,
+    ResponseCode.FILTER_DATA_NOT_EXIST,
+    ResponseCode.FILTER_DATA_NOT_LATEST,
+)
 
 
 class PulledQueue:

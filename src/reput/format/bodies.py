@@ -179,7 +179,7 @@ class KvTable(Body, kw_only=True):
 
 
 class TopicList(Body, kw_only=True):
-    """To 206, 224, 304, 305, 311 to 313."""
+    """To 206, 224, 304, 305, 311 to 313, 343."""
 
     broker_addr: str | None = None
     topic_list: list[str]
@@ -346,6 +346,16 @@ class ConsumeStatsInBroker(Body, kw_only=True):
     broker_addr: str
     consume_stats_list: list[dict[str, list[ConsumeStats]]]
     total_diff: int
+
+
+class HaRuntimeInfo(msgspec.Struct, rename="camel", kw_only=True):
+    """To 907, of a master."""
+
+    ha_connection_info: tuple[()] = ()
+    """Its slaves."""
+    in_sync_slave_nums: int = 0
+    master: bool = True
+    master_commit_log_max_offset: int
 
 
 class StatsItem(Body, kw_only=True):
@@ -601,10 +611,12 @@ class SubscriptionGroupConfig(Body, kw_only=True):
     consume_message_orderly: bool = False  # 5.x
     consume_timeout_minute: int = 15  # 5.x
     group_name: str
+    group_retry_policy: dict[str, Any] | None = None  # 5.x
     group_sys_flag: int = 0  # 5.x
     notify_consumer_ids_changed_enable: bool = True
     retry_max_times: int = 16
     retry_queue_nums: int = 1
+    subscription_data_set: list[dict[str, Any]] | None = None  # 5.x
     which_broker_when_consume_slowly: int = 1
 
 
@@ -612,7 +624,24 @@ class SubscriptionGroupTable(Body, kw_only=True):
     """To 201."""
 
     data_version: DataVersion = DataVersion()
+    forbidden_table: dict[str, dict[str, int]] | None = None  # 5.x
     subscription_group_table: dict[str, SubscriptionGroupConfig]
+
+
+class GroupSubscription(Body, kw_only=True):
+    """To 345."""
+
+    group: str
+    subscription_data: SubscriptionData | None = None
+    topic: str
+
+
+class GroupForbidden(Body, kw_only=True):
+    """To 353."""
+
+    group: str
+    readable: bool
+    topic: str
 
 
 class SubscriptionGroupList(Body, kw_only=True):
@@ -661,3 +690,46 @@ class ResetOffsetList(Body, kw_only=True):
     """220 to a client in C++, which reads no objects as keys."""
 
     offset_table: list[QueueOffset]
+
+
+# --- who pops, and from where -----------------------------------------------------
+
+
+class QueryAssignmentBody(Body, kw_only=True):
+    """400."""
+
+    client_id: str
+    consumer_group: str
+    message_model: str = "CLUSTERING"
+    strategy_name: str = "AVG"
+    topic: str
+
+
+class QueueAssignment(msgspec.Struct, rename="camel", kw_only=True):
+    """A queue, and how it is to be read."""
+
+    attachments: dict[str, str] | None = None
+    message_queue: MessageQueue
+    mode: str
+
+
+class Assignments(Body, kw_only=True):
+    """To 400."""
+
+    message_queue_assignments: list[QueueAssignment] | None = None
+    """None: the member keeps what it has."""
+
+
+class RequestModeBody(msgspec.Struct, rename="camel", kw_only=True):
+    """401: how a group reads a topic."""
+
+    consumer_group: str
+    mode: str = "PULL"
+    pop_share_queue_num: int = 0
+    topic: str
+
+
+class RequestModesBody(Body, kw_only=True):
+    """To 402: topic to group to mode."""
+
+    message_request_mode_map: dict[str, dict[str, RequestModeBody]] = {}

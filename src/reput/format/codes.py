@@ -136,6 +136,8 @@ class RequestCode(enum.IntEnum):
     QUERY_ASSIGNMENT = 400  # 5.x
     SET_MESSAGE_REQUEST_MODE = 401  # 5.x
     GET_ALL_MESSAGE_REQUEST_MODE = 402  # 5.x
+    GET_BROKER_HA_STATUS = 907  # 5.x
+    RESET_MASTER_FLUSH_OFFSET = 908  # 5.x
     POP_MESSAGE = 200050  # 5.x, as all that follow
     ACK_MESSAGE = 200051
     PEEK_MESSAGE = 200052

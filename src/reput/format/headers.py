@@ -117,6 +117,8 @@ class SendMessageReplyHeader(Header, kw_only=True):
     queue_id: int
     queue_offset: int
     transaction_id: str | None = None
+    recall_handle: str | None = None
+    """Of a message that waits for the timer."""
 
 
 class SendBackHeader(Header, kw_only=True):
@@ -130,6 +132,33 @@ class SendBackHeader(Header, kw_only=True):
     origin_topic: str | None = None
     unit_mode: bool | None = None
     max_reconsume_times: int | None = None
+
+
+class PushReplyHeader(Header, kw_only=True):
+    """326, to the client that asked; the body is the reply message's."""
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: int
+    queue_id: int
+    sys_flag: int
+    born_timestamp: int
+    flag: int
+    properties: str | None = None
+    reconsume_times: int | None = None
+    unit_mode: bool | None = None
+    born_host: str
+    store_host: str
+    store_timestamp: int
+
+
+class RecallMessageHeader(Header, kw_only=True):
+    """370: a message that waits for the timer is not to be delivered."""
+
+    producer_group: str | None = None
+    topic: str
+    recall_handle: str
 
 
 class EndTransactionHeader(Header, kw_only=True):
@@ -155,6 +184,14 @@ class CheckTransactionStateHeader(Header, kw_only=True):
     msg_id: str | None = None
     transaction_id: str | None = None
     offset_msg_id: str | None = None
+    topic: str | None = None  # 5.x
+
+
+class ResumeCheckHeader(Header, kw_only=True):
+    """323: a half message that was given up is to be asked about again."""
+
+    msg_id: str
+    """Its offset id."""
 
 
 # --- pulling ----------------------------------------------------------------------
@@ -264,6 +301,10 @@ class QueryMessageHeader(Header, kw_only=True):
     begin_timestamp: int
     end_timestamp: int
     is_unique_key: bool | None = msgspec.field(name="_UNIQUE_KEY_QUERY", default=None)
+    index_type: str | None = None
+    """5.4: ``K`` key, ``U`` unique key, ``T`` tags. Not used with ``is_unique_key``."""
+    last_key: str | None = None
+    """5.4: where an index in RocksDB goes on."""
 
 
 class QueryMessageReplyHeader(Header, kw_only=True):
@@ -330,6 +371,10 @@ class ResetOffsetHeader(Header, kw_only=True):
     timestamp: int
     """-1: the end of each queue."""
     is_force: bool = msgspec.field(name="isForce", default=True)
+    queue_id: int | None = None  # 5.x
+    """Of which queue; negative: of all."""
+    queue_offset: int | None = msgspec.field(name="offset", default=None)  # 5.x
+    """Where to, in place of the time, if one queue is named; -1: the time counts."""
 
 
 class ConsumerStatusHeader(Header, kw_only=True):
@@ -410,9 +455,25 @@ class ConsumeStatsInBrokerHeader(Header, kw_only=True):
 
 
 class GroupHeader(Header, kw_only=True):
-    """352."""
+    """343, 352."""
 
     group: str
+
+
+class GroupAndTopicHeader(Header, kw_only=True):
+    """345."""
+
+    group: str
+    topic: str
+
+
+class GroupForbiddenHeader(Header, kw_only=True):
+    """353."""
+
+    group: str
+    topic: str
+    readable: bool | None = None
+    """Whether the group may read the topic from now on; not there: ask only."""
 
 
 # --- name server ------------------------------------------------------------------
@@ -525,3 +586,118 @@ class BrokerConfigReplyHeader(Header, kw_only=True):
     """To 26."""
 
     version: str
+
+
+# --- pop consumption --------------------------------------------------------------
+
+
+class PopMessageHeader(Header, kw_only=True):
+    """200050."""
+
+    consumer_group: str
+    topic: str
+    queue_id: int
+    """-1: any."""
+    max_msg_nums: int
+    invisible_time: int
+    """How long nobody else sees what is returned, ms."""
+    poll_time: int
+    """How long to wait for messages, ms."""
+    born_time: int = 0
+    init_mode: int
+    """Where a group begins that has read nothing: 0 at the beginning, 1 near the end."""
+    exp_type: str | None = None
+    exp: str | None = None
+    order: bool | None = None
+    attempt_id: str | None = None
+
+
+class PopMessageReplyHeader(Header, kw_only=True):
+    """To 200050; the body is records, one behind the other."""
+
+    pop_time: int
+    invisible_time: int
+    revive_qid: int
+    rest_num: int
+    start_offset_info: str | None = None
+    msg_offset_info: str | None = None
+    order_count_info: str | None = None
+
+
+class AckMessageHeader(Header, kw_only=True):
+    """200051."""
+
+    consumer_group: str
+    topic: str
+    queue_id: int
+    extra_info: str
+    """The handle."""
+    offset: int
+    """The message's queue offset."""
+
+
+class ChangeInvisibleTimeHeader(Header, kw_only=True):
+    """200053."""
+
+    consumer_group: str
+    topic: str
+    queue_id: int
+    extra_info: str
+    offset: int
+    """The message's queue offset."""
+    invisible_time: int
+    """From now on, ms."""
+    suspend: bool | None = None
+    """The next delivery does not count as an attempt (5.5)."""
+
+
+class ChangeInvisibleTimeReplyHeader(Header, kw_only=True):
+    """To 200053: the parts of the message's new handle."""
+
+    pop_time: int
+    invisible_time: int
+    revive_qid: int
+
+
+class PeekMessageHeader(Header, kw_only=True):
+    """200052."""
+
+    consumer_group: str
+    topic: str
+    queue_id: int
+    max_msg_nums: int
+
+
+class NotificationHeader(Header, kw_only=True):
+    """200054: whether there is something to pop; may wait for it."""
+
+    consumer_group: str
+    topic: str
+    queue_id: int
+    poll_time: int
+    born_time: int = 0
+    order: bool | None = None
+    attempt_id: str | None = None
+    exp_type: str | None = None  # 5.4
+    exp: str | None = None  # 5.4
+
+
+class NotificationReplyHeader(Header, kw_only=True):
+    """To 200054."""
+
+    has_msg: bool
+    polling_full: bool = False
+
+
+class PollingInfoHeader(Header, kw_only=True):
+    """200055."""
+
+    consumer_group: str
+    topic: str
+    queue_id: int
+
+
+class PollingInfoReplyHeader(Header, kw_only=True):
+    """To 200055."""
+
+    polling_num: int

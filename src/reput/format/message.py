@@ -210,6 +210,17 @@ def store_timestamp_of(data: bytes | memoryview) -> int:
     return timestamp
 
 
+def queue_offsets_in(data: bytes) -> list[int]:
+    """Return QUEUEOFFSET of whole records, one behind the other, without decoding the rest."""
+    found = []
+    at = 0
+    while at < len(data):
+        start = at + POSITION_QUEUE_OFFSET
+        found.append(int.from_bytes(data[start : start + 8], "big"))
+        at += SIZE_AND_MAGIC.unpack_from(data, at)[0]
+    return found
+
+
 def index_keys(message: StoredMessage, *, has_tags: bool) -> list[str]:
     """Return the texts a broker indexes a message under, in its order.
 
@@ -428,6 +439,40 @@ def decode(
         property_bytes=property_bytes,
         properties=props.decode(property_bytes),
     )
+
+
+def property_text(data: memoryview) -> str:
+    """Return the property string of a record, which is all of ``data``; nothing else is decoded.
+
+    Raises:
+        CorruptRecord: Its lengths contradict each other. Its head is taken for granted.
+    """
+    # Magic, sys flag, and body length where both hosts are IPv4.
+    magic, sys_flag, body_length = struct.unpack_from(">4xi28xi44xi", data)
+    at = _BODY_V4
+    if sys_flag & _ANY_HOST_V6:
+        at += host_bytes(sys_flag & flags.BORN_HOST_V6) + host_bytes(sys_flag & flags.STORE_HOST_V6)
+        at -= _HOSTS_V4_BYTES
+        if at > len(data):
+            raise CorruptRecord(REASONS[Verdict.BAD_LENGTH])
+        (body_length,) = struct.unpack_from(">i", data, at - 4)
+    at += body_length
+    length_bytes = TOPIC_LENGTH_V2.size if magic == MAGIC_V2 else TOPIC_LENGTH_V1.size
+    if body_length >= 0 and at + length_bytes <= len(data):
+        topic_bytes = data[at] if length_bytes == 1 else data[at] << 8 | data[at + 1]
+        at += length_bytes + topic_bytes + PROPERTIES_LENGTH.size
+        length = data[at - 2] << 8 | data[at - 1] if at <= len(data) else -1
+        if length < 1 << 15 and at + length == len(data):
+            try:
+                return str(data[at:], "utf-8")
+            except UnicodeDecodeError:
+                return java.decode_utf8(bytes(data[at:]))
+    raise CorruptRecord(REASONS[Verdict.BAD_LENGTH])
+
+
+_HOSTS_V4_BYTES = 16
+_BODY_V4 = POSITION_BORN_HOST + _HOSTS_V4_BYTES + STORE_TIMESTAMP.size + TAIL.size
+_ANY_HOST_V6 = flags.BORN_HOST_V6 | flags.STORE_HOST_V6
 
 
 def _host(view: memoryview, at: int, is_v6: int) -> tuple[Host, int]:

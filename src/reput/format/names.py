@@ -36,6 +36,7 @@ SYSTEM_TOPICS = frozenset(
 )
 SYSTEM_TOPIC_PREFIX = "rmq_sys_"  # 5.x: revive log, member sync, wheel timer
 SYNC_MEMBER_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"  # 5.x, then the broker's name
+REVIVE_TOPIC_PREFIX = "rmq_sys_REVIVE_LOG_"  # 5.x, then the cluster's name
 REPLY_TOPIC_SUFFIX = "_REPLY_TOPIC"
 
 RETRY_PREFIX = "%RETRY%"
@@ -53,6 +54,9 @@ SYSTEM_GROUPS = BROADCAST_SYSTEM_GROUPS | {
 }
 """Groups that every broker has. Source: ``MixAll``, ``SubscriptionGroupManager.init``."""
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
+"""Whose consumer offsets say how far half and op messages are dealt with."""
+REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"  # 5.x
 
 TOPIC_LENGTH_MAX = 127
 """Longest topic in bytes whose length fits the one-byte field of a V1 record."""
@@ -86,6 +90,11 @@ def is_dlq_topic(topic: str) -> bool:
     return topic.startswith(DLQ_PREFIX)
 
 
+def is_light(name: str) -> bool:
+    """Whether it is the topic of a light queue, or a group that reads such queues."""
+    return name.startswith(LMQ_PREFIX)
+
+
 def may_have_light_queues(topic: str) -> bool:
     """Whether messages of a topic go to the light queues they name: not retried or delayed ones.
 
@@ -112,3 +121,21 @@ def retry_topic(group: str) -> str:
 def dlq_topic(group: str) -> str:
     """Return the dead-letter topic of a consumer group."""
     return DLQ_PREFIX + group
+
+
+def pop_retry_topic(topic: str, group: str) -> str:
+    """Return the retry topic of what a group pops of a topic."""
+    return f"{RETRY_PREFIX}{group}_{topic}"
+
+
+def pop_retry_topic_v2(topic: str, group: str) -> str:
+    """Return the same as it is called with ``enableRetryTopicV2``."""
+    return f"{RETRY_PREFIX}{group}+{topic}"
+
+
+def popped_topic(topic: str, group: str) -> str:
+    """Return the topic that a pop retry topic is of; any other topic is its own."""
+    for prefix in (pop_retry_topic_v2("", group), pop_retry_topic("", group)):
+        if topic.startswith(prefix):
+            return topic[len(prefix) :]
+    return topic

@@ -43,6 +43,8 @@ from typing import Any, TypeGuard, cast
 
 from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedToken, v_args
 
+from reput.format import properties as props
+
 NESTING_MAX = 80
 """Most levels of nesting; an AND or OR of many terms is one level. Each level may indent the
 function once more, and Python reads 100 levels. Java's limit is the stack of its thread."""
@@ -79,6 +81,13 @@ class Filter:
         """Return whether a message passes; null and errors do not."""
         try:
             return self._evaluate(properties.get) is True
+        except EvaluationError:
+            return False
+
+    def matches_text(self, text: str) -> bool:
+        """Return whether a message with this property string passes, without decoding all of it."""
+        try:
+            return self._evaluate(props.getter(text)) is True
         except EvaluationError:
             return False
 

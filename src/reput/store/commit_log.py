@@ -7,6 +7,7 @@ Not here: what may be put (``putting``), when to flush (``flush``), damage (``re
 """
 
 import threading
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -248,6 +249,28 @@ class CommitLog:
             return None
         data = hot.bytes_at(file.address + physical_offset - file.start, size)
         return data if file.release() else None
+
+    def read_all(self, places: Iterable[tuple[int, int]]) -> list[bytes | None]:
+        """Return what ``read`` does for each physical offset and size; quicker, of few files."""
+        found: list[bytes | None] = []
+        readable = self.readable_offset
+        file: MappedFile | None = None
+        first = 0  # of those that are in this file
+        for physical_offset, size in places:
+            if file is None or not file.start <= physical_offset < file.end:
+                if file is not None and not file.release():
+                    found[first:] = [None] * (len(found) - first)
+                first = len(found)
+                file = self.files.file_at(physical_offset)
+                if file is not None and not file.hold():
+                    file = None
+            if file is None or physical_offset + size > min(readable, file.end):
+                found.append(None)
+            else:
+                found.append(hot.bytes_at(file.address + physical_offset - file.start, size))
+        if file is not None and not file.release():
+            found[first:] = [None] * (len(found) - first)
+        return found
 
     def record(self, physical_offset: int) -> bytes | None:
         """Return the record at an offset; None if none stands there.

@@ -90,17 +90,17 @@ ACCEPTED_WITHOUT_EFFECT: Mapping[str, str] = _keys_by_reason(
         "nobody estimates how many messages a filter takes": """
             maxConsumeQueueScan sampleCountThreshold""",
         "dispatch always ends at the flushed point under SYNC_FLUSH": "readUnCommitted",
-        "light queues are known by their name, and maxLmqConsumeQueueNum always limits them": """
-            enableLmq enableLmqQuota""",
+        "maxLmqConsumeQueueNum always limits light queues": "enableLmqQuota",
         "statistics and logs are the broker's": "diskFallRecorded enableScheduleMessageStats",
         "the broker delivers delayed messages in steps": """
             enableScheduleAsyncDeliver scheduleAsyncDeliverMaxPendingLimit
             scheduleAsyncDeliverMaxResendNum2Blocked""",
         "an offset stays until its group or topic is deleted": "enableCleanExpiredOffset",
         "the broker's to keep, see its options": """
-            flushConsumerOffsetInterval flushDelayOffsetInterval defaultQueryMaxNum""",
+            flushConsumerOffsetInterval flushDelayOffsetInterval defaultQueryMaxNum
+            expectConsumerNumUseFilter maxErrorRateOfBloomFilter""",
         "filters bring their bits with them, in consumerFilter.json": """
-            bitMapLengthConsumeQueueExt expectConsumerNumUseFilter maxErrorRateOfBloomFilter""",
+            bitMapLengthConsumeQueueExt""",
         "RocketMQ does not read them either": """
             putMsgIndexHightWater maxBatchDeleteFilesNum pullBatchMaxMessageCount""",
         "replication between brokers is not here": """
@@ -119,15 +119,16 @@ ACCEPTED_WITHOUT_EFFECT: Mapping[str, str] = _keys_by_reason(
         "there are no compaction topics here": """
             enableCompaction compactionMappedFileSize compactionCqMappedFileSize compactionThreadNum
             compactionScheduleInternal maxOffsetMapSize""",
-        "there is no timer wheel in the store": """
-            timerWheelEnable mappedFileSizeTimerLog timerPrecisionMs timerRollWindowSlot
-            timerFlushIntervalMs timerGetMessageThreadNum timerPutMessageThreadNum
-            timerEnableCheckMetrics timerEnableRetryUntilSuccess timerInterceptDelayLevel
-            timerMaxDelaySec timerMetricSmallThreshold timerProgressLogIntervalMs
-            timerCongestNumEachSlot timerSkipUnknownError timerStopEnqueue timerWheelSnapshotFlush
-            timerWheelSnapshotIntervalMs timerReputServiceCorePoolSize timerReputServiceMaxPoolSize
-            timerReputServiceQueueCapacity timerRecallToTimeWheelEnable timerRecallToTimelineEnable
+        "what waits for the timer is known from its queue; no wheel is kept of it": """
+            mappedFileSizeTimerLog timerFlushIntervalMs timerEnableCheckMetrics
+            timerMetricSmallThreshold timerProgressLogIntervalMs timerWheelSnapshotFlush
+            timerWheelSnapshotIntervalMs timerRecallToTimeWheelEnable timerRecallToTimelineEnable
             appendTopicForTimerDeleteKey""",
+        "the timer moves by steps; a message that cannot be read or put holds up no other": """
+            timerGetMessageThreadNum timerPutMessageThreadNum timerEnableRetryUntilSuccess
+            timerSkipUnknownError timerStopEnqueue timerReputServiceCorePoolSize
+            timerReputServiceMaxPoolSize timerReputServiceQueueCapacity""",
+        "RocketMQ does not read it any more; a delay level is a level": "timerInterceptDelayLevel",
         "there is no RocksDB here (what would switch it on is refused)": """
             rocksdbCompressionType rocksdbFlushWalFrequency rocksdbWalFileRollingThreshold
             bottomMostCompressionTypeForConsumeQueueStore cleanRocksDBDirtyCQIntervalMin
@@ -216,6 +217,20 @@ class StoreConfig:
     message_delay_level: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
     """What level 1, 2, ... waits: s, m, h, d, separated by spaces. See ``delay_levels_ms``."""
 
+    # --- the timer: messages with a time of their own -----------------------
+
+    timer_wheel_enable: bool = True
+    """Take messages that say when to deliver them; if not, they are refused."""
+    timer_precision_ms: Annotated[int, Range(1, 60_000)] = 1_000
+    """They are delivered at multiples of this: never early, late by less than this."""
+    timer_max_delay_sec: Annotated[int, Range(1)] = 3 * 24 * 3600
+    """Longer delays are refused."""
+    timer_roll_window_slot: int = 2 * 24 * 3600
+    """After so many times ``timerPrecisionMs`` a message that waits on is put again, so that it
+    does not expire; at most two thirds of ``fileReservedTime``. See ``timer_roll_ms``."""
+    timer_congest_num_each_slot: Count = JAVA_INT_MAX
+    """Messages due at one time, beyond which more are refused: some, and all from twice as many."""
+
     # --- who waits -------------------------------------------------------
 
     flush_disk_type: FlushDiskType = FlushDiskType.ASYNC_FLUSH
@@ -268,6 +283,8 @@ class StoreConfig:
     """After this all queues are flushed, and the checkpoint with them; recovery redoes as much."""
     enable_multi_dispatch: bool = False
     """Put a message into the light queues that it names, one unit each."""
+    enable_lmq: bool = False
+    """Let consumers read light queues, as topics ``%LMQ%name``; with ``enableMultiDispatch``."""
     max_lmq_consume_queue_num: Annotated[int, Range(0)] = 20_000
     """Light queues at most."""
     enable_calc_filter_bit_map: bool = False
@@ -378,6 +395,20 @@ class StoreConfig:
         return self.transient_store_pool_enable and is_async and is_master
 
     @property
+    def timer_roll_ms(self) -> int:
+        """After how many ms a message that waits for the timer is put again.
+
+        A third of the time that log files are kept is left for brokers that stand still.
+        """
+        slots = self.timer_roll_window_slot
+        if not 2 <= slots <= _TIMER_SLOTS_MAX:  # as Java has it
+            slots = _TIMER_SLOTS_MAX
+        kept_ms = self.file_reserved_time * _UNIT_MS["h"]
+        return max(
+            2 * self.timer_precision_ms, min(slots * self.timer_precision_ms, kept_ms * 2 // 3)
+        )
+
+    @property
     def delay_levels_ms(self) -> tuple[int, ...]:
         """What each delay level waits, milliseconds; level 1 is the first."""
         text = self.message_delay_level
@@ -401,6 +432,8 @@ class StoreConfig:
         object.__setattr__(self, name, value)
 
 
+_TIMER_SLOTS_MAX = 7 * 24 * 3600 - 60
+"""Slots of Java's wheel that can be waited in."""
 _DRAWN = (
     ("disk_max_used_space_ratio", 10, 95),
     ("disk_space_clean_forcibly_ratio", 30, 85),

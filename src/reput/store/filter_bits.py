@@ -58,13 +58,3 @@ class FilterBits:
             _log.warning("filter of group %s cannot be used: %s", one.group, error)
             self._unusable.add(one.expression)
             return None
-
-
-def may_match(bit_map: bytes, positions: tuple[int, ...]) -> bool:
-    """Whether a message with these bits may be one that the group with these positions takes.
-
-    True for a message without bits, or with too few: it was not computed for this group.
-    """
-    if not bit_map or any(position // 8 >= len(bit_map) for position in positions):
-        return True
-    return all(bit_map[position // 8] >> position % 8 & 1 for position in positions)

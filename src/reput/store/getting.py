@@ -2,15 +2,17 @@
 
 import bisect
 import enum
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
 from reput.errors import CorruptRecord
 from reput.format import cq_unit, index_entry, message as record
 from reput.format.kernels import hot, state
+from reput.store.batch_queue import BatchQueue, BatchQueues
 from reput.store.commit_log import CommitLog
 from reput.store.config import BrokerRole, StoreConfig
 from reput.store.consume_queue import ConsumeQueue, ConsumeQueues
@@ -19,6 +21,8 @@ from reput.store.index_file import SLACK_MS, IndexFiles
 from reput.store.reader import END_OF_TIME_MS, Boundary
 
 _BUFFER_BYTES = 512 * 1024
+_PLACE = struct.Struct(">i16xqq")
+"""Of a record: its size, queue offset and physical offset."""
 
 
 class GetStatus(enum.Enum):
@@ -74,16 +78,25 @@ class GetResult(NamedTuple):
 class MessageFilter(Protocol):
     """Decides which messages a get returns."""
 
-    def takes_unit(self, tags_code: int, bit_map: bytes) -> bool:
+    @property
+    def looks_at_tags(self) -> bool:
+        """Whether ``takes_unit`` looks at tags codes. If not, it is asked where bits are, only."""
+
+    def takes_unit(self, tags_code: int, bit_map: bytes, store_timestamp: int) -> bool:
         """Whether a message may be wanted; it is looked at if so.
 
         Args:
             tags_code: The hash of its tags.
-            bit_map: Its filter bits (``filter_bits.may_match``); empty if none were computed.
+            bit_map: Its filter bits (``bloom.may_match``); empty if none were computed.
+            store_timestamp: When it was stored, ms; only if there are bits.
         """
 
     def takes_record(self, data: memoryview) -> bool:
-        """Whether the message of a record is wanted."""
+        """Whether the message of a record is wanted.
+
+        Raises:
+            CorruptRecord: It is damaged.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +104,9 @@ class _ByTags:
     """Takes messages with one of these tags codes."""
 
     codes: frozenset[int]
+    looks_at_tags: ClassVar[bool] = True
 
-    def takes_unit(self, tags_code: int, bit_map: bytes) -> bool:
+    def takes_unit(self, tags_code: int, bit_map: bytes, store_timestamp: int) -> bool:
         return tags_code in self.codes
 
     def takes_record(self, data: memoryview) -> bool:
@@ -118,6 +132,7 @@ class Getter:
         log: Where records are.
         queues: Where they are found by queue.
         index: Where they are found by key.
+        batch_queues: Queues of another kind, which are read as well.
     """
 
     def __init__(
@@ -127,6 +142,7 @@ class Getter:
         log: CommitLog,
         queues: ConsumeQueues,
         index: IndexFiles,
+        batch_queues: BatchQueues,
     ) -> None:
         self._config = config
         self._hot = hot_state
@@ -134,6 +150,7 @@ class Getter:
         self._commit_log = log
         self._queues = queues
         self._index = index
+        self._batch_queues = batch_queues
         self._keeps_offsets = (
             config.broker_role is BrokerRole.SLAVE and not config.offset_check_in_slave
         )
@@ -169,6 +186,9 @@ class Getter:
         """
         queue = self._queues.find(topic, queue_id)
         if queue is None:
+            batches = self._batch_queues.find(topic, queue_id)
+            if batches is not None:
+                return self._get_batches(batches, queue_offset, max_count, message_filter)
             return GetResult(
                 GetStatus.NO_MATCHED_LOGIC_QUEUE, self._corrected(queue_offset, 0), 0, 0
             )
@@ -192,8 +212,63 @@ class Getter:
         if message_filter is None and tags_codes and queue.extension is not None:
             message_filter = _ByTags(frozenset(tags_codes))  # units hold addresses, not codes
         if message_filter is not None:
+            has_units_to_look_at = message_filter.looks_at_tags or queue.extension is not None
+            if not has_units_to_look_at and not queue.is_light:
+                return self._get_by_record(
+                    queue, queue_offset, address, found, max_count, message_filter
+                )
             return self._get_filtered(queue, queue_offset, found, max_count, message_filter)
         return self._get_by_tags(queue, queue_offset, address, found, max_count, tags_codes)
+
+    def _get_batches(
+        self,
+        queue: BatchQueue,
+        queue_offset: int,
+        max_count: int,
+        message_filter: MessageFilter | None,
+    ) -> GetResult:
+        """Return whole batches, from the one that holds an offset on.
+
+        The tags of the messages inside are not in the units: consumers look at them. A filter is
+        asked of the batch as one message, as by Java.
+        """
+        low, high = queue.min_offset, queue.max_offset
+        if high == 0:
+            return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, self._corrected(queue_offset, 0), 0, 0)
+        if queue_offset < low:
+            next_offset = self._corrected(queue_offset, low)
+            return GetResult(GetStatus.OFFSET_TOO_SMALL, next_offset, low, high)
+        if queue_offset == high:
+            return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, high, low, high)
+        if queue_offset > high:
+            next_offset = self._corrected(queue_offset, high)
+            return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, next_offset, low, high)
+        config = self._config
+        most = min(max_count, config.max_transfer_count_on_message_in_memory)
+        parts: list[bytes] = []
+        size = count = damaged = gone = 0
+        next_offset = queue_offset
+        for unit in queue.units_from(queue_offset):
+            most_bytes = config.max_transfer_bytes_on_message_in_memory
+            if parts and (count + unit.message_count > most or size + unit.size > most_bytes):
+                break
+            next_offset = unit.queue_offset + unit.message_count
+            data = self._commit_log.read(unit.physical_offset, unit.size)
+            if data is None:
+                gone += 1
+                continue
+            verdict, _ = record.classify(data, 0, unit.physical_offset, check_crc=False)
+            if verdict is not record.Verdict.MESSAGE:
+                damaged += 1
+            elif message_filter is None or message_filter.takes_record(memoryview(data)):
+                parts.append(data)
+                size += unit.size
+                count += unit.message_count
+        if count:
+            status = GetStatus.FOUND
+        else:
+            status = GetStatus.MESSAGE_WAS_REMOVING if gone else GetStatus.NO_MATCHED_MESSAGE
+        return GetResult(status, next_offset, low, high, b"".join(parts), count, False, damaged)
 
     def _corrected(self, asked: int, right: int) -> int:
         return asked if self._keeps_offsets else right
@@ -213,27 +288,13 @@ class Getter:
     ) -> GetResult:
         block = self._block
         block[state.RESULT_LAST_OFFSET] = 0
-        block[state.PULL_UNITS] = address
-        block[state.PULL_UNIT_COUNT] = found
         block[state.PULL_QUEUE_OFFSET] = -1 if queue.is_light else queue_offset
-        block[state.PULL_BUFFER] = self._buffer_address
-        block[state.PULL_ROOM] = len(self._buffer)
         block[state.PULL_COUNT_MAX] = max_count
         block[state.PULL_CODE_COUNT] = len(tags_codes)
         if tags_codes:
             codes = np.array(tags_codes, np.int64)
             block[state.PULL_CODES] = hot.address_of(codes)
-        while True:
-            hot.pull(self._hot.argument)
-            stop = block[state.STOP]
-            if stop == state.STOP_UNMAPPED:
-                self._commit_log.map_file(block[state.RESULT_LAST_OFFSET])
-            elif stop == state.STOP_BUFFER and not block[state.RESULT_COUNT]:
-                self._make_buffer(self._size_of_next(address))
-                block[state.PULL_BUFFER] = self._buffer_address
-                block[state.PULL_ROOM] = len(self._buffer)
-            else:
-                break
+        self._copy_records(address, found)
         count = block[state.RESULT_COUNT]
         data = hot.bytes_at(self._buffer_address, block[state.RESULT_BYTES])
         if len(self._buffer) > _BUFFER_BYTES:
@@ -248,6 +309,25 @@ class Getter:
             damaged=block[state.RESULT_DAMAGED],
             last=block[state.RESULT_LAST_OFFSET],
         )
+
+    def _copy_records(self, address: int, count: int) -> None:
+        """Let the kernel copy records of units into the buffer: one at least, if it finds any."""
+        block = self._block
+        block[state.PULL_UNITS] = address
+        block[state.PULL_UNIT_COUNT] = count
+        block[state.PULL_BUFFER] = self._buffer_address
+        block[state.PULL_ROOM] = len(self._buffer)
+        while True:
+            hot.pull(self._hot.argument)
+            stop = block[state.STOP]
+            if stop == state.STOP_UNMAPPED:
+                self._commit_log.map_file(block[state.RESULT_LAST_OFFSET])
+            elif stop == state.STOP_BUFFER and not block[state.RESULT_COUNT]:
+                self._make_buffer(self._size_of_next(address))
+                block[state.PULL_BUFFER] = self._buffer_address
+                block[state.PULL_ROOM] = len(self._buffer)
+            else:
+                return
 
     def _size_of_next(self, address: int) -> int:
         at = address + cq_unit.SIZE * self._block[state.RESULT_SCANNED]
@@ -283,6 +363,67 @@ class Getter:
             damaged,
         )
 
+    def _get_by_record(
+        self,
+        queue: ConsumeQueue,
+        queue_offset: int,
+        address: int,
+        found: int,
+        max_count: int,
+        message_filter: MessageFilter,
+    ) -> GetResult:
+        """Let the kernel bring records, as many at once as a reply may have, and filter them."""
+        block = self._block
+        block[state.RESULT_LAST_OFFSET] = 0
+        block[state.PULL_COUNT_MAX] = found
+        block[state.PULL_CODE_COUNT] = 0
+        in_memory = block[state.READABLE] - block[state.MEMORY_BYTES]
+        limits = (
+            (min(max_count, block[state.COUNT_ON_DISK_MAX]), block[state.BYTES_ON_DISK_MAX]),
+            (min(max_count, block[state.COUNT_IN_MEMORY_MAX]), block[state.BYTES_IN_MEMORY_MAX]),
+        )
+        parts: list[bytes] = []
+        size = gone = damaged = scanned = 0
+        is_full = False
+        while scanned < found and not is_full:
+            block[state.PULL_QUEUE_OFFSET] = queue_offset + scanned
+            self._copy_records(address + cq_unit.SIZE * scanned, found - scanned)
+            view = self._buffer.data
+            at, end = 0, block[state.RESULT_BYTES]
+            behind = scanned + block[state.RESULT_SCANNED]
+            while at < end:
+                record_size, number, physical_offset = _PLACE.unpack_from(view, at)
+                most, most_bytes = limits[physical_offset >= in_memory]
+                if parts and (len(parts) >= most or size + record_size > most_bytes):
+                    behind, is_full = number - queue_offset, True
+                    break
+                data = view[at : at + record_size]
+                at += record_size
+                try:
+                    is_wanted = message_filter.takes_record(data)
+                except CorruptRecord:
+                    damaged += 1
+                    continue
+                if is_wanted:
+                    parts.append(bytes(data))
+                    size += record_size
+            else:
+                gone += block[state.RESULT_GONE]
+                damaged += block[state.RESULT_DAMAGED]
+            scanned = behind
+        if len(self._buffer) > _BUFFER_BYTES:
+            self._make_buffer(_BUFFER_BYTES)
+        return self._result(
+            queue,
+            queue_offset,
+            b"".join(parts),
+            len(parts),
+            scanned=scanned,
+            gone=gone,
+            damaged=damaged,
+            last=block[state.RESULT_LAST_OFFSET],
+        )
+
     def _get_filtered(
         self,
         queue: ConsumeQueue,
@@ -291,7 +432,7 @@ class Getter:
         max_count: int,
         message_filter: MessageFilter,
     ) -> GetResult:
-        """Do what the kernel does, with a filter that is Python's."""
+        """Do what the kernel does, unit by unit, each of which the filter sees first."""
         block = self._block
         units = queue.units(queue_offset, found)
         parts: list[bytes] = []
@@ -313,7 +454,7 @@ class Getter:
                 continue
             verdict, _ = record.classify(data, 0, physical_offset, check_crc=False)
             if verdict is not record.Verdict.MESSAGE:
-                damaged += 1
+                damaged += 1  # what is judged raises no more
             elif message_filter.takes_record(memoryview(data)):
                 parts.append(data)
                 size += unit_size
@@ -329,19 +470,19 @@ class Getter:
             last=last,
         )
 
-    def _extended(self, queue: ConsumeQueue, unit: np.void) -> tuple[int, bytes]:
-        """Return tags code and filter bits of a unit, which may hold an address instead."""
+    def _extended(self, queue: ConsumeQueue, unit: np.void) -> tuple[int, bytes, int]:
+        """Return what ``takes_unit`` is asked of a unit, which may hold an address instead."""
         code = int(unit["tags_code"])
         if not cq_unit.is_ext_address(code) or queue.extension is None:
-            return code, b""
+            return code, b"", 0
         try:
             found = queue.extension.unit(code)
         except CorruptRecord:
             # The extension is damaged; the message knows as well.
             data = self._commit_log.record(int(unit["physical_offset"]))
             tags = record.decode(data, check_crc=False).tags if data is not None else None
-            return cq_unit.tags_code(tags), b""
-        return found.tags_code, found.bit_map
+            return cq_unit.tags_code(tags), b"", 0
+        return found.tags_code, found.bit_map, found.store_timestamp
 
     def _is_full(
         self, physical_offset: int, unit_size: int, count: int, size: int, max_count: int
@@ -356,17 +497,21 @@ class Getter:
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """Return the queue offset of the oldest message in the log; the end if there is none."""
-        queue = self._queues.find(topic, queue_id)
+        queue = self._any_queue(topic, queue_id)
         return queue.min_offset if queue is not None else 0
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         """Return the queue offset behind the newest message that can be read."""
-        queue = self._queues.find(topic, queue_id)
+        queue = self._any_queue(topic, queue_id)
         return queue.max_offset if queue is not None else 0
+
+    def _any_queue(self, topic: str, queue_id: int) -> ConsumeQueue | BatchQueue | None:
+        queue = self._queues.find(topic, queue_id)
+        return queue if queue is not None else self._batch_queues.find(topic, queue_id)
 
     def store_time(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
         """Return the store time of a message, ms; None if it is not there."""
-        queue = self._queues.find(topic, queue_id)
+        queue = self._any_queue(topic, queue_id)
         unit = queue.unit(queue_offset) if queue is not None else None
         if unit is None or not unit.is_written:
             return None
@@ -374,7 +519,7 @@ class Getter:
 
     def earliest_message_time(self, topic: str, queue_id: int) -> int | None:
         """Return the store time of the oldest message of a queue, ms; None if there is none."""
-        queue = self._queues.find(topic, queue_id)
+        queue = self._any_queue(topic, queue_id)
         if queue is None or queue.min_offset == queue.max_offset:
             return None
         return self.store_time(topic, queue_id, queue.min_offset)
@@ -389,7 +534,8 @@ class Getter:
         """
         queue = self._queues.find(topic, queue_id)
         if queue is None:
-            return 0
+            batches = self._batch_queues.find(topic, queue_id)
+            return 0 if batches is None else _batch_by_time(batches, timestamp_ms, boundary)
         span = range(queue.min_offset, queue.max_offset)
         search = bisect.bisect_left if boundary is Boundary.LOWER else bisect.bisect_right
         place = search(span, timestamp_ms, key=lambda number: self._time_in(queue, number))
@@ -412,7 +558,7 @@ class Getter:
 
         Messages of other queues among them count: it is how far back the consumer reads.
         """
-        queue = self._queues.find(topic, queue_id)
+        queue = self._any_queue(topic, queue_id)
         if queue is None or consumer_offset >= queue.max_offset:
             return 0
         unit = queue.unit(max(consumer_offset, queue.min_offset))
@@ -433,6 +579,8 @@ class Getter:
         max_count: int,
         begin_ms: int = 0,
         end_ms: int = END_OF_TIME_MS,
+        *,
+        is_tags: bool = False,
     ) -> QueryResult:
         """Return messages of a topic that carry a key, or have it as unique key: the newest.
 
@@ -442,23 +590,33 @@ class Getter:
             max_count: At most; not more than ``maxMsgsNumBatch`` (anchors D11).
             begin_ms: Store time from.
             end_ms: Store time to, inclusive.
+            is_tags: The key is their tags, all of them, which the index has with ``indexTags``.
         """
         max_count = max(min(max_count, self._config.max_msgs_num_batch), 0)
         found: list[tuple[int, bytes]] = []
-        index_key = index_entry.key_of(topic, key)
+        index_key = (index_entry.tag_key_of if is_tags else index_entry.key_of)(topic, key)
         for physical_offset in self._index.newest_first(index_key, begin_ms - SLACK_MS, end_ms):
             data = self._commit_log.record(physical_offset)
-            if data is None or not self._has_key(data, topic, key, begin_ms, end_ms):
+            if data is None:
+                continue
+            one = record.decode(data, check_crc=False)
+            has_key = one.tags == key if is_tags else key == one.unique_key or key in one.keys
+            if one.topic != topic or not has_key or not begin_ms <= one.store_timestamp <= end_ms:
                 continue
             if len(found) == max_count:
                 return QueryResult(_in_order(found), is_truncated=True)
             found.append((physical_offset, data))
         return QueryResult(_in_order(found), is_truncated=False)
 
-    def _has_key(self, data: bytes, topic: str, key: str, begin_ms: int, end_ms: int) -> bool:
-        one = record.decode(data, check_crc=False)
-        is_hit = one.topic == topic and (key == one.unique_key or key in one.keys)
-        return is_hit and begin_ms <= one.store_timestamp <= end_ms
+
+def _batch_by_time(queue: BatchQueue, timestamp_ms: int, boundary: Boundary) -> int:
+    """Return the first queue offset of the batch that a time names; see ``offset_by_time``."""
+    starts = queue.starts()
+    if boundary is Boundary.LOWER:
+        place = bisect.bisect_left(starts, timestamp_ms, key=lambda one: one[0])
+        return starts[place][1] if place < len(starts) else queue.max_offset
+    place = bisect.bisect_right(starts, timestamp_ms, key=lambda one: one[0]) - 1
+    return starts[max(place, 0)][1] if starts else queue.min_offset
 
 
 def _in_order(found: list[tuple[int, bytes]]) -> list[bytes]:

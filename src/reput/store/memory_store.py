@@ -74,6 +74,7 @@ class MemoryStore:
         self._records: dict[int, bytes] = {}
         self._queues: dict[tuple[str, int], _Queue] = {}
         self._keys: dict[tuple[str, str], list[int]] = {}
+        self._tags: dict[tuple[str, str], list[int]] = {}
         self._listeners: list[Listener] = []
         self._min_physical_offset = self._end = self._last_ms = 0
         self._is_open = True
@@ -252,6 +253,8 @@ class MemoryStore:
         if self.config.message_index_enable and kind != flags.TRANSACTION_ROLLBACK:
             for key in {one.unique_key, *one.keys} - {None}:
                 self._keys.setdefault((one.topic, str(key)), []).append(one.physical_offset)
+            if self.config.index_tags and one.tags:
+                self._tags.setdefault((one.topic, one.tags), []).append(one.physical_offset)
         if not flags.is_queued(one.sys_flag):
             return
         unit = _Unit(one.physical_offset, self._tags_code(one))
@@ -362,11 +365,14 @@ class MemoryStore:
         max_count: int = 32,
         begin_ms: int = 0,
         end_ms: int = END_OF_TIME_MS,
+        *,
+        is_tags: bool = False,
     ) -> QueryResult:
         """Return the newest messages that carry a key, in the order of the log."""
+        places = self._tags if is_tags else self._keys
         found = [
             data
-            for physical_offset in self._keys.get((topic, key), ())
+            for physical_offset in places.get((topic, key), ())
             if (data := self._records.get(physical_offset)) is not None
             and begin_ms <= record.store_timestamp_of(data) <= end_ms
         ]
@@ -455,6 +461,6 @@ def _takes(
     unit: _Unit, data: bytes, tags_codes: Sequence[int], message_filter: MessageFilter | None
 ) -> bool:
     if message_filter is not None:
-        is_candidate = message_filter.takes_unit(unit.tags_code, b"")
+        is_candidate = message_filter.takes_unit(unit.tags_code, b"", 0)
         return is_candidate and message_filter.takes_record(memoryview(data))
     return not tags_codes or unit.tags_code in tags_codes

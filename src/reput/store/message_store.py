@@ -25,6 +25,7 @@ from reput.format import java, names
 from reput.format.kernels import state
 from reput.format.message import Host
 from reput.store import config_tables, paths
+from reput.store.batch_queue import BatchQueues
 from reput.store.checkpoint import CheckpointFile
 from reput.store.commit_log import CommitLog
 from reput.store.config import BrokerRole, StoreConfig
@@ -104,7 +105,10 @@ class MessageStore:
         self._receiver = Receiver(config, self._hot, self.log, self._putter)
         self.deliverer = Deliverer(self._hot, self.queues)
         """Whose pulls ``receive`` answers."""
-        self._getter = Getter(config, self._hot, self.log, self.queues, self.index)
+        self._batch_queues = BatchQueues(self.root, self.log)
+        self._getter = Getter(
+            config, self._hot, self.log, self.queues, self.index, self._batch_queues
+        )
         self._waiting = GroupCommit(config)
         self.recovery: RecoveryReport
         """What opening it found and did."""
@@ -160,7 +164,8 @@ class MessageStore:
         return store
 
     def _start(self, progress: Progress) -> None:
-        self.dispatcher.batch_topics = frozenset(self._batch_topics())
+        self._batch_queues.load()
+        self.dispatcher.batch_topics = self._batch_queues.topics
         folder = open_folder(self.root, commit_log_folders=self.config.commit_log_folders)
         refuse_rocksdb(folder)
         recovery = Recovery(
@@ -186,12 +191,6 @@ class MessageStore:
             raise
         self._is_open = True
         self._putter.refusal = self._refusal()
-
-    def _batch_topics(self) -> list[str]:
-        try:
-            return os.listdir(f"{self.root}/{paths.BATCH_CONSUME_QUEUE}")  # noqa: PTH208 - names
-        except FileNotFoundError:
-            return []
 
     def _set_limits(self) -> None:
         config, block = self.config, self._block
@@ -561,9 +560,11 @@ class MessageStore:
         max_count: int = 32,
         begin_ms: int = 0,
         end_ms: int = END_OF_TIME_MS,
+        *,
+        is_tags: bool = False,
     ) -> QueryResult:
         """Return the newest messages that carry a key; see ``Getter.query``."""
-        return self._getter.query(topic, key, max_count, begin_ms, end_ms)
+        return self._getter.query(topic, key, max_count, begin_ms, end_ms, is_tags=is_tags)
 
     @property
     def memory_bytes(self) -> int:

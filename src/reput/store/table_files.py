@@ -16,7 +16,7 @@ the entry changes; and what waits for the disk is apart: ``take`` returns what i
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
@@ -212,6 +212,15 @@ class SubscriptionGroup:
     slow_broker_id: int = 1
     """Where to pull when this broker is slow."""
     notify_members_enable: bool = True
+    # Of 5.x, kept and shown here.
+    consume_orderly: bool = False
+    consume_timeout_minute: int = 15
+    sys_flag: int = 0
+    attributes: tuple[tuple[str, str], ...] = ()
+    retry_policy: Mapping[str, Any] | None = None
+    """When clients of gRPC proxies see a message again: ``type`` and its parameters, as JSON."""
+    subscriptions: Sequence[Mapping[str, Any]] | None = None
+    """What it may subscribe to, as JSON; None: anything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -547,7 +556,35 @@ class SubscriptionGroupTable(_NamedTable[SubscriptionGroup]):
         return _group(name, value)
 
     def _merged(self, entry: SubscriptionGroup, stored: Table) -> Table:
-        return _group_entry(entry)
+        return _group_entry(entry, stored)
+
+    def delete(self, name: str, now_ms: int) -> bool:
+        """Remove a group with what it may not do; return whether it was there."""
+        self._set_forbidden(name, {})
+        return super().delete(name, now_ms)
+
+    def forbidden(self, group: str, topic: str) -> int:
+        """Return what a group may not do in a topic: bits of a permission; 0: nothing."""
+        return int(self._forbidden().get(group, {}).get(topic, 0))
+
+    def all_forbidden(self) -> dict[str, dict[str, int]]:
+        """Return group -> topic -> bits, in dictionaries of the caller's."""
+        return {group: dict(topics) for group, topics in self._forbidden().items()}
+
+    def forbid(self, group: str, topic: str, bits: int, now_ms: int) -> None:
+        """Set what a group may not do in a topic; the version changes if that changes anything."""
+        if self.forbidden(group, topic) != bits:
+            topics = {**self._forbidden().get(group, {}), topic: bits}
+            self._set_forbidden(group, {one: value for one, value in topics.items() if value})
+            self._version_changed(now_ms)
+
+    def _forbidden(self) -> Table:
+        return config_tables.member(self._members, "forbiddenTable", self.path)
+
+    def _set_forbidden(self, group: str, topics: Table) -> None:
+        table = {**self._forbidden(), group: topics}
+        if topics or group in self._forbidden():
+            self._members["forbiddenTable"] = {one: some for one, some in table.items() if some}
 
 
 _NUMBERS = msgspec.json.Encoder(order="sorted")
@@ -732,12 +769,24 @@ def _group(name: str, value: Table) -> SubscriptionGroup:
         **{_GROUP_FLAGS[key]: _flag(one) for key, one in value.items() if key in _GROUP_FLAGS},
         **{_GROUP_NUMBERS[key]: int(one) for key, one in value.items() if key in _GROUP_NUMBERS},
     }
+    for key, one in _GROUP_OF_5.items():
+        if value.get(key) is not None:
+            settings[one] = value[key]
+    attributes = value.get("attributes") or {}
+    settings["attributes"] = tuple(sorted((str(key), str(one)) for key, one in attributes.items()))
     return SubscriptionGroup(name=name, **settings)
 
 
-def _group_entry(group: SubscriptionGroup) -> Table:
+def _group_entry(group: SubscriptionGroup, stored: Table) -> Table:
     names = {**_GROUP_FLAGS, **_GROUP_NUMBERS}
-    return {"groupName": group.name, **{key: getattr(group, one) for key, one in names.items()}}
+    entry = {"groupName": group.name, **{key: getattr(group, one) for key, one in names.items()}}
+    of_5 = {key: getattr(group, one) for key, one in _GROUP_OF_5.items()}
+    of_5["attributes"] = dict(group.attributes)
+    usual = {key: getattr(_USUAL_GROUP, one) for key, one in _GROUP_OF_5.items()}
+    # 4.x has none of them.
+    return entry | {
+        key: value for key, value in of_5.items() if value != usual.get(key, {}) or key in stored
+    }
 
 
 _GROUP_FLAGS = {
@@ -752,6 +801,14 @@ _GROUP_NUMBERS = {
     "brokerId": "broker_id",
     "whichBrokerWhenConsumeSlowly": "slow_broker_id",
 }
+_GROUP_OF_5 = {
+    "consumeMessageOrderly": "consume_orderly",
+    "consumeTimeoutMinute": "consume_timeout_minute",
+    "groupRetryPolicy": "retry_policy",
+    "groupSysFlag": "sys_flag",
+    "subscriptionDataSet": "subscriptions",
+}
+_USUAL_GROUP = SubscriptionGroup(name="")
 
 
 def _flag(value: object) -> bool:

@@ -51,7 +51,7 @@ def test_what_means_something_to_the_broker_is_not_called_without_effect() -> No
         ("enableControllerMode", "true", "no controller"),
         ("enableDLegerCommitLog", "true", "DLedger"),
         ("messageStorePlugIn", "org.Plug", "Java classes"),
-        ("defaultMessageRequestMode", "POP", "PULL"),
+        ("defaultMessageRequestMode", "PUSH", "PULL, POP"),
         ("listenPort", "70000", "0 to 65535"),
         ("listenPort", "2", "3 to 65535"),
         ("brokerId", "-1", "0 to"),

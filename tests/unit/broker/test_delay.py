@@ -191,19 +191,37 @@ def test_those_that_are_not_due_stay(subject: Subject) -> None:
     assert subject.bodies() == [b"%d" % number for number in range(5)]
 
 
-def test_a_step_is_bounded_and_many_keep_pace(subject: Subject) -> None:
-    count = 5 * delay.MESSAGES_PER_LEVEL + 1
+def test_a_step_is_bounded_and_levels_take_turns(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delay, "MESSAGES_PER_STEP", 32)
+    count = 5 * 32 + 1
     for number in range(count):
         subject.put(b"%d" % number, 1)
         subject.put(b"%d" % number, 2, queue_id=1)
     subject.clock.advance(5000)
-    assert subject.schedule.step(subject.clock.now_ms())
-    subject.store.step()
-    assert len(subject.bodies()) == len(subject.bodies("T", 1)) == delay.MESSAGES_PER_LEVEL
-    assert subject.run() == 5
+    for done in ((32, 0), (32, 32), (64, 32)):
+        assert subject.schedule.step(subject.clock.now_ms())
+        subject.store.step()
+        assert (len(subject.bodies()), len(subject.bodies("T", 1))) == done
+    assert subject.run() == 8
     assert subject.bodies() == [b"%d" % number for number in range(count)]
     assert subject.bodies("T", 1) == [b"%d" % number for number in range(count)]
     assert subject.schedule.progress() == {1: (count, count), 2: (count, count)}
+
+
+def test_large_messages_make_a_step_shorter(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delay, "BYTES_PER_STEP", 2_500)
+    for size in (1_000, 1_000, 1_000, 5_000, 1_000):
+        subject.put(b"x" * size, 1)
+    subject.clock.advance(1000)
+    for done in (2, 3, 4, 5):
+        assert subject.schedule.step(subject.clock.now_ms())
+        subject.store.step()
+        assert len(subject.bodies()) == done
+    assert subject.run() == 0
 
 
 def test_when_there_is_work_again(subject: Subject) -> None:
@@ -390,6 +408,7 @@ def test_what_was_delivered_before_a_refusal_is_not_delivered_twice(
         return (refusals.pop(0) if refusals else None) or put(message, now_ms)
 
     monkeypatch.setattr(subject.store, "put", refuse_third)
+    monkeypatch.setattr(subject.store, "put_encoded", lambda *_: (0, memoryview(b"")))
     subject.run()
     assert subject.bodies() == [b"0", b"1"]
     subject.clock.advance(delay.RETRY_MS)
@@ -425,13 +444,16 @@ def test_nothing_is_saved_before_the_log_is_on_disk(subject: Subject) -> None:
     assert subject.table.all() == {1: 1}
 
 
-def test_a_clean_stop_delivers_nothing_twice(subject: Subject) -> None:
+def test_a_clean_stop_delivers_nothing_twice(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delay, "MESSAGES_PER_STEP", 32)
     for number in range(40):
         subject.put(b"%d" % number, 1)
     subject.clock.advance(1000)
     subject.schedule.step(subject.clock.now_ms())  # 32 of them
     subject.stop()
-    assert saved(subject.store) == {"1": delay.MESSAGES_PER_LEVEL}
+    assert saved(subject.store) == {"1": 32}
     subject.open()
     subject.run()
     assert subject.bodies() == [b"%d" % number for number in range(40)]
@@ -451,7 +473,10 @@ def test_with_a_pool_too(stores: Stores) -> None:
     assert subject.bodies() == [b"one"]
 
 
-def test_after_a_crash_each_comes_at_least_once_and_in_order(subject: Subject) -> None:
+def test_after_a_crash_each_comes_at_least_once_and_in_order(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delay, "MESSAGES_PER_STEP", 32)
     for number in range(80):
         subject.put(b"%d" % number, 1)
     subject.clock.advance(1000)

@@ -55,6 +55,9 @@ async def test_what_was_put_is_counted(subject: Subject, server: MetricsServer) 
     frames = [found[f'reput_send_frames_total{{path="{one}"}}'] for one in ("kernel", "slow")]
     assert sum(frames) == 5
     assert found['reput_connections{port="main"}'] == 1
+    assert found['reput_put_duration_seconds_bucket{le="+Inf"}'] == 5
+    assert found["reput_put_duration_seconds_count"] == 5
+    assert found['reput_put_duration_seconds_bucket{le="0.01"}'] <= 5
     assert found["reput_healthy"] == 1
     assert 0 < found[f'reput_disk_used_ratio{{folder="{subject.broker.store.root}"}}'] < 1
     assert found["process_resident_memory_bytes"] > 1_000_000

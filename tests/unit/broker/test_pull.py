@@ -77,7 +77,7 @@ async def test_a_5x_lite_pull_is_the_same(subject: Subject) -> None:
         ("T", 0, 5, ResponseCode.PULL_OFFSET_MOVED, "0"),
     ],
 )
-async def test_where_there_is_nothing(
+async def test_d17_where_there_is_nothing(
     subject: Subject,
     topic: str,
     queue_id: int,

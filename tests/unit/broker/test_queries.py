@@ -176,3 +176,31 @@ async def test_offsets_are_told_as_slaves_read_them(subject: Subject) -> None:
     subject.broker.delayed.table.put(3, 11)
     reply = await subject.ask(RequestCode.GET_ALL_DELAY_OFFSET)
     assert json.loads(reply.body) == {"offsetTable": {"3": 11}}
+
+
+async def test_what_kind_of_key_is_asked_for(tmp_path_factory: pytest.TempPathFactory) -> None:
+    root = tmp_path_factory.mktemp("tags")
+    async with broker_subject.running(root, store={"index_tags": True}) as subject:
+        await subject.send("T", b"1", properties={"KEYS": "a", "UNIQ_KEY": "u", "TAGS": "b"})
+        await subject.send("T", b"2", properties={"KEYS": "b", "UNIQ_KEY": "v", "TAGS": "a"})
+
+        async def found(key: str, **fields: object) -> list[bytes]:
+            reply = await query(subject, key, **fields)
+            return [one.body for one in messages_in(reply.body)]
+
+        assert await found("a", index_type="K") == await found("a") == [b"1"]
+        assert await found("u", index_type="U") == await found("u", index_type="K") == [b"1"]
+        assert await found("a", index_type="T") == [b"2"]
+        assert await found("a", index_type="T", is_unique_key=True) == [b"1"]  # as Java
+        assert await found("b", index_type="T", last_key="anything") == [b"1"]
+
+
+async def test_tags_are_not_always_in_the_index(subject: Subject) -> None:
+    await subject.send("T", b"1", properties={"TAGS": "a"})
+    reply = await query(subject, "a", index_type="T")
+    assert (reply.code, "indexTags" in (reply.remark or "")) == (ResponseCode.QUERY_NOT_FOUND, True)
+    reply = await query(subject, "a", index_type="X")
+    assert (reply.code, reply.remark) == (
+        ResponseCode.SYSTEM_ERROR,
+        "indexType[X] is illegal, allowed: K (key), U (unique key), T (tags)",
+    )

@@ -85,12 +85,23 @@ async def test_a_negative_queue_is_any_queue(subject: Subject) -> None:
         ("New", {"default_topic": "T"}, ResponseCode.TOPIC_NOT_EXIST, "not exist"),
         ("SCHEDULE_TOPIC_XXXX", {}, ResponseCode.NO_PERMISSION, "forbidden"),
         ("RMQ_SYS_TRANS_HALF_TOPIC", {}, ResponseCode.NO_PERMISSION, "forbidden"),
-        ("T", {"properties": {"TRAN_MSG": "true"}}, ResponseCode.NO_PERMISSION, "transaction"),
         (
             "T",
-            {"properties": {"TIMER_DELAY_MS": "5"}},
+            {"properties": {"TRAN_MSG": "true", "DELAY": "1"}},
             ResponseCode.MESSAGE_ILLEGAL,
-            "TIMER_DELAY_MS",
+            "DELAY: a message of a transaction",
+        ),
+        (
+            "T",
+            {"properties": {"TRAN_MSG": "true"}, "batch": True},
+            ResponseCode.MESSAGE_ILLEGAL,
+            "batch",
+        ),
+        (
+            "T",
+            {"properties": {"TIMER_DELAY_SEC": "259201"}},
+            ResponseCode.MESSAGE_ILLEGAL,
+            "should not be bigger than the max delay 259200000ms",
         ),
     ],
 )

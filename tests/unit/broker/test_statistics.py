@@ -1,5 +1,6 @@
 """28, 208, 315, 317 at a broker."""
 
+import asyncio
 from pathlib import Path
 
 import broker_subject
@@ -21,8 +22,7 @@ from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
 from reput.format.headers import ConsumeStatsHeader, ConsumeStatsInBrokerHeader, StatsHeader
 
-# The names that a broker of 4.9.7 answers to mqadmin brokerStatus, without those of its thread
-# pools' capacities and of times that nobody takes here.
+# The names that a broker of 4.9.7 answers to mqadmin brokerStatus.
 JAVA_NAMES = """
     EndTransactionQueueSize bootTimestamp brokerVersion brokerVersionDesc commitLogDirCapacity
     commitLogDiskRatio commitLogMaxOffset commitLogMinOffset consumeQueueDiskRatio
@@ -34,6 +34,15 @@ JAVA_NAMES = """
     queryThreadPoolQueueHeadWaitTimeMills queryThreadPoolQueueSize remainHowManyDataToFlush
     remainTransientStoreBufferNumbs runtime sendThreadPoolQueueHeadWaitTimeMills
     sendThreadPoolQueueSize startAcceptSendRequestTimeStamp
+    EndTransactionThreadPoolQueueCapacity dispatchMaxBuffer getMessageEntireTimeMax
+    pullThreadPoolQueueCapacity putLatency99 putLatency999 putMessageDistributeTime
+    putMessageEntireTimeMax queryThreadPoolQueueCapacity sendThreadPoolQueueCapacity
+"""
+NAMES_OF_5 = """
+    ackThreadPoolQueueCapacity ackThreadPoolQueueHeadWaitTimeMills ackThreadPoolQueueSize
+    brokerActive getTransferredTps litePullThreadPoolQueueCapacity
+    litePullThreadPoolQueueHeadWaitTimeMills litePullThreadPoolQueueSize timerCongestNum
+    timerDequeueTps timerEnqueueTps timerOffsetBehind timerReadBehind
 """
 
 
@@ -46,7 +55,7 @@ async def test_runtime_info_has_javas_names_and_true_values(tmp_path: Path) -> N
     clock = ManualClock(1_700_000_000_000)
     async with broker_subject.running(tmp_path, clock=clock) as subject:
         empty = await runtime(subject)
-        assert empty.keys() >= set(JAVA_NAMES.split())
+        assert empty.keys() >= {*JAVA_NAMES.split(), *NAMES_OF_5.split()}
         assert (empty["putMessageTimesTotal"], empty["earliestMessageTimeStamp"]) == ("0", "-1")
         await subject.send("T", b"one")
         clock.advance((25 * 3600 + 61) * 1000)
@@ -61,6 +70,23 @@ async def test_runtime_info_has_javas_names_and_true_values(tmp_path: Path) -> N
     assert float(found["putMessageAverageSize"]) == int(found["commitLogMaxOffset"]) / 2
     assert 0 < float(found["commitLogDiskRatio"]) <= 1
     assert len(found["putTps"].split()) == 3
+
+
+async def test_what_a_pool_holds_is_told(tmp_path: Path) -> None:
+    pool = {"transient_store_pool_enable": True, "transient_store_pool_size": 3}
+    async with broker_subject.running(tmp_path, store=pool) as subject:
+        await subject.send("T", b"one")
+        found = await runtime(subject)
+    assert found["remainTransientStoreBufferNumbs"] == "2"
+    assert found["remainHowManyDataToCommit"].endswith(" B")
+
+
+async def test_what_waits_for_the_timer_is_told(subject: Subject) -> None:
+    await subject.send("T", b"later", properties={"TIMER_DELAY_SEC": "3600"})
+    while (found := await runtime(subject))["timerCongestNum"] != "1":
+        await asyncio.sleep(0.01)
+    assert (found["timerOffsetBehind"], found["timerReadBehind"]) == ("0", "0")
+    assert found["timerDequeueTps"] == "0.0"
 
 
 def test_bytes_are_printed_as_java_does() -> None:

@@ -1,14 +1,21 @@
 """Counters and their samples. What they must come to is Java's ``StatsItem``, done by hand."""
 
 from reput.broker.stats import (
+    BROKER_ACK_NUMS,
+    BROKER_CK_NUMS,
     BROKER_GET_NUMS,
+    BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC,
     BROKER_PUT_NUMS,
+    BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC,
     DAY,
+    GROUP_ACK_NUMS,
+    GROUP_CK_NUMS,
     GROUP_GET_LATENCY,
     GROUP_GET_NUMS,
     GROUP_GET_SIZE,
     HOUR,
     MINUTE,
+    SNDBCK2DLQ_TIMES,
     SNDBCK_PUT_NUMS,
     TOPIC_PUT_NUMS,
     TOPIC_PUT_SIZE,
@@ -108,6 +115,45 @@ def test_gets_count_messages_bytes_and_pulls() -> None:
     assert subject.sums(BROKER_GET_NUMS, "C").sum == 10
     assert subject.stats.get_tps("T", "g") == 1.0
     assert (subject.stats.found_count, subject.stats.missed_count) == (5, 1)
+
+
+def test_topics_of_the_system_are_left_out_of_what_users_did() -> None:
+    subject = Subject()
+    subject.puts = {"T": (30, 300), "SCHEDULE_TOPIC_XXXX": (10, 100)}
+    subject.stats.pulled("T", "g", FOUND)
+    subject.stats.pulled("SCHEDULE_TOPIC_XXXX", "g", FOUND)
+    subject.stats.step(START_MS)
+    assert subject.sums(BROKER_PUT_NUMS, "C").sum == 40
+    assert subject.sums(BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC, "C").sum == 30
+    assert subject.sums(BROKER_GET_NUMS, "C").sum == 4
+    assert subject.sums(BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC, "C").sum == 2
+
+
+def test_dead_letters_are_counted_under_javas_key() -> None:
+    subject = Subject()
+    subject.stats.sent_back("T", "g")
+    subject.stats.sent_back("T", "g", is_dead=True)
+    subject.stats.step(START_MS)
+    assert subject.sums(SNDBCK_PUT_NUMS, "T@g").sum == 2
+    # BrokerStatsManager.buildCommercialStatsKey, of a message without an owner
+    key = "null@T@g@SEND_BACK_TO_DLQ"
+    assert subject.sums(SNDBCK2DLQ_TIMES, key).sum == 1
+    subject.stats.group_deleted("g")
+    assert subject.stats.find(SNDBCK2DLQ_TIMES, key) is None
+
+
+def test_pops_count_checkpoints_and_acknowledgements() -> None:
+    subject = Subject()
+    subject.stats.checkpointed("T", "g")
+    subject.stats.acknowledged("T", "g", 3)
+    subject.stats.acknowledged("T", "g")
+    subject.stats.step(START_MS)
+    assert subject.sums(GROUP_CK_NUMS, "T@g").sum == subject.sums(BROKER_CK_NUMS, "C").sum == 1
+    assert subject.sums(GROUP_ACK_NUMS, "T@g").sum == subject.sums(BROKER_ACK_NUMS, "C").sum == 4
+    subject.stats.topic_deleted("T")
+    assert subject.stats.find(GROUP_ACK_NUMS, "T@g") is None
+    subject.stats.acknowledged("T", "g")
+    assert subject.stats.find(GROUP_ACK_NUMS, "T@g") is not None
 
 
 def test_a_topic_made_anew_counts_on() -> None:

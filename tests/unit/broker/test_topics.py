@@ -1,7 +1,8 @@
-"""17, 18, 21, 202, 215, 300, 305, 306, 316, 351 at a broker. Texts are Java's, 4.9.7."""
+"""17, 18, 21, 202, 215, 300, 305, 306, 316, 343, 345, 351 at a broker. Texts are Java's."""
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,8 +10,12 @@ import broker_subject
 from broker_subject import CLUSTER, NAME, Subject
 from reput.format import bodies
 from reput.format.bodies import (
+    ConsumerData,
     GroupList,
+    GroupSubscription,
+    HeartbeatData,
     MessageQueue,
+    SubscriptionData,
     TopicConfigData,
     TopicConfigList,
     TopicConfigTable,
@@ -19,7 +24,13 @@ from reput.format.bodies import (
 )
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
-from reput.format.headers import CreateTopicHeader, TopicHeader, UpdateConsumerOffsetHeader
+from reput.format.headers import (
+    CreateTopicHeader,
+    GroupAndTopicHeader,
+    GroupHeader,
+    TopicHeader,
+    UpdateConsumerOffsetHeader,
+)
 from reput.store.config_tables import TopicConfig
 
 
@@ -235,3 +246,97 @@ async def test_queues_of_topics_that_no_table_has_are_cleaned(subject: Subject) 
 async def test_cleaning_queues_leaves_those_with_messages(subject: Subject) -> None:
     assert (await subject.ask(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)).code == ResponseCode.SUCCESS
     assert subject.broker.store.max_offset("T", 3) == 1
+
+
+# --- of 5.x -----------------------------------------------------------------
+
+
+async def settings(subject: Subject, name: str) -> dict[str, Any]:
+    reply = await subject.ask(RequestCode.GET_TOPIC_CONFIG, TopicHeader(topic=name))
+    found: dict[str, Any] = json.loads(reply.body)
+    return found
+
+
+async def test_attributes_are_set_changed_kept_and_told(tmp_path: Path) -> None:
+    async with broker_subject.running(tmp_path) as subject:
+        reply = await create(subject, "A", attributes="+message.type=FIFO,+reserve.time=-1")
+        assert reply.code == ResponseCode.SUCCESS
+        await create(subject, "A", attributes="+message.type=DELAY,-reserve.time")
+        assert (await create(subject, "A")).code == ResponseCode.SUCCESS  # 4.9 says nothing of them
+        body = TopicConfigList(topic_config_list=[as_data("B")])
+        body.topic_config_list[0].attributes = {"+message.type": "TRANSACTION"}
+        await subject.tell(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body)
+    async with broker_subject.running(tmp_path) as subject:
+        assert (await settings(subject, "A"))["attributes"] == {"message.type": "DELAY"}
+        reply = await subject.ask(RequestCode.GET_ALL_TOPIC_CONFIG)
+        table = bodies.decode(TopicConfigTable, reply.body).topic_config_table
+        assert table["B"].attributes == {"message.type": "TRANSACTION"}
+        # What only proxies look at does not take a topic's messages off the fast path.
+        assert subject.broker.topics.write_queue_count("A") == 2
+
+
+# Texts up to the semicolon are those of Java's AttributeParser and AttributeUtil.
+@pytest.mark.parametrize(
+    ("name", "changes", "why"),
+    [
+        ("New", "message.type=FIFO", "add/alter attribute format is wrong: message.type"),
+        ("New", "message.type", "delete attribute format is wrong: message.type"),
+        ("New", "+a=1,+a=2", "key duplication: +a"),
+        ("New", "+color=red", "unsupported key: color"),
+        ("New", "-message.type", "only add attribute is supported while creating topic. key: "),
+        ("New", "++message.type=FIFO", "kv string format wrong."),
+        ("New", "+message.type=LOUD", "message.type is 'LOUD'; allowed: UNSPECIFIED, NORMAL, "),
+        ("New", "+reserve.time=soon", "reserve.time is 'soon'; allowed: -1 to 9223372036854775807"),
+        ("New", "+queue.type=BatchCQ", "queue.type is 'BatchCQ'; allowed: SimpleCQ"),
+        ("New", "+cleanup.policy=COMPACTION", "allowed: DELETE"),
+        ("T", "-message.type", "attempt to delete a nonexistent key: message.type"),
+        ("T", "+queue.type=SimpleCQ", "attempt to update an unchangeable attribute. key: queue"),
+        ("T", "+message.type=FIFO,-message.type", "alter duplication key. key: message.type"),
+    ],
+)
+async def test_attributes_that_make_no_sense_are_refused(
+    subject: Subject, name: str, changes: str, why: str
+) -> None:
+    before = subject.broker.topics.get(name)
+    reply = await create(subject, name, attributes=changes)
+    assert reply.code == ResponseCode.SYSTEM_ERROR
+    assert why in (reply.remark or "")
+    assert subject.broker.topics.get(name) == before
+
+
+async def test_a_topic_of_every_kind_must_be_allowed(tmp_path: Path) -> None:
+    async with broker_subject.running(tmp_path) as subject:
+        reply = await create(subject, "M", attributes="+message.type=MIXED")
+        assert reply.code == ResponseCode.INVALID_PARAMETER
+        assert "MIXED message type is not supported." in (reply.remark or "")
+    async with broker_subject.running(tmp_path, enable_mixed_message_type=True) as subject:
+        await create(subject, "M", attributes="+message.type=MIXED")
+        assert (await settings(subject, "M"))["attributes"] == {"message.type": "MIXED"}
+
+
+async def test_order_is_what_the_last_request_says(subject: Subject) -> None:
+    await create(subject, "O", order=True)
+    assert (await settings(subject, "O"))["order"] is True
+    await create(subject, "O")
+    assert (await settings(subject, "O"))["order"] is False
+
+
+async def test_what_a_group_reads(subject: Subject) -> None:
+    await commit(subject, "T", "g", 1)
+    reply = await subject.ask(RequestCode.QUERY_TOPICS_BY_CONSUMER, GroupHeader(group="g"))
+    assert json.loads(reply.body) == {"brokerAddr": subject.address, "topicList": ["T"]}
+    header = GroupAndTopicHeader(group="g", topic="T")
+    reply = await subject.ask(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, header)
+    assert json.loads(reply.body) == {"group": "g", "topic": "T"}
+
+    one = SubscriptionData(topic="T", sub_string="TagA", sub_version=5)
+    data = ConsumerData(
+        consume_from_where="CONSUME_FROM_LAST_OFFSET", consume_type="CONSUME_PASSIVELY",
+        group_name="g", message_model="CLUSTERING", subscription_data_set=[one], unit_mode=False,
+    )  # fmt: skip
+    body = HeartbeatData(client_id="one", consumer_data_set=[data], producer_data_set=[])
+    await subject.tell(RequestCode.HEART_BEAT, body)
+    reply = await subject.ask(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, header)
+    found = bodies.decode(GroupSubscription, reply.body).subscription_data
+    assert found is not None
+    assert (found.sub_string, found.sub_version) == ("TagA", 5)

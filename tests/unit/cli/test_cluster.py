@@ -26,6 +26,7 @@ def test_brokers_say_how_they_are(command: Command) -> None:
     (found,) = command.json("cluster", "brokers")["brokers"]
     assert (found["broker_name"], found["version"], found["problem"]) == ("broker-a", "4.9.7", None)
     assert 0 <= found["disk_ratio"] <= 1
+    assert found["put_latency_99_ms"] >= 0
     assert "broker-a" in command("cluster", "brokers")
     status = command.json("cluster", "brokers", "broker-a")["status"]
     assert status["brokerVersionDesc"] == "V4_9_7"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from reput.client import Message, SendResult, blocking
+from reput.client import ClientConfig, Message, SendResult, blocking
 from reput.testing.local_broker import LocalBroker
 from wire_command import Command
 
@@ -122,3 +122,17 @@ def test_a_body_is_never_sent_to_a_terminal_as_it_is(
 )
 def test_refusals_are_one_line(command: Command, arguments: list[str], said: str) -> None:
     assert said in command.complaint("message", *arguments)
+
+
+def test_the_trace_of_a_message(command: Command, rocketmq: LocalBroker) -> None:
+    config = ClientConfig(namesrv_addr=rocketmq.namesrv_addr, enable_trace=True)
+    with blocking.Producer("shop", client=config) as producer:
+        one = producer.send(Message("Orders", b"two coffees", keys="k1"))
+    (found,) = command.json("message", "trace", one.message_id)["traces"]
+    assert (found["what"], found["group"], found["keys"]) == ("sent", "shop", "k1")
+    assert (found["kind"], found["is_success"]) == ("normal", True)
+    heading, line = command("message", "trace", one.message_id).splitlines()
+    assert heading.split() == ["time", "what", "group", "client", "ms", "result"]
+    assert line.split()[1:3] == ["sent", "shop"]
+    assert line.endswith("success")
+    assert "no trace of message 00" in command.complaint("message", "trace", "00")

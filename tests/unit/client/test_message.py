@@ -46,6 +46,20 @@ def record(body: bytes = b"hello", **fields: object) -> bytes:
 # --- what is sent ---------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"delay_ms": 5}, {"TIMER_DELAY_MS": "5"}),
+        ({"deliver_at_ms": 1_700_000_000_000}, {"TIMER_DELIVER_MS": "1700000000000"}),
+        ({"properties": {"TIMER_DELAY_SEC": "7"}}, {"TIMER_DELAY_SEC": "7"}),
+        ({"delay_ms": 0, "deliver_at_ms": 0}, {}),
+    ],
+)
+def test_times_to_deliver_at(fields: dict[str, object], expected: dict[str, str]) -> None:
+    message = Message("T", b"x", **fields)  # type: ignore[arg-type]
+    assert props.decode(property_text(message, None).encode()) == expected
+
+
 @given(
     st.none() | WORDS,
     st.lists(WORDS, max_size=4),
@@ -90,6 +104,11 @@ def test_a_message_may_bring_its_own_id() -> None:
         ({"properties": {"TAGS": "b"}}, "tags= instead"),
         ({"properties": {"DELAY": "1"}}, "delay_level= instead"),
         ({"delay_level": -1}, "from 1"),
+        ({"properties": {"TIMER_DELAY_MS": "1"}}, "delay_ms= instead"),
+        ({"properties": {"TIMER_DELIVER_MS": "1"}}, "deliver_at_ms= instead"),
+        ({"delay_ms": -1}, "a whole number of milliseconds"),
+        ({"delay_ms": 5, "deliver_at_ms": 5}, "one of delay_level=, delay_ms= and"),
+        ({"delay_level": 1, "deliver_at_ms": 5}, "one of delay_level=, delay_ms= and"),
         ({"tags": "x" * 32_767}, "at most 32767 bytes"),
         ({"tags": "€" * 11_000}, "at most 32767 bytes"),
     ],

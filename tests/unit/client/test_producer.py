@@ -403,6 +403,7 @@ async def test_a_batch_that_does_not_wait(cluster: ScriptedCluster, producer: Pr
         ([Message("T", b"x"), Message("Two", b"x")], "one for the batch"),
         ([Message("T", b"x"), Message("T", b"x", wait=False)], "one for the batch"),
         ([Message("T", b"x", delay_level=1)], "0 in a batch"),
+        ([Message("T", b"x", delay_ms=1)], "0 in a batch"),
         ([Message("%RETRY%C", b"x")], "no retry topic"),
         ([Message("T", b"x"), Message("T", b"")], "body"),
         ([Message("T", b"x" * 2_500_000)] * 2, "as a batch"),

@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 
 import golden
 from reput.errors import CorruptRecord
-from reput.format import body as bodies, message_id, properties as props, sys_flag as flags
+from reput.format import body as bodies, java, message_id, properties as props, sys_flag as flags
 from reput.format.message import (
     CRC_PROPERTY_BYTES,
     FIXED_BYTES_V1,
@@ -28,6 +28,7 @@ from reput.format.message import (
     decode,
     encode,
     pack_blank,
+    property_text,
 )
 
 RECOVERED = [
@@ -389,6 +390,24 @@ def expected_of_flip(data: bytes, field: str, at: int, flipped: bytes) -> Verdic
         is_digit = len(data) - 11 <= at < len(data) - 1 and 0x30 <= flipped[at] <= 0x39
         return Verdict.BAD_RECORD_CRC if is_digit else Verdict.MESSAGE
     return seen_by_record_crc  # fields without redundancy
+
+
+@SAMPLES
+def test_the_property_string_alone(data: bytes) -> None:
+    assert property_text(memoryview(data)) == java.decode_utf8(decode(data).property_bytes)
+    for field, start, end in parts(data):
+        if field not in ("SYSFLAG", "BODYLEN", "TOPICLEN", "PROPSLEN"):
+            continue
+        for at in range(start, end):
+            for mask in (0x01, 0x10, 0x20, 0x30, 0x80, 0xFF):
+                flipped = data[:at] + bytes([data[at] ^ mask]) + data[at + 1 :]
+                verdict, _ = classify(flipped, 0, own_offset(data), check_crc=False)
+                if verdict is Verdict.MESSAGE:
+                    expected = java.decode_utf8(decode(flipped, check_crc=False).property_bytes)
+                    assert property_text(memoryview(flipped)) == expected
+                else:
+                    with pytest.raises(CorruptRecord):
+                        property_text(memoryview(flipped))
 
 
 @SAMPLES

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import golden
-from reput.format import properties as props
+from reput.format import java, properties as props
 from reput.format.message import decode as decode_record
 
 # --- reading --------------------------------------------------------------
@@ -185,3 +185,32 @@ def test_append_is_an_update(
 )
 def test_split_keys(keys: str | None, words: list[str]) -> None:
     assert props.split_keys(keys) == words
+
+
+@given(st.text(alphabet="ab\x01\x02é", max_size=40), st.text(alphabet="ab", min_size=1, max_size=2))
+def test_a_getter_finds_what_decode_does(text: str, name: str) -> None:
+    assert props.getter(text)(name) == props.decode(text.encode()).get(name)
+
+
+@pytest.mark.parametrize("version", golden.VERSIONS)
+def test_a_getter_finds_all_of_golden_stores(version: str) -> None:
+    for _, place in golden.records(version, "clean"):
+        one = decode_record(place.record)
+        get = props.getter(java.decode_utf8(one.property_bytes))
+        assert {name: get(name) for name in one.properties} == one.properties
+
+
+_VALUES = st.text(st.characters(min_codepoint=3, exclude_categories=["Cs"]), min_size=1)
+
+
+@given(st.dictionaries(st.sampled_from(["A", "AB", "B", "REAL_TOPIC"]), _VALUES), st.booleans())
+def test_one_property_is_found_as_among_all(properties: dict[str, str], ends: bool) -> None:
+    data = props.encode(properties, last_separator=ends)
+    for name in ("A", "AB", "B", "REAL_TOPIC", "C"):
+        found = props.find(data, name)
+        assert (None if found is None else found.decode()) == props.decode(data).get(name)
+
+
+def test_of_equal_names_the_last_is_found() -> None:
+    assert props.find(b"A\x011\x02AB\x019\x02A\x012\x02B\x01A\x013", "A") == b"2"
+    assert props.find(b"A\x01", "A") is None

@@ -2,7 +2,6 @@
 
 import pytest
 
-from reput.store import filter_bits
 from reput.store.filter_bits import FilterBits
 from reput.store.table_files import ConsumerFilter
 
@@ -51,11 +50,3 @@ def test_a_filter_that_is_no_sql_has_no_say(expression: str, kind: str) -> None:
     bits = FilterBits(Filters(make("X", expression, 1, kind=kind), make("Y", "a = 7", 2)))
     for _ in range(2):
         assert bits.of("TopicA", {"a": "7"})[0] == 0b100
-
-
-def test_may_match() -> None:
-    bits = bytes([0b110, 0])
-    assert filter_bits.may_match(bits, (1, 2))
-    assert not filter_bits.may_match(bits, (1, 3))
-    assert filter_bits.may_match(b"", (1, 2))
-    assert filter_bits.may_match(bits, (1, 40)), "computed for another length of bits"

@@ -8,17 +8,24 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from reput.broker.processors import (
+    assignment,
     configuration,
     connections,
     groups,
+    ha,
     offsets,
+    pop,
+    pop_ack,
     pull,
     queries,
+    reply,
     send,
     send_back,
     statistics,
     subscription_groups,
+    timer,
     topics,
+    transactions,
 )
 from reput.format.codes import RequestCode as Code
 from reput.format.command import Command
@@ -35,9 +42,24 @@ PROCESSORS: Mapping[int, Processor] = {
     Code.SEND_MESSAGE_V2: send.send_message,
     Code.SEND_BATCH_MESSAGE: send.send_batch,
     Code.CONSUMER_SEND_MSG_BACK: send_back.send_back,
+    Code.SEND_REPLY_MESSAGE: reply.send_reply_message,
+    Code.SEND_REPLY_MESSAGE_V2: reply.send_reply_message,
+    Code.END_TRANSACTION: transactions.end_transaction,
+    Code.RESUME_CHECK_HALF_MESSAGE: transactions.resume_check,
+    Code.RECALL_MESSAGE: timer.recall_message,
     # messages out
     Code.PULL_MESSAGE: pull.pull_message,
     Code.LITE_PULL_MESSAGE: pull.pull_message,
+    Code.POP_MESSAGE: pop.pop_message,
+    Code.PEEK_MESSAGE: pop.peek_message,
+    Code.NOTIFICATION: pop.notification,
+    Code.POLLING_INFO: pop.polling_info,
+    Code.ACK_MESSAGE: pop_ack.ack_message,
+    Code.BATCH_ACK_MESSAGE: pop_ack.batch_ack,
+    Code.CHANGE_MESSAGE_INVISIBLETIME: pop_ack.change_invisible_time,
+    Code.QUERY_ASSIGNMENT: assignment.query_assignment,
+    Code.SET_MESSAGE_REQUEST_MODE: assignment.set_request_mode,
+    Code.GET_ALL_MESSAGE_REQUEST_MODE: assignment.all_request_modes,
     # clients
     Code.HEART_BEAT: groups.heartbeat,
     Code.UNREGISTER_CLIENT: groups.unregister_client,
@@ -55,6 +77,7 @@ PROCESSORS: Mapping[int, Processor] = {
     Code.QUERY_CORRECTION_OFFSET: offsets.correction_offsets,
     Code.GET_ALL_CONSUMER_OFFSET: queries.all_consumer_offsets,
     Code.GET_ALL_DELAY_OFFSET: queries.all_delay_offsets,
+    Code.GET_TIMER_CHECK_POINT: timer.timer_progress,
     Code.CLONE_GROUP_OFFSET: connections.clone_offsets,
     # topics
     Code.UPDATE_AND_CREATE_TOPIC: topics.create_topic,
@@ -64,6 +87,8 @@ PROCESSORS: Mapping[int, Processor] = {
     Code.GET_TOPIC_CONFIG: topics.topic_settings,
     Code.GET_TOPIC_STATS_INFO: topics.topic_stats,
     Code.QUERY_TOPIC_CONSUME_BY_WHO: topics.consumed_by,
+    Code.QUERY_TOPICS_BY_CONSUMER: topics.topics_of_group,
+    Code.QUERY_SUBSCRIPTION_BY_CONSUMER: topics.subscription_of_group,
     Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: topics.system_topics,
     Code.CLEAN_UNUSED_TOPIC: topics.clean_unused_topics,
     Code.CLEAN_EXPIRED_CONSUMEQUEUE: topics.clean_expired_queues,
@@ -73,6 +98,7 @@ PROCESSORS: Mapping[int, Processor] = {
     Code.DELETE_SUBSCRIPTIONGROUP: subscription_groups.delete_group,
     Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: subscription_groups.all_groups,
     Code.GET_SUBSCRIPTIONGROUP_CONFIG: subscription_groups.group_settings,
+    Code.UPDATE_AND_GET_GROUP_FORBIDDEN: subscription_groups.forbid_topic,
     # finding
     Code.QUERY_MESSAGE: queries.query_message,
     Code.VIEW_MESSAGE_BY_ID: queries.view_message,
@@ -91,6 +117,8 @@ PROCESSORS: Mapping[int, Processor] = {
     Code.VIEW_BROKER_STATS_DATA: statistics.broker_stats,
     Code.GET_CONSUME_STATS: statistics.consume_stats,
     Code.GET_BROKER_CONSUME_STATS: statistics.all_consume_stats,
+    Code.GET_BROKER_HA_STATUS: ha.ha_status,
+    Code.RESET_MASTER_FLUSH_OFFSET: ha.reset_master_flush_offset,
     # settings
     Code.UPDATE_BROKER_CONFIG: configuration.update_settings,
     Code.GET_BROKER_CONFIG: configuration.settings,

@@ -189,10 +189,10 @@ def forward(
             reply = commands.reply(request, ResponseCode.SYSTEM_ERROR, remark)
         channel.send(reply)
 
-    _ask(member, question, CLIENT_TIMEOUT_MS).add_done_callback(answered)
+    ask(member, question, CLIENT_TIMEOUT_MS).add_done_callback(answered)
 
 
-def _ask(member: Member[Channel], question: Command, timeout_ms: int) -> "asyncio.Future[Command]":
+def ask(member: Member[Channel], question: Command, timeout_ms: int) -> "asyncio.Future[Command]":
     """Return what gets a client's answer; it never raises by itself."""
     try:
         return member.channel.ask(question, timeout_ms)
@@ -219,7 +219,7 @@ def consumer_status(broker: "Broker", channel: Channel, request: Command) -> Non
     for member in group.members.values():
         if header.client_addr in (None, "", member.client_id):
             question = Command(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ext_fields=fields)
-            answers.append(_ask(member, question, STATUS_TIMEOUT_MS))
+            answers.append(ask(member, question, STATUS_TIMEOUT_MS))
             members.append(member)
 
     def answered(future: "asyncio.Future[list[Command | BaseException]]") -> None:
@@ -248,8 +248,14 @@ def _status_of(member: Member[Channel], answer: Command | BaseException) -> Queu
 
 
 def reset_offset(broker: "Broker", channel: Channel, request: Command) -> Command:
-    """Tell the members of a group where to go on in a topic, by a time."""
+    """Let a group go on elsewhere in a topic.
+
+    4.9's tools name a time, and its members are told. Those of 5.x name a queue as well, or that
+    all are meant: then each member hears of it when it pulls, and there need be none.
+    """
     header = headers.decode(ResetOffsetHeader, request.ext_fields)
+    if header.queue_id is not None and broker.config.use_server_side_reset_offset:
+        return _reset_here(broker, channel, request, header)
     table = _offsets_by_time(broker, header)
     group = broker.groups.consumer(header.group)
     if group is None:
@@ -264,6 +270,66 @@ def reset_offset(broker: "Broker", channel: Channel, request: Command) -> Comman
     )
     _log.info("offsets of %s in %s set by %s: %s", header.group, header.topic, channel.peer, table)
     return commands.reply(request, body=body)
+
+
+def _reset_here(
+    broker: "Broker", channel: Channel, request: Command, header: ResetOffsetHeader
+) -> Command:
+    """Source: rocketmq 5.5 ``AdminBrokerProcessor.resetOffsetInner``."""
+    topic, group = header.topic, header.group
+    if not broker.is_master:
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, "Can not reset offset in slave broker")
+    known = broker.topics.get(topic)
+    if known is None:
+        raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} does not exist")
+    if broker.subscription_groups.get(group) is None:
+        raise RequestRefused(
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} does not exist"
+        )
+    wanted = _wanted_offsets(broker, header, known.read_queue_count)
+    offsets = broker.consumer_offsets
+    broker.store.deliverer.clear()  # it answers pulls without a look at what is here
+    table = QueueOffsets()
+    for queue_id, queue_offset in wanted.items():
+        offsets.put(topic, group, queue_id, queue_offset)
+        broker.resets.assign(topic, group, queue_id, queue_offset)
+        table[MessageQueue(topic, broker.config.broker_name, queue_id)] = queue_offset
+    for queue_id in wanted:
+        broker.look_again(topic, queue_id)
+    _log.info("offsets of %s in %s set by %s: %s", group, topic, channel.peer, table)
+    return commands.reply(request, body=bodies.encode(ResetOffsets(offset_table=table)))
+
+
+def _wanted_offsets(
+    broker: "Broker", header: ResetOffsetHeader, queue_count: int
+) -> dict[int, int]:
+    """Return queue id -> where to go on. Raises ``RequestRefused``."""
+    queue_id, store = header.queue_id, broker.store
+    if queue_id is None or queue_id < 0:
+        queue_ids = range(queue_count)
+        if not queue_ids:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, "No queues to reset.")
+    elif queue_id >= queue_count:
+        raise RequestRefused(
+            ResponseCode.SYSTEM_ERROR,
+            f"topic[{header.topic}] has no queue {queue_id}; allowed: 0 to {queue_count - 1}",
+        )
+    elif header.queue_offset not in (None, -1):
+        low, high = (
+            store.min_offset(header.topic, queue_id),
+            store.max_offset(header.topic, queue_id),
+        )
+        if not low <= header.queue_offset <= high + 1:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"Target offset {header.queue_offset} not in consume queue range [{low}-{high}]",
+            )
+        return {queue_id: header.queue_offset}
+    else:
+        queue_ids = range(queue_id, queue_id + 1)
+    if header.timestamp < 0:
+        return {one: store.max_offset(header.topic, one) for one in queue_ids}
+    return {one: store.offset_by_time(header.topic, one, header.timestamp) for one in queue_ids}
 
 
 def _offsets_by_time(broker: "Broker", header: ResetOffsetHeader) -> QueueOffsets:

@@ -26,6 +26,7 @@ def heartbeat(broker: "Broker", channel: Channel, request: Command) -> Command:
         has_changed = broker.groups.register_consumer(
             channel, data.client_id, consumer, request.language, request.version, monotonic_ms
         )
+        broker.take_filters(consumer)
         if has_changed:
             broker.tell_members(consumer.group_name)
     for producer in data.producer_data_set:
@@ -46,13 +47,15 @@ def unregister_client(broker: "Broker", channel: Channel, request: Command) -> C
     if header.producer_group:
         broker.groups.unregister_producer(channel, header.producer_group)
     if header.consumer_group and broker.groups.unregister_consumer(channel, header.consumer_group):
-        broker.tell_members(header.consumer_group)
+        broker.member_left(header.consumer_group)
     return commands.reply(request)
 
 
 def check_client_config(broker: "Broker", channel: Channel, request: Command) -> Command:
     """Check an expression before a consumer subscribes with it."""
     one = bodies.decode(CheckClientBody, request.body).subscription_data
+    if one.class_filter_mode:
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, selection.NO_CLASS_FILTER)
     if not selection.is_tag_type(one.expression_type):
         broker.filters.of_expression(one.expression_type, one.sub_string)
     return commands.reply(request)

@@ -51,6 +51,8 @@ def update_consumer_offset(broker: "Broker", channel: Channel, request: Command)
     header = headers.decode(UpdateConsumerOffsetHeader, request.ext_fields)
     if broker.topics.get(header.topic) is None:
         raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic} not exist!")
+    if broker.resets.is_waiting(header.topic, header.consumer_group, header.queue_id):
+        return commands.reply(request, remark="Offset has been previously reset")
     broker.consumer_offsets.put(
         header.topic, header.consumer_group, header.queue_id, header.commit_offset
     )

@@ -41,6 +41,9 @@ def pull_message(broker: "Broker", channel: Channel, request: Command) -> Comman
     topic = _check(broker, header)
     wanted = _selection(broker, header)
     begun_ms = broker.clock.monotonic_ms()
+    moved = _moved(broker, request, header)
+    if moved is not None:
+        return moved
     result = _get(broker, header, wanted, header.queue_offset)
     if header.sys_flag & PullFlag.COMMIT_OFFSET and broker.is_master:
         broker.consumer_offsets.put(
@@ -91,6 +94,9 @@ def look_again(broker: "Broker", held: HeldPull, *, is_last: bool = False) -> bo
 def _looked_again(broker: "Broker", held: HeldPull, *, is_last: bool) -> Command | None:
     """Return the answer; None if there is none yet. Raises ``RequestRefused``."""
     _check(broker, held.header)  # what was allowed may be so no longer
+    moved = _moved(broker, held.request, held.header)
+    if moved is not None:
+        return moved
     begun_ms = broker.clock.monotonic_ms()
     result = _get(broker, held.header, held.selection, held.queue_offset)
     code = _code(result, held.queue_offset)
@@ -104,6 +110,26 @@ def _looked_again(broker: "Broker", held: HeldPull, *, is_last: bool) -> Command
     if has_nothing and held.queue_offset != held.header.queue_offset:
         code = ResponseCode.PULL_RETRY_IMMEDIATELY  # so that the consumer gets on
     return _reply(broker, held.request, held.header, result, code, begun_ms)
+
+
+def _moved(broker: "Broker", request: Command, header: PullMessageHeader) -> Command | None:
+    """Return the answer to a pull whose group is to go on elsewhere; None if it is not.
+
+    What that pull commits is from before, and does not count.
+    """
+    topic, queue_id = header.topic, header.queue_id
+    next_offset = broker.resets.take(topic, header.consumer_group, queue_id)
+    if next_offset is None:
+        return None
+    fields = PullMessageReplyHeader(
+        suggest_which_broker_id=0,
+        next_begin_offset=next_offset,
+        min_offset=broker.store.min_offset(topic, queue_id),
+        max_offset=broker.store.max_offset(topic, queue_id),
+    )
+    return commands.reply(
+        request, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", headers.encode(fields)
+    )
 
 
 def _check(broker: "Broker", header: PullMessageHeader) -> TopicConfig:
@@ -128,6 +154,11 @@ def _check(broker: "Broker", header: PullMessageHeader) -> TopicConfig:
             ResponseCode.NO_PERMISSION,
             f"subscription group no permission, {header.consumer_group}",
         )
+    if broker.subscription_groups.is_forbidden(header.consumer_group, header.topic):
+        raise RequestRefused(
+            ResponseCode.NO_PERMISSION,
+            f"the consumer group[{header.consumer_group}] is forbidden for topic[{header.topic}]",
+        )
     topic = broker.topics.readable(header.topic)
     if not 0 <= header.queue_id < topic.read_queue_count:
         raise RequestRefused(
@@ -142,10 +173,7 @@ def _check(broker: "Broker", header: PullMessageHeader) -> TopicConfig:
 def _selection(broker: "Broker", header: PullMessageHeader) -> Selection:
     """Return what is wanted. Raises ``RequestRefused``."""
     if header.sys_flag & PullFlag.CLASS_FILTER:
-        raise RequestRefused(
-            ResponseCode.SYSTEM_ERROR,
-            "filter by class is not supported: RocketMQ has dropped filter servers",
-        )
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, selection.NO_CLASS_FILTER)
     if header.sys_flag & PullFlag.HAS_SUBSCRIPTION:
         if selection.is_tag_type(header.expression_type):
             return selection.of_tags(header.subscription)
@@ -154,6 +182,16 @@ def _selection(broker: "Broker", header: PullMessageHeader) -> Selection:
     if group is None:
         raise RequestRefused(
             ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist"
+        )
+    settings = broker.subscription_groups.get(header.consumer_group)
+    if (
+        settings is not None
+        and not settings.consume_broadcast_enable
+        and group.message_model == "BROADCASTING"
+    ):
+        raise RequestRefused(
+            ResponseCode.NO_PERMISSION,
+            f"the consumer group[{header.consumer_group}] can not consume by broadcast way",
         )
     known = group.subscriptions.get(header.topic)
     if known is None:
@@ -164,9 +202,22 @@ def _selection(broker: "Broker", header: PullMessageHeader) -> Selection:
         raise RequestRefused(
             ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
         )
+    if known.class_filter_mode:
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, selection.NO_CLASS_FILTER)
     if selection.is_tag_type(known.expression_type):
         return selection.of_subscription(known)
-    return broker.filters.of_expression(known.expression_type, known.sub_string)
+    broker.filters.check_type(known.expression_type)
+    one = broker.consumer_filters.find(header.topic, header.consumer_group)
+    if one is None:
+        raise RequestRefused(
+            ResponseCode.FILTER_DATA_NOT_EXIST,
+            "The broker's consumer filter data is not exist!Your expression may be wrong!",
+        )
+    if one.client_version < header.sub_version:
+        raise RequestRefused(
+            ResponseCode.FILTER_DATA_NOT_LATEST, "the consumer's consumer filter data not latest"
+        )
+    return broker.filters.of_group(one)
 
 
 def _let_kernel_answer(
@@ -175,6 +226,8 @@ def _let_kernel_answer(
     """Let the kernel answer the pulls that follow this one, if it can."""
     if wanted.message_filter is not None or not broker.is_master:
         return
+    if broker.resets.is_waiting(header.topic, header.consumer_group):
+        return  # of one of its queues, to which this kernel would answer
     has_subscription = header.sys_flag & PullFlag.HAS_SUBSCRIPTION
     reader = Reader(
         header.topic,

@@ -44,7 +44,12 @@ def query_message(broker: "Broker", channel: Channel, request: Command) -> Comma
     header = headers.decode(QueryMessageHeader, request.ext_fields)
     max_count = broker.config.default_query_max_num if header.is_unique_key else header.max_num
     found = broker.store.query(
-        header.topic, header.key, max_count, header.begin_timestamp, header.end_timestamp
+        header.topic,
+        header.key,
+        max_count,
+        header.begin_timestamp,
+        header.end_timestamp,
+        is_tags=_asks_for_tags(broker, header),
     )
     records, is_truncated = _fitting(found.records)
     index = broker.store.index
@@ -60,6 +65,24 @@ def query_message(broker: "Broker", channel: Channel, request: Command) -> Comma
     is_truncated = is_truncated or found.is_truncated
     remark = f"the newest {len(records)}; there may be more" if is_truncated else None
     return commands.reply(request, 0, remark, fields, b"".join(records))
+
+
+def _asks_for_tags(broker: "Broker", header: QueryMessageHeader) -> bool:
+    """Return whether a key is tags. Raises ``RequestRefused``."""
+    if header.is_unique_key or header.index_type in (None, "", "K", "U"):
+        return False
+    if header.index_type != "T":
+        raise RequestRefused(
+            ResponseCode.SYSTEM_ERROR,
+            f"indexType[{header.index_type}] is illegal, "
+            "allowed: K (key), U (unique key), T (tags)",
+        )
+    if not broker.store_config.index_tags:
+        raise RequestRefused(
+            ResponseCode.QUERY_NOT_FOUND,
+            "can not find message by its tags: they are not in this broker's index (indexTags)",
+        )
+    return True
 
 
 def _fitting(records: list[bytes]) -> tuple[list[bytes], bool]:

@@ -7,6 +7,10 @@ come here: ``broker.intake`` has a kernel for it, and this is what the kernel's 
 import random
 from typing import TYPE_CHECKING
 
+from reput.broker import priority, transactions
+from reput.broker.processors import timer
+from reput.broker.timers import TIMES
+from reput.broker.topics import READ_WRITE
 from reput.errors import RequestRefused
 from reput.format import (
     command as commands,
@@ -49,14 +53,14 @@ _NOT_FOR_CLIENTS = frozenset(
         names.CHECK_MAX_TIME_TOPIC,
         names.SELF_TEST_TOPIC,
         names.OFFSET_MOVED_TOPIC,
+        names.TIMER_TOPIC,
     }
 )
-_TIMER_PROPERTIES = frozenset({"TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"})
 
 
 def decode_header(request: Command) -> SendMessageHeader:
     """Return the header, whichever names it has. Raises ``InvalidHeader``."""
-    if request.code == RequestCode.SEND_MESSAGE:
+    if request.code in (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE):
         return headers.decode(SendMessageHeader, request.ext_fields)
     return headers.decode_v2(request.ext_fields)
 
@@ -66,22 +70,44 @@ def send_message(broker: "Broker", channel: Channel, request: Command) -> Comman
     header = decode_header(request)
     if header.batch:
         return _send_batch(broker, channel, request, header)
-    topic, queue_id = _destination(broker, header)
+    topic, queue_id = destination(broker, header)
     properties = props.decode((header.properties or "").encode("utf-8", "surrogatepass"))
     told_id = queue_id  # the producer is told what it asked for
     if names.is_retry_topic(header.topic):
         topic, queue_id = broker.retries.redirect(
             header, request.version, topic, queue_id, properties
         )
-    _refuse_kinds(broker, properties)
-    waits = properties.pop(props.WAIT, "true").lower() == "true"
+    wanted_id = priority.queue_of(properties, topic.write_queue_count)
+    if wanted_id is not None:
+        queue_id = told_id = wanted_id
+    is_half = transactions.is_half(properties, header.reconsume_times or 0)
+    wait = properties.pop(props.WAIT, None)
     properties[props.CLUSTER] = broker.config.broker_cluster_name
-    message = _message(broker, channel, request, header, topic, queue_id)
-    message.waits = waits
+    message = incoming(broker, channel, request, header, topic, queue_id)
+    message.waits = wait is None or wait.lower() == "true"
+    if is_half:
+        if wait is not None:
+            properties[props.WAIT] = wait  # as Java: of half messages it is kept
+        broker.transactions.hold_back(message, properties, broker.clock.now_ms())
+    handle = ""
+    if not is_half and _is_parked(broker, message, properties):
+        if wait is not None:
+            properties[props.WAIT] = wait  # likewise
+        handle = timer.recall_handle(broker, properties)
     message.property_bytes = _encode_properties(properties)
     return broker.intake.put(
-        channel, request, message, lambda result: _reply(broker, request, told_id, result)
+        channel, request, message, lambda result: _reply(broker, request, told_id, result, handle)
     )
+
+
+def _is_parked(broker: "Broker", message: IncomingMessage, properties: dict[str, str]) -> bool:
+    """Lead a message that is to wait for the timer there, and mark its properties."""
+    now_ms = broker.clock.now_ms()
+    if not broker.timers.park(message.topic, message.queue_id, properties, now_ms):
+        return False
+    broker.topics.for_group(names.TIMER_TOPIC, 1, READ_WRITE, now_ms)
+    message.topic, message.queue_id = names.TIMER_TOPIC, 0
+    return True
 
 
 def send_batch(broker: "Broker", channel: Channel, request: Command) -> Command | None:
@@ -92,15 +118,22 @@ def send_batch(broker: "Broker", channel: Channel, request: Command) -> Command 
 def _send_batch(
     broker: "Broker", channel: Channel, request: Command, header: SendMessageHeader
 ) -> Command | None:
-    topic, queue_id = _destination(broker, header)
+    topic, queue_id = destination(broker, header)
     if names.is_retry_topic(header.topic):
         raise RequestRefused(
             ResponseCode.MESSAGE_ILLEGAL,
             "batch request does not support retry group %RETRY%",
         )
     properties = props.decode((header.properties or "").encode("utf-8", "surrogatepass"))
-    _refuse_kinds(broker, properties)
-    message = _message(broker, channel, request, header, topic, queue_id)
+    if not TIMES.isdisjoint(properties):
+        raise RequestRefused(
+            ResponseCode.MESSAGE_ILLEGAL, "a batch cannot wait for the timer; send its messages"
+        )
+    if transactions.is_half(properties, header.reconsume_times or 0):
+        raise RequestRefused(
+            ResponseCode.MESSAGE_ILLEGAL, "a batch cannot be part of a transaction"
+        )
+    message = incoming(broker, channel, request, header, topic, queue_id)
     message.waits = properties.get(props.WAIT, "true").lower() == "true"
     message.property_bytes = _encode_properties(properties)
     return broker.intake.put(
@@ -112,7 +145,7 @@ def _send_batch(
     )
 
 
-def _destination(broker: "Broker", header: SendMessageHeader) -> tuple[TopicConfig, int]:
+def destination(broker: "Broker", header: SendMessageHeader) -> tuple[TopicConfig, int]:
     """Return where a message goes; the topic is made if need be. Raises ``RequestRefused``."""
     if broker.store.is_page_cache_busy():
         raise RequestRefused(
@@ -142,22 +175,7 @@ def _destination(broker: "Broker", header: SendMessageHeader) -> tuple[TopicConf
     return topic, random.randrange(max(topic.write_queue_count, 1))
 
 
-def _refuse_kinds(broker: "Broker", properties: dict[str, str]) -> None:
-    """Refuse what cannot be done, instead of delivering it in another way."""
-    if properties.get(props.TRANSACTION_PREPARED, "").lower() == "true":
-        raise RequestRefused(
-            ResponseCode.NO_PERMISSION,
-            f"the broker[{broker.config.broker_ip1}] sending transaction message is forbidden",
-        )
-    if not _TIMER_PROPERTIES.isdisjoint(properties):
-        name = min(_TIMER_PROPERTIES.intersection(properties))
-        raise RequestRefused(
-            ResponseCode.MESSAGE_ILLEGAL,
-            f"property {name}: this broker has no timer; use a delay level",
-        )
-
-
-def _message(
+def incoming(
     broker: "Broker",
     channel: Channel,
     request: Command,
@@ -165,6 +183,7 @@ def _message(
     topic: TopicConfig,
     queue_id: int,
 ) -> IncomingMessage:
+    """Return the message of a request, without its properties."""
     sys_flag = header.sys_flag
     if topic.filter_type == "MULTI_TAG":
         sys_flag |= flags.MULTI_TAGS
@@ -188,17 +207,26 @@ def _encode_properties(properties: dict[str, str]) -> bytes:
         raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
 
 
-def _reply(broker: "Broker", request: Command, queue_id: int, result: PutResult) -> Command:
-    code = CODES[result.status]
-    answer = commands.reply(request, code)
+def trace_fields(broker: "Broker") -> dict[str, str]:
+    """Return what a reply tells a producer for its traces."""
     config = broker.config
-    traces = {
+    return {
         "TRACE_ON": "true" if config.trace_on else "false",
         "MSG_REGION": config.region_id,
     }
+
+
+def _reply(
+    broker: "Broker", request: Command, queue_id: int, result: PutResult, recall_handle: str = ""
+) -> Command:
+    code = CODES[result.status]
+    answer = commands.reply(request, code)
+    traces = trace_fields(broker)
     if result.status.is_stored:
         where = send_reply.fields(result.offset_id, queue_id, result.queue_offset)
         answer.ext_fields = where | traces
+        if recall_handle:
+            answer.ext_fields["recallHandle"] = recall_handle
     else:
         answer.ext_fields = traces
     if code is not ResponseCode.SUCCESS:

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 
 from reput.broker.config import PERM_WRITE
 from reput.errors import RequestRefused
-from reput.format import command as commands, headers, message as record, properties as props
+from reput.format import (
+    command as commands,
+    headers,
+    message as record,
+    names,
+    properties as props,
+)
 from reput.format.codes import ResponseCode
 from reput.format.command import Command
 from reput.format.headers import SendBackHeader
@@ -58,7 +64,7 @@ def send_back(broker: "Broker", channel: Channel, request: Command) -> Command |
 
     def answer(result: PutResult) -> Command:
         if result.status is PutStatus.PUT_OK:
-            broker.stats.sent_back(origin, group.name)
+            broker.stats.sent_back(origin, group.name, is_dead=names.is_dlq_topic(message.topic))
         return _reply(request, result)
 
     return broker.intake.put(channel, request, message, answer)

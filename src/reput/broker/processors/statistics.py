@@ -9,9 +9,9 @@ import shutil
 from typing import TYPE_CHECKING
 
 from reput.broker.processors.connections import topics_of_group
-from reput.broker.stats import Sums
+from reput.broker.stats import TIMER_DEQUEUE_NUMS, TOPIC_PUT_NUMS, Sums
 from reput.errors import RequestRefused
-from reput.format import bodies, codes, command as commands, headers
+from reput.format import bodies, codes, command as commands, headers, names
 from reput.format.bodies import (
     BrokerStats,
     ConsumeStats,
@@ -37,6 +37,8 @@ _RATES = ("putTps", "getFoundTps", "getMissTps", "getTransferedTps")
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _NO_POOL = 2**31 - 1
 """Java's count of free pool buffers where there is no pool."""
+_NO_LIMIT = str(2**31 - 1)
+"""Of queues in front of thread pools: none can be full here."""
 
 
 # --- the broker -----------------------------------------------------------------------
@@ -44,7 +46,9 @@ _NO_POOL = 2**31 - 1
 
 def runtime_info(broker: "Broker", channel: Channel, request: Command) -> Command:
     """Return how the broker is doing, a text a name."""
-    table = _described(broker) | _counted(broker) | _stored(broker)
+    table = _described(broker)
+    for part in (_counted, _timed, _parked, _stored):
+        table |= part(broker)
     return commands.reply(request, body=bodies.encode(KvTable(table=dict(sorted(table.items())))))
 
 
@@ -94,6 +98,43 @@ def _counted(broker: "Broker") -> dict[str, str]:
         "sendThreadPoolQueueHeadWaitTimeMills": "0",
         "sendThreadPoolQueueSize": str(waiting_count),
         "EndTransactionQueueSize": "0",
+        "EndTransactionThreadPoolQueueCapacity": _NO_LIMIT,
+        "dispatchMaxBuffer": "0",  # nothing ever sets it in Java either
+        "getMessageEntireTimeMax": str(stats.get_ms_max),
+        "pullThreadPoolQueueCapacity": _NO_LIMIT,
+        "queryThreadPoolQueueCapacity": _NO_LIMIT,
+        "sendThreadPoolQueueCapacity": _NO_LIMIT,
+        # 5.x
+        "ackThreadPoolQueueCapacity": _NO_LIMIT,
+        "ackThreadPoolQueueHeadWaitTimeMills": "0",
+        "ackThreadPoolQueueSize": "0",
+        "litePullThreadPoolQueueCapacity": _NO_LIMIT,
+        "litePullThreadPoolQueueHeadWaitTimeMills": "0",
+        "litePullThreadPoolQueueSize": "0",
+    }
+
+
+def _timed(broker: "Broker") -> dict[str, str]:
+    times = broker.intake.put_times
+    return {
+        "putLatency99": f"{times.percentile_ms(0.99):.2f}",
+        "putLatency999": f"{times.percentile_ms(0.999):.2f}",
+        "putMessageDistributeTime": times.distribution(),
+        "putMessageEntireTimeMax": str(times.max_ms),
+    }
+
+
+def _parked(broker: "Broker") -> dict[str, str]:
+    """Return how the timer is doing; 5.x."""
+    timers, stats, now_ms = broker.timers, broker.stats, broker.clock.now_ms()
+    read_ms = timers.check(now_ms).read_time_ms
+    cluster = broker.config.broker_cluster_name
+    return {
+        "timerCongestNum": str(len(timers)),
+        "timerDequeueTps": str(stats.tps(TIMER_DEQUEUE_NUMS, cluster)),
+        "timerEnqueueTps": str(stats.tps(TOPIC_PUT_NUMS, names.TIMER_TOPIC)),
+        "timerOffsetBehind": str(timers.behind_count),
+        "timerReadBehind": str(max(now_ms - read_ms, 0) // 1000),
     }
 
 
@@ -112,8 +153,10 @@ def _stored(broker: "Broker") -> dict[str, str]:
         "dispatchBehindBytes": str(log.written_offset - store.dispatcher.dispatched_offset),
         "earliestMessageTimeStamp": str(-1 if earliest_ms is None else earliest_ms),
         "remainHowManyDataToFlush": readable(log.written_offset - log.flushed_offset),
-        "remainTransientStoreBufferNumbs": str(_NO_POOL),
+        "remainTransientStoreBufferNumbs": str(log.pool.available if log.pool else _NO_POOL),
     }
+    if log.pool:
+        found["remainHowManyDataToCommit"] = readable(log.written_offset - log.readable_offset)
     found |= {f"commitLogDiskRatio_{folder}": str(ratio) for folder, ratio in used.items()}
     found |= {
         f"scheduleMessageOffset_{level}": f"{reached},{end}"
@@ -136,6 +179,7 @@ def readable(byte_count: int) -> str:
 def broker_stats(broker: "Broker", channel: Channel, request: Command) -> Command:
     """Return what a counter did in the last minute, hour and day."""
     header = headers.decode(StatsHeader, request.ext_fields)
+    broker.stats.look()  # a counter is there as soon as something is counted
     found = broker.stats.find(header.stats_name, header.stats_key)
     if found is None:
         raise RequestRefused(

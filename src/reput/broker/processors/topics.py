@@ -1,18 +1,20 @@
-"""17, 18, 21, 202, 215, 300, 305, 306, 316, 351: topics and their queues.
+"""17, 18, 21, 202, 215, 300, 305, 306, 316, 343, 345, 351: topics, their queues and readers.
 
-Checks and texts are Java's ``AdminBrokerProcessor``, 4.9.7; 18 and 351 are 5.x's. What is changed
-is in the file when the reply is sent, and what is deleted on disk: it does not come back (anchors
-D18).
+Checks and texts are Java's ``AdminBrokerProcessor``, 4.9.7; 18, 343, 345, 351 and attributes are
+5.x's. What is changed is in the file when the reply is sent, and what is deleted on disk: it does
+not come back (anchors D18).
 """
 
 import logging
 from typing import TYPE_CHECKING
 
+from reput.broker import attributes
 from reput.broker.topics import topic_data
 from reput.errors import RequestRefused
 from reput.format import bodies, command as commands, headers, names
 from reput.format.bodies import (
     GroupList,
+    GroupSubscription,
     MessageQueue,
     TopicConfigData,
     TopicConfigList,
@@ -23,7 +25,12 @@ from reput.format.bodies import (
 )
 from reput.format.codes import ResponseCode
 from reput.format.command import Command
-from reput.format.headers import CreateTopicHeader, TopicHeader
+from reput.format.headers import (
+    CreateTopicHeader,
+    GroupAndTopicHeader,
+    GroupHeader,
+    TopicHeader,
+)
 from reput.remoting.channel import Channel
 from reput.store.config_tables import TopicConfig
 
@@ -50,6 +57,7 @@ def create_topic(broker: "Broker", channel: Channel, request: Command) -> Comman
         topic_name=header.topic,
         topic_sys_flag=header.topic_sys_flag or 0,
         write_queue_nums=header.write_queue_nums,
+        attributes=attributes.parse(header.attributes),
     )
     _put(broker, channel, [topic])
     return commands.reply(request)
@@ -64,28 +72,42 @@ def create_topics(broker: "Broker", channel: Channel, request: Command) -> Comma
 
 def _put(broker: "Broker", channel: Channel, wanted: list[TopicConfigData]) -> None:
     """Raises ``RequestRefused``; then nothing has changed."""
+    changed = []
     for topic in wanted:
         check_topic(broker, topic.topic_name)
         _check_settings(topic)
-    now_ms = broker.clock.now_ms()
-    for topic in wanted:
-        known = broker.topics.get(topic.topic_name)
-        broker.topics.put(
+        changed.append(
             TopicConfig(
                 name=topic.topic_name,
                 read_queue_count=topic.read_queue_nums,
                 write_queue_count=topic.write_queue_nums,
                 perm=topic.perm,
-                # Which topics are ordered the name servers say.
-                order=known.order if known is not None else False,
+                order=topic.order,
                 filter_type=topic.topic_filter_type,
                 sys_flag=topic.topic_sys_flag,
-                attributes=known.attributes if known is not None else (),
-            ),
-            now_ms,
+                attributes=_attributes(broker, topic),
+            )
         )
-        _log.info("topic %s set by %s: %s", topic.topic_name, channel.peer, topic)
+    now_ms = broker.clock.now_ms()
+    for one in changed:
+        broker.topics.put(one, now_ms)
+        _log.info("topic %s set by %s: %s", one.name, channel.peer, one)
     broker.topics.table.save(now_ms, is_durable=False)
+
+
+def _attributes(broker: "Broker", topic: TopicConfigData) -> tuple[tuple[str, str], ...]:
+    """Return the attributes that a topic gets. Raises ``RequestRefused``."""
+    changes = topic.attributes or {}
+    is_mixed = changes.get("+" + attributes.MESSAGE_TYPE) == attributes.MIXED
+    if is_mixed and not broker.config.enable_mixed_message_type:
+        raise RequestRefused(
+            ResponseCode.INVALID_PARAMETER,
+            "MIXED message type is not supported. (enableMixedMessageType allows it)",
+        )
+    known = broker.topics.get(topic.topic_name)
+    return attributes.changed(
+        dict(known.attributes) if known is not None else None, changes, attributes.OF_TOPICS
+    )
 
 
 def check_topic(broker: "Broker", name: str) -> None:
@@ -158,6 +180,7 @@ def _delete(broker: "Broker", topic: str) -> None:
     broker.store.delete_topic(topic)
     if broker.consumer_offsets.delete(topic=topic):
         broker.consumer_offsets.save(now_ms)
+    broker.resets.delete(topic=topic)
     broker.stats.topic_deleted(topic)
 
 
@@ -213,6 +236,23 @@ def consumed_by(broker: "Broker", channel: Channel, request: Command) -> Command
     name = headers.decode(TopicHeader, request.ext_fields).topic
     found = GroupList(group_list=groups_of_topic(broker, name))
     return commands.reply(request, body=bodies.encode(found))
+
+
+def topics_of_group(broker: "Broker", channel: Channel, request: Command) -> Command:
+    """Return the topics in which a group has offsets."""
+    name = headers.decode(GroupHeader, request.ext_fields).group
+    found = sorted({topic for topic, group in broker.consumer_offsets.readers() if group == name})
+    body = TopicList(broker_addr=broker.address, topic_list=found)
+    return commands.reply(request, body=bodies.encode(body))
+
+
+def subscription_of_group(broker: "Broker", channel: Channel, request: Command) -> Command:
+    """Return what the members of a group subscribe to in a topic; nothing, if it has none."""
+    header = headers.decode(GroupAndTopicHeader, request.ext_fields)
+    group = broker.groups.consumer(header.group)
+    found = group.subscriptions.get(header.topic) if group is not None else None
+    body = GroupSubscription(group=header.group, topic=header.topic, subscription_data=found)
+    return commands.reply(request, body=bodies.encode(body))
 
 
 def system_topics(broker: "Broker", channel: Channel, request: Command) -> Command:

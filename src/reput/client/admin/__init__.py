@@ -11,7 +11,7 @@ and groups have their full names here: a namespace is not put before them.
 Offsets are those of ARCHITECTURE.md: ``queue_offset`` and ``consumer_offset`` count messages.
 
     brokers.py  name_servers.py  topics.py  groups.py  members.py  progress.py  offsets.py
-    messages.py         the verbs, each a function with an ``Admin`` in front
+    messages.py  traces.py  the verbs, each a function with an ``Admin`` in front
     cluster_calls.py    whom they ask and tell
 """
 
@@ -26,6 +26,7 @@ from reput.client.admin import (
     offsets as offset_verbs,
     progress as progress_verbs,
     topics as topic_verbs,
+    traces as trace_verbs,
 )
 from reput.client.admin.cluster_calls import ClusterCalls, PartlyDone as PartlyDone
 from reput.client.admin.progress import (
@@ -81,6 +82,9 @@ class Admin:
     broker_stats = broker_verbs.broker_stats
     wipe_write_perm = broker_verbs.wipe_write_perm
     add_write_perm = broker_verbs.add_write_perm
+    clean_expired_queues = broker_verbs.clean_expired_queues
+    clean_unused_topics = broker_verbs.clean_unused_topics
+    delete_expired_log = broker_verbs.delete_expired_log
     # name servers
     name_server_config = name_server_verbs.name_server_config
     update_name_server_config = name_server_verbs.update_name_server_config
@@ -100,6 +104,8 @@ class Admin:
     groups = group_verbs.groups
     create_group = group_verbs.create_group
     delete_group = group_verbs.delete_group
+    request_modes = group_verbs.request_modes
+    set_request_mode = group_verbs.set_request_mode
     # members of groups
     consumer_connection = member_verbs.consumer_connection
     producer_connection = member_verbs.producer_connection
@@ -123,3 +129,5 @@ class Admin:
     message_by_offset_id = message_verbs.message_by_offset_id
     message_by_unique_key = message_verbs.message_by_unique_key
     messages_by_key = message_verbs.messages_by_key
+    resume_check = message_verbs.resume_check
+    message_trace = trace_verbs.message_trace

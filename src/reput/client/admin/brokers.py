@@ -88,3 +88,36 @@ async def add_write_perm(admin: "Admin", broker_name: str) -> int:
     )
     fields = replies[0].ext_fields
     return headers.decode(headers.AddWritePermReplyHeader, fields).add_topic_count
+
+
+async def clean_expired_queues(
+    admin: "Admin", *, cluster: str | None = None, broker: str | None = None
+) -> list[str]:
+    """Delete queues whose messages have all expired; returns the brokers' addresses.
+
+    Raises:
+        InvalidOption: It is not clear where.
+        PartlyDone: Some brokers did not do it.
+    """
+    return await _tell(admin, RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, cluster, broker)
+
+
+async def clean_unused_topics(
+    admin: "Admin", *, cluster: str | None = None, broker: str | None = None
+) -> list[str]:
+    """Delete queues of topics that are gone. Returns and raises as ``clean_expired_queues``."""
+    return await _tell(admin, RequestCode.CLEAN_UNUSED_TOPIC, cluster, broker)
+
+
+async def delete_expired_log(
+    admin: "Admin", *, cluster: str | None = None, broker: str | None = None
+) -> list[str]:
+    """Delete expired log files at this hour. Returns and raises as ``clean_expired_queues``."""
+    return await _tell(admin, RequestCode.DELETE_EXPIRED_COMMITLOG, cluster, broker)
+
+
+async def _tell(
+    admin: "Admin", code: RequestCode, cluster: str | None, broker: str | None
+) -> list[str]:
+    addresses = await admin.calls.masters(cluster, broker)
+    return await admin.calls.tell_brokers(addresses, lambda: requests.make(code))

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from reput.client.core import requests
 from reput.client.message import check_group
 from reput.format import bodies, headers
-from reput.format.bodies import SubscriptionGroupConfig
+from reput.format.bodies import RequestModeBody, SubscriptionGroupConfig
 from reput.format.codes import RequestCode
 
 if TYPE_CHECKING:
@@ -88,4 +88,63 @@ async def delete_group(
     await admin.calls.tell_brokers(
         await admin.calls.masters(cluster, broker),
         lambda: requests.make(RequestCode.DELETE_SUBSCRIPTIONGROUP, header),
+    )
+
+
+async def request_modes(
+    admin: "Admin", broker: str, group: str | None = None
+) -> list[RequestModeBody]:
+    """Return how groups read topics where somebody has said, by topic and group; of 5.x.
+
+    Args:
+        broker: Name or address.
+        group: Only this one; all, if not given.
+    """
+    reply = await admin.calls.ask_broker(
+        broker, requests.make(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
+    )
+    table = bodies.decode(bodies.RequestModesBody, reply.body).message_request_mode_map
+    return [
+        one
+        for _, by_group in sorted(table.items())
+        for name, one in sorted(by_group.items())
+        if group in (None, name)
+    ]
+
+
+async def set_request_mode(
+    admin: "Admin",
+    group: str,
+    topic: str,
+    mode: str,
+    *,
+    share_count: int = 0,
+    cluster: str | None = None,
+    broker: str | None = None,
+) -> list[str]:
+    """Set how a group reads a topic; of 5.x. Members hear of it when they ask for their queues.
+
+    Args:
+        group: Of consumers.
+        topic: What it reads.
+        mode: ``PULL`` or ``POP``.
+        share_count: With ``POP``: how many members share a queue besides its own; 0: all of them.
+        cluster: Whose brokers; may be left out where there is but one.
+        broker: Name or address of one broker, instead of a cluster.
+
+    Returns:
+        The addresses of the brokers.
+
+    Raises:
+        InvalidOption: It is not clear where.
+        PartlyDone: Some brokers did not do it.
+    """
+    body = bodies.encode(
+        RequestModeBody(
+            consumer_group=group, mode=mode, pop_share_queue_num=share_count, topic=topic
+        )
+    )
+    return await admin.calls.tell_brokers(
+        await admin.calls.masters(cluster, broker),
+        lambda: requests.make(RequestCode.SET_MESSAGE_REQUEST_MODE, body=body),
     )

@@ -102,6 +102,18 @@ async def messages_by_key(
     return sorted(same, key=lambda one: one.store_timestamp_ms)
 
 
+async def resume_check(admin: "Admin", message: ReceivedMessage) -> None:
+    """Have the producer of a half message asked again: its broker had given that up.
+
+    Args:
+        message: What was given up, of topic ``TRANS_CHECK_MAX_TIME_TOPIC``.
+    """
+    header = headers.ResumeCheckHeader(msg_id=message.offset_message_id)
+    await admin.calls.ask(
+        str(message.store_host), requests.make(RequestCode.RESUME_CHECK_HALF_MESSAGE, header)
+    )
+
+
 async def _query(
     admin: "Admin", topic: str, header: headers.QueryMessageHeader
 ) -> list[ReceivedMessage]:

@@ -11,7 +11,12 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
 from reput.errors import InvalidOption
-from reput.format import java
+from reput.format import allocation, java
+from reput.format.allocation import (
+    sorted_clients as sorted_clients,
+    sorted_queues as sorted_queues,
+    utf16,
+)
 from reput.format.bodies import MessageQueue
 
 VIRTUAL_NODE_COUNT = 10
@@ -36,51 +41,28 @@ class Strategy(Protocol):
         """
 
 
-def sorted_queues(queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-    """Return queues in the order of Java's ``MessageQueue.compareTo``."""
-    return sorted(
-        queues, key=lambda one: (_utf16(one.topic), _utf16(one.broker_name), one.queue_id)
-    )
-
-
-def sorted_clients(client_ids: Iterable[str]) -> list[str]:
-    """Return client ids in the order of Java's ``String.compareTo``."""
-    return sorted(client_ids, key=_utf16)
-
-
-def _utf16(text: str) -> bytes:
-    return text.encode("utf-16-be", "surrogatepass")
-
-
 class Averagely:
     """Neighbouring queues, as many to each; the first members take what is left over."""
 
-    name = "AVG"
+    name = allocation.AVERAGELY
 
     def allocate(
         self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> list[MessageQueue]:
         """Return the queues of one member."""
-        if client_id not in client_ids:
-            return []
-        index = client_ids.index(client_id)
-        share, rest = divmod(len(queues), len(client_ids))
-        start = index * share + min(index, rest)
-        return list(queues[start : start + share + (index < rest)])
+        return allocation.averagely(client_id, queues, client_ids)
 
 
 class AveragelyByCircle:
     """Dealt out like cards: every n-th queue to each of n members."""
 
-    name = "AVG_BY_CIRCLE"
+    name = allocation.BY_CIRCLE
 
     def allocate(
         self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> list[MessageQueue]:
         """Return the queues of one member."""
-        if client_id not in client_ids:
-            return []
-        return list(queues[client_ids.index(client_id) :: len(client_ids)])
+        return allocation.by_circle(client_id, queues, client_ids)
 
 
 class ByConfig:
@@ -179,7 +161,7 @@ class MachineRoomNearby:
         mine: list[MessageQueue] = []
         if own := queues_in.pop(own_room, None):
             mine += self._inner.allocate(client_id, own, clients_in[own_room])
-        for room in sorted(queues_in, key=_utf16):
+        for room in sorted(queues_in, key=utf16):
             if room not in clients_in:
                 mine += self._inner.allocate(client_id, queues_in[room], client_ids)
         return mine

@@ -1,0 +1,111 @@
+"""Messages that become due beside sends: do both keep pace, how late is what was due, at what cost.
+
+A store is filled before the broker starts: so many messages become due each second, from a moment
+on. Then sends come at a steady rate. What was delivered is read from the store when all is over.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks import broker_targets as targets
+from benchmarks.broker_process import Usage
+from reput.broker.timers import Timers
+from reput.clock import SystemClock
+from reput.format import message as record, names, properties as props
+from reput.store.config import StoreConfig
+from reput.store.disk import Disk
+from reput.store.incoming import IncomingMessage
+from reput.store.message_store import MessageStore
+from reput.store.timer_table import TimerTable
+
+NAME = "broker_delay"
+QUESTION = "20 k due messages/s beside 5 k sends/s: lateness, broker CPU, p99 of the sends"
+
+DUE_PER_S = 20_000
+SENDS_PER_S = 5_000
+QUEUES = 4
+BODY = b"x" * 128
+_TOPIC = "due"
+_LEVEL, _LEVEL_MS = 4, 30_000
+_AHEAD_MS = 1_000
+"""Between the start of the sends and the first due message: the generator's warm-up."""
+_RUN = 20
+"""Messages put at once: those of a millisecond."""
+
+
+def run(folder: Path, quick: bool) -> dict[str, object]:
+    """Measure sends alone, beside delay levels, and beside timers; quick: 4 s of each, not 10."""
+    seconds = 4 if quick else 10
+    return {
+        kind: _measure(folder / NAME / kind, kind, seconds)
+        for kind in ("alone", "levels", "timers")
+    }
+
+
+def _measure(folder: Path, kind: str, seconds: int) -> dict[str, object]:
+    count = 0 if kind == "alone" else DUE_PER_S * seconds
+    root = folder / "store"
+    root.mkdir(parents=True)
+    fill_ms = 5_000 + count // 20  # more than filling takes
+    first_ms = SystemClock().now_ms() + fill_ms
+    _fill(root, kind, count, first_ms)
+    with targets._ours(folder / "process", {"storePathRootDir": str(root)}) as broker:
+        left_s = (first_ms - _AHEAD_MS - SystemClock().now_ms()) / 1000
+        assert left_s > 0, "filling took longer than was left for it"
+        targets._pause(left_s)
+        before = Usage.of(broker.pid)
+        found = targets.load(broker, "open", per_s=SENDS_PER_S, seconds=seconds + 1.0)
+        after = Usage.of(broker.pid)
+        targets._pause(3.0)
+    late_ms = _lateness(root)
+    spent_s = after.cpu_s - before.cpu_s
+    found |= {"broker_cpu_s": round(spent_s, 3), "rss_megabytes": round(after.rss_bytes / 1e6, 1)}
+    if count:
+        assert len(late_ms) == count, f"{len(late_ms)} of {count} were delivered"
+        assert late_ms.min() >= 0, "one was early"
+        found |= {
+            "delivered": count,
+            "late_ms_p50": float(np.percentile(late_ms, 50)),
+            "late_ms_p99": float(np.percentile(late_ms, 99)),
+            "late_ms_max": float(late_ms.max()),
+        }
+    return found
+
+
+def _fill(root: Path, kind: str, count: int, first_ms: int) -> None:
+    """Put messages that become due from ``first_ms`` on."""
+    with MessageStore.open(config=StoreConfig(store_path_root_dir=str(root))) as store:
+        timers = Timers(store, TimerTable.load(str(root), Disk()))
+        for start in range(0, count, _RUN):
+            due_ms = first_ms + start * 1000 // DUE_PER_S
+            now_ms = due_ms - _LEVEL_MS
+            messages = []
+            for number in range(start, start + _RUN):
+                properties = {"UNIQ_KEY": f"{number:032X}", "due": str(due_ms)}
+                message = IncomingMessage(_TOPIC, BODY, number % QUEUES)
+                if kind == "levels":
+                    properties[props.DELAY] = str(_LEVEL)
+                else:
+                    properties[props.TIMER_DELIVER_MS] = str(due_ms)
+                    timers.park(_TOPIC, number % QUEUES, properties, now_ms)
+                    message.topic, message.queue_id = names.TIMER_TOPIC, 0
+                message.property_bytes = props.encode(properties)
+                messages.append(message)
+            results = store.put_many(messages, now_ms)
+            assert all(one.status.is_stored for one in results)
+
+
+def _lateness(root: Path) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+    """Return how long after it was due each message was stored, ms."""
+    late = []
+    with MessageStore.open(config=StoreConfig(store_path_root_dir=str(root))) as store:
+        for queue_id in range(QUEUES):
+            at, end = 0, store.max_offset(_TOPIC, queue_id)
+            while at < end:
+                found = store.get(_TOPIC, queue_id, at)
+                for data in found.records:
+                    one = record.decode(data, check_crc=False)
+                    late.append(one.store_timestamp - int(one.properties["due"]))
+                at = found.next_offset
+    return np.array(late, np.int64)

@@ -1,0 +1,375 @@
+"""Pop: a group's members take messages of any queue, and hold them for a while.
+
+No member owns a queue. What one takes, nobody else of the group sees until it is acknowledged, or
+its time is over. A checkpoint per queue and pop says what was taken (``revive``), the group goes on
+behind it (``pop_offsets``). What is not acknowledged is in the group's retry topic then, of which
+every pop takes its share. In order, there is neither: ``pop_orders``.
+Source: rocketmq 5.5.0 ``PopMessageProcessor``.
+"""
+
+import dataclasses
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from reput.broker.pop_checkpoints import Key
+from reput.broker.pop_offsets import PopOffsets
+from reput.broker.pop_orders import PopOrders
+from reput.broker.pull_hold import HeldPulls
+from reput.broker.revive import Revive
+from reput.broker.selection import EVERYTHING, Selection
+from reput.broker.topics import Topics
+from reput.errors import CorruptRecord
+from reput.format import message as record, names, pop_codec, properties as props
+from reput.format.command import Command
+from reput.format.pop_codec import ORDERED_REVIVE_QUEUE, Handle
+from reput.remoting.channel import Channel
+from reput.store.getting import GetResult, GetStatus
+from reput.store.incoming import PutResult
+from reput.store.message_store import MessageStore
+
+_MOVED = frozenset(
+    {GetStatus.OFFSET_TOO_SMALL, GetStatus.OFFSET_OVERFLOW_BADLY, GetStatus.OFFSET_FOUND_NULL}
+)
+ANY_QUEUE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a pop asks for."""
+
+    topic: str
+    group: str
+    queue_id: int
+    """-1: any."""
+    count_max: int
+    """1 to 32."""
+    invisible_ms: int
+    selection: Selection = EVERYTHING
+    starts_at_end: bool = False
+    """Where the group begins that has read nothing."""
+    is_ordered: bool = False
+    attempt_id: str | None = None
+
+
+@dataclass(slots=True)
+class Popped:
+    """What a pop found."""
+
+    pop_ms: int
+    revive_queue_id: int
+    count: int = 0
+    data: list[bytes] = field(default_factory=list)
+    """Records, one behind the other."""
+    results: list[tuple[str, int, GetResult]] = field(default_factory=list)
+    """Topic, queue id and what was got of each queue that had something."""
+    rest: int = 0
+    """Messages that are left in the queues that were looked at."""
+    has_skipped: bool = False
+    """There were messages that are not wanted: what is wanted may come behind them."""
+    start_infos: list[str] = field(default_factory=list)
+    message_infos: list[str] = field(default_factory=list)
+    order_infos: list[str] = field(default_factory=list)
+    refusal: PutResult | None = None
+    """The store refused a checkpoint: its messages stay where they are."""
+
+
+@dataclass(slots=True, eq=False)
+class HeldPop:
+    """A pop, or a question whether there is something to pop, that waits."""
+
+    channel: Channel
+    request: Command
+    wanted: Wanted
+    deadline_ms: int
+    """Monotonic."""
+    is_question: bool = False
+    is_over: bool = False
+
+    @property
+    def queue(self) -> tuple[str, int]:
+        """Where it waits."""
+        return self.wanted.topic, self.wanted.queue_id
+
+
+class Pops:
+    """What pops, acks and changes of invisible times do.
+
+    Args:
+        store: Where the messages are.
+        topics: Which queues there are.
+        revive: Keeps the checkpoints.
+        offsets: Where groups pop next.
+        orders: What groups hold in order.
+        held: The pops that wait.
+        retry_percent: So many of a hundred pops look into the retry topic first.
+        broker_name: Handles say it.
+        is_old: Whether the beginning of a queue is thought to be on disk only.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: Topics,
+        revive: Revive,
+        offsets: PopOffsets,
+        orders: PopOrders,
+        held: HeldPulls[HeldPop],
+        *,
+        retry_percent: int,
+        broker_name: str,
+        is_old: Callable[[str, int], bool],
+    ) -> None:
+        self.revive = revive
+        self.offsets = offsets
+        self.orders = orders
+        self.held = held
+        self._store = store
+        self._topics = topics
+        self._retry_percent = retry_percent
+        self._broker_name = broker_name
+        self._is_old = is_old
+        self._retried: dict[str, tuple[str, str]] = {}
+        """Retry topic -> the topic and group that it is of."""
+        self._frees: dict[tuple[str, str, int], int] = {}
+        """Topic, group and queue that is read in order -> when it may be read on."""
+
+    # Taking -----------------------------------------------------------------------------------
+
+    def pop(self, wanted: Wanted, now_ms: int) -> Popped:
+        """Take messages; nobody else of the group sees them from now on.
+
+        Raises:
+            RequestRefused: There is no such topic any more.
+        """
+        revive_queue_id = ORDERED_REVIVE_QUEUE if wanted.is_ordered else self.revive.next_queue()
+        found = Popped(now_ms, revive_queue_id)
+        draw = random.randrange(100)
+        takes_retries = not wanted.is_ordered
+        retries_first = takes_retries and draw < self._retry_percent
+        if retries_first:
+            self._pop_retries(found, wanted, draw)
+        if wanted.queue_id == ANY_QUEUE:
+            self._pop_all(found, wanted, wanted.topic, wanted.selection, draw)
+        else:
+            self._pop_queue(found, wanted, wanted.topic, wanted.queue_id, wanted.selection)
+        if takes_retries and not retries_first and found.count < wanted.count_max:
+            self._pop_retries(found, wanted, draw)
+        return found
+
+    def _pop_retries(self, found: Popped, wanted: Wanted, draw: int) -> None:
+        topic = names.pop_retry_topic(wanted.topic, wanted.group)
+        self._retried[topic] = wanted.topic, wanted.group
+        if self._topics.get(topic) is not None:
+            self._pop_all(found, wanted, topic, EVERYTHING, draw)  # they were wanted before
+
+    def _pop_all(
+        self, found: Popped, wanted: Wanted, topic: str, selection: Selection, draw: int
+    ) -> None:
+        count = self._topics.readable(topic).read_queue_count
+        for at in range(count):
+            self._pop_queue(found, wanted, topic, (draw + at) % count, selection)
+
+    def _pop_queue(
+        self, found: Popped, wanted: Wanted, topic: str, queue_id: int, selection: Selection
+    ) -> None:
+        group, now_ms = wanted.group, found.pop_ms
+        if wanted.is_ordered and self._is_blocked(wanted, queue_id, now_ms):
+            return
+        begin = self._begin(wanted, topic, queue_id)
+        room = wanted.count_max - found.count
+        if room <= 0 or found.refusal is not None:
+            found.rest += max(0, self._store.max_offset(topic, queue_id) - begin)
+            return
+        result = self._get(topic, queue_id, begin, room, selection)
+        if result.status in _MOVED:
+            begin = result.next_offset
+            self.offsets.set(topic, group, queue_id, begin)
+            result = self._get(topic, queue_id, begin, room, selection)
+        behind = result.next_offset
+        if result.message_count:
+            if not self._take(found, wanted, topic, queue_id, begin, result):
+                behind = begin
+        elif begin < behind <= result.max_offset:  # all that was looked at is not wanted (D33)
+            found.has_skipped = True
+            self._go_on(wanted, topic, queue_id, behind)
+        found.rest += max(0, result.max_offset - behind)
+
+    def _get(
+        self, topic: str, queue_id: int, begin: int, room: int, selection: Selection
+    ) -> GetResult:
+        return self._store.get(
+            topic,
+            queue_id,
+            begin,
+            room,
+            tags_codes=selection.tags_codes,
+            message_filter=selection.message_filter,
+        )
+
+    def _begin(self, wanted: Wanted, topic: str, queue_id: int) -> int:
+        """Return where the group pops next in a queue; said at once if it has popped nothing."""
+        group = wanted.group
+        begin = self.offsets.find(topic, group, queue_id)
+        if begin is not None:
+            return begin
+        begin = self._store.min_offset(topic, queue_id)
+        is_retry = names.is_retry_topic(topic)
+        if wanted.starts_at_end and not is_retry and (begin > 0 or self._is_old(topic, queue_id)):
+            # From the last message on: the first one of a queue is never missed.
+            begin = max(0, self._store.max_offset(topic, queue_id) - 1)
+        self.offsets.set(topic, group, queue_id, begin)
+        return begin
+
+    def _is_blocked(self, wanted: Wanted, queue_id: int, now_ms: int) -> bool:
+        until_ms = self.orders.blocked_until(
+            wanted.topic, wanted.group, queue_id, wanted.attempt_id, now_ms
+        )
+        if until_ms is not None:
+            self._frees[wanted.topic, wanted.group, queue_id] = until_ms
+        return until_ms is not None
+
+    def _go_on(self, wanted: Wanted, topic: str, queue_id: int, queue_offset: int) -> None:
+        if wanted.is_ordered:
+            self.offsets.set(topic, wanted.group, queue_id, queue_offset)
+        else:
+            end = self.revive.checkpoints_end
+            self.offsets.advance(topic, wanted.group, queue_id, queue_offset, end)
+
+    def _take(
+        self,
+        found: Popped,
+        wanted: Wanted,
+        topic: str,
+        queue_id: int,
+        begin: int,
+        result: GetResult,
+    ) -> bool:
+        """Let the group hold messages; return whether it does."""
+        group, now_ms = wanted.group, found.pop_ms
+        offsets = record.queue_offsets_in(result.data)
+        if wanted.is_ordered:
+            found.order_infos.append(
+                self.orders.begin(
+                    topic, group, queue_id, offsets, wanted.attempt_id, wanted.invisible_ms, now_ms
+                )
+            )
+            self.offsets.set(topic, group, queue_id, begin)
+        else:
+            key = Key(topic, group, queue_id, begin, now_ms)
+            if key in self.revive.checkpoints:
+                return False  # the place was set back within this millisecond: the next one will do
+            put = self.revive.hold(key, offsets, wanted.invisible_ms, found.revive_queue_id, now_ms)
+            if not put.status.is_stored:
+                found.refusal = put
+                return False
+            self.offsets.advance(topic, group, queue_id, result.next_offset, put.end_offset)
+        found.start_infos.append(pop_codec.start_info(topic, queue_id, begin))
+        found.message_infos.append(pop_codec.message_info(topic, queue_id, offsets))
+        found.results.append((topic, queue_id, result))
+        found.count += len(offsets)
+        if names.is_retry_topic(topic):
+            found.data += [self._as_asked(one, found, wanted, begin) for one in result.records]
+        else:
+            found.data.append(result.data)
+        return True
+
+    def _as_asked(self, data: memoryview, found: Popped, wanted: Wanted, begin: int) -> bytes:
+        """Return a record of a retry topic as one of the topic that was asked for."""
+        try:
+            stored = record.decode(bytes(data), check_crc=False)
+            handle = Handle(
+                begin,
+                found.pop_ms,
+                wanted.invisible_ms,
+                found.revive_queue_id,
+                pop_codec.kind_of(stored.topic),
+                self._broker_name,
+                stored.queue_id,
+                stored.queue_offset,
+            )
+            more = props.encode({props.POP_CHECKPOINT: str(handle)})
+            marked = props.append(stored.property_bytes, more)
+            return record.encode(
+                dataclasses.replace(stored, topic=wanted.topic, property_bytes=marked)
+            )
+        except (CorruptRecord, ValueError):
+            # Damaged, or no room for more. Clients know what to do with the retry topic, too.
+            return bytes(data)
+
+    def tell_progress(self) -> None:
+        """Tell the table of consumer offsets what is done with and on disk."""
+        self.offsets.tell(self._store.log.flushed_offset)
+        self.revive.tell_progress()
+
+    # Looking ----------------------------------------------------------------------------------
+
+    def peek(self, wanted: Wanted) -> Popped:
+        """Return what a pop may find, without taking it. Raises ``RequestRefused``."""
+        found = Popped(0, 0)
+        for topic, queue_id in self._queues(wanted):
+            begin = self._next(wanted, topic, queue_id)
+            room = wanted.count_max - found.count
+            found.rest += max(0, self._store.max_offset(topic, queue_id) - begin)
+            if room > 0:
+                result = self._get(topic, queue_id, begin, room, EVERYTHING)
+                if result.status in _MOVED:
+                    result = self._get(topic, queue_id, result.next_offset, room, EVERYTHING)
+                found.count += result.message_count
+                found.data.append(result.data)
+                if result.message_count:
+                    found.results.append((topic, queue_id, result))
+        return found
+
+    def has_messages(self, wanted: Wanted, now_ms: int) -> bool:
+        """Whether a pop may find something, as far as offsets tell. Raises ``RequestRefused``."""
+        return any(
+            self._store.max_offset(topic, queue_id) > self._next(wanted, topic, queue_id)
+            for topic, queue_id in self._queues(wanted)
+            if not (wanted.is_ordered and self._is_blocked(wanted, queue_id, now_ms))
+        )
+
+    def _queues(self, wanted: Wanted) -> list[tuple[str, int]]:
+        queues = []
+        if not wanted.is_ordered:
+            retries = names.pop_retry_topic(wanted.topic, wanted.group)
+            self._retried[retries] = wanted.topic, wanted.group
+            topic = self._topics.get(retries)
+            queues += [(retries, one) for one in range(topic.read_queue_count if topic else 0)]
+        if wanted.queue_id != ANY_QUEUE:
+            return [*queues, (wanted.topic, wanted.queue_id)]
+        count = self._topics.readable(wanted.topic).read_queue_count
+        return [*queues, *((wanted.topic, one) for one in range(count))]
+
+    def _next(self, wanted: Wanted, topic: str, queue_id: int) -> int:
+        begin = self.offsets.find(topic, wanted.group, queue_id)
+        return self._store.min_offset(topic, queue_id) if begin is None else begin
+
+    # Waiting ----------------------------------------------------------------------------------
+
+    def arrived(self, topic: str, queue_id: int, answers: Callable[[HeldPop], bool]) -> None:
+        """Let those look again who wait for messages of a queue."""
+        if not len(self.held):
+            return
+        retried = self._retried.get(topic)
+        if retried is None:
+            for one in (ANY_QUEUE, queue_id):
+                self.held.wake(topic, one, answers)
+            return
+        asked, group = retried
+        known = self._topics.get(asked)
+        for one in range(ANY_QUEUE, known.read_queue_count if known is not None else 0):
+            self.held.wake(asked, one, lambda held: held.wanted.group == group and answers(held))
+
+    def freed(self, now_ms: int, answers: Callable[[HeldPop], bool]) -> bool:
+        """Let those look again who wait for messages in order whose time is over."""
+        free = [key for key, at_ms in self._frees.items() if at_ms <= now_ms]
+        for key in free:
+            del self._frees[key]
+            self.arrived(key[0], key[2], answers)
+        return bool(free)
+
+    def next_due_ms(self) -> int | None:
+        """Return when there may be work for ``revive`` or ``freed``; None: nothing waits."""
+        due_ms = self.revive.next_due_ms()
+        return min([*self._frees.values(), *([] if due_ms is None else [due_ms])], default=None)

@@ -1,0 +1,395 @@
+"""Checkpoints on disk: what was popped and not acknowledged comes again, after any restart.
+
+A checkpoint is a ``ck`` record in a queue of the revive topic, there before a client hears of its
+messages. Acks are in memory, and in ``bAck`` records within ``ACK_SAVE_MS``, unless the queue has
+moved behind their checkpoint by then. What is not acknowledged when its time is over is put into
+the group's retry topic. How far a queue of the revive topic is done with is the consumer offset of
+``CID_RMQ_SYS_REVIVE_GROUP``, which says the last record that is, as Java has it.
+
+Java's brokers have checkpoints and acks wait in the timer, and find them in the revive topic when
+their time comes. So what stands there and was not put here is read, too, and acks that may follow a
+checkpoint are waited for. docs/decisions/ has why it is otherwise here.
+Source: rocketmq 5.5.0 ``PopReviveService``, ``PopBufferMergeService``.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+
+from reput.broker.again import again
+from reput.broker.durable import DurableProgress
+from reput.broker.pop_checkpoints import Checkpoint, Checkpoints, Key, of_record
+from reput.broker.subscription_groups import SubscriptionGroups
+from reput.broker.topics import READ_WRITE, Topics
+from reput.errors import CorruptRecord, InvalidBody
+from reput.format import message as record, names, pop_codec, properties as props
+from reput.format.message import Host, StoredMessage
+from reput.format.pop_codec import AckRecord, CheckpointRecord
+from reput.store.incoming import LOCAL_HOST, IncomingMessage, PutResult, PutStatus, Refused
+from reput.store.message_store import MessageStore
+from reput.store.table_files import ConsumerOffsetTable
+
+RETRY_QUEUE_COUNT = 1
+ACK_SAVE_MS = 1_000
+"""Acks are on their way to disk after so long: a crash delivers later ones again."""
+LATE_MS = 2_000
+"""How much later checkpoints of others are due: their acks come when their time is over."""
+RETRY_MS = 1_000
+"""What the store refused is tried again after so long."""
+_REVIVED_PER_STEP = 128
+_READ_PER_STEP = 32
+_ACKS_PER_STEP = 256
+_NEVER = frozenset({PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED})
+"""What the store will not take the next time either."""
+
+_log = logging.getLogger(__name__)
+
+
+class Revive:
+    """Keeps checkpoints on disk, and puts again what is due.
+
+    For the thread that puts. ``load`` comes first.
+
+    Args:
+        store: Where messages, checkpoints and acks are.
+        topics: Where retry topics are made.
+        groups: Who there is to see a message again.
+        offsets: Returns the table of consumer offsets.
+        cluster_name: The revive topic is called after it.
+        broker_name: Checkpoints say it.
+        queue_count: Queues of the revive topic, if it is to be made.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: Topics,
+        groups: SubscriptionGroups,
+        offsets: Callable[[], ConsumerOffsetTable],
+        *,
+        cluster_name: str,
+        broker_name: str,
+        queue_count: int,
+    ) -> None:
+        self.checkpoints = Checkpoints()
+        self.topic = names.REVIVE_TOPIC_PREFIX + cluster_name
+        self.store_host: Host = LOCAL_HOST
+        """What its records say of where they are."""
+        self.revived_count = 0
+        self.lost_count = 0
+        """Messages that were due and could not be read, or that no store takes."""
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._broker_name = broker_name
+        self._queue_count = queue_count
+        self._next_queue = 0
+        self._read: dict[int, int] = {}
+        """Queue of the revive topic -> the record to be looked at next."""
+        self._own: dict[int, set[int]] = {}
+        """Records behind that one that were put here."""
+        self._done: DurableProgress[int] = DurableProgress()
+        self._told: dict[int, int] = {}
+        self.checkpoints_end = 0
+        """Physical offset behind the last checkpoint that was put."""
+        self._copies_end = 0
+        """Physical offset behind the last message that was put again."""
+        self._acks_saved_ms: int | None = None
+        self._problem = ""
+
+    # At the start -----------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Take up the checkpoints that are not over, and what is known of their acks."""
+        for queue_id, queue in sorted(self._store.queues.of_topic(self.topic).items()):
+            known = self._offsets().get(self.topic, names.REVIVE_GROUP, queue_id)
+            begin = queue.min_offset if known is None else known + 1
+            self._read[queue_id] = max(queue.min_offset, min(begin, queue.max_offset))
+            self._told[queue_id] = self._read[queue_id] - 1
+            while self._read_on(queue_id):
+                pass
+
+    # What pops and acks do --------------------------------------------------------------------
+
+    def next_queue(self) -> int:
+        """Return the queue of the revive topic whose turn it is."""
+        self._next_queue = (self._next_queue + 1) % self._queue_count
+        return self._next_queue
+
+    def hold(
+        self,
+        key: Key,
+        queue_offsets: Sequence[int],
+        invisible_ms: int,
+        revive_queue_id: int,
+        now_ms: int,
+        *,
+        is_suspended: bool = False,
+    ) -> PutResult:
+        """Put a checkpoint: nobody else sees its messages until its time is over.
+
+        Args:
+            key: Of the checkpoint, which is not known yet.
+            queue_offsets: Of its messages; 1 to 32.
+            invisible_ms: Counted from ``key.pop_ms``.
+            revive_queue_id: Where it goes.
+            now_ms: The time.
+            is_suspended: The next delivery does not count as an attempt.
+
+        Returns:
+            What became of the put; unless it is stored, there is no such checkpoint.
+        """
+        self._topics.for_group(self.topic, self._queue_count, READ_WRITE, now_ms)
+        body = CheckpointRecord(
+            broker_name=self._broker_name,
+            group=key.group,
+            diffs=[one - key.start_offset for one in queue_offsets],
+            invisible_ms=invisible_ms,
+            message_count=len(queue_offsets),
+            pop_ms=key.pop_ms,
+            queue_id=key.queue_id,
+            start_offset=key.start_offset,
+            is_suspended=is_suspended,
+            topic=key.topic,
+        )
+        result = self._put(body, pop_codec.CHECKPOINT_TAG, revive_queue_id, key.pop_ms, now_ms)
+        if result.status.is_stored:
+            self.checkpoints_end = result.end_offset
+            self.checkpoints.add(
+                Checkpoint(
+                    key,
+                    tuple(queue_offsets),
+                    key.pop_ms + invisible_ms,
+                    revive_queue_id,
+                    result.queue_offset,
+                    is_suspended=is_suspended,
+                )
+            )
+        return result
+
+    def _put(
+        self,
+        body: CheckpointRecord | AckRecord,
+        tag: str,
+        revive_queue_id: int,
+        pop_ms: int,
+        now_ms: int,
+    ) -> PutResult:
+        # Java's revive takes the newest deliver time it has seen for the time, and looks at the
+        # clock only if there was one. That of the pop is over: it never makes it early.
+        marks = {props.TAGS: tag, props.TIMER_DELIVER_MS: str(pop_ms)}
+        result = self._store.put(
+            IncomingMessage(
+                topic=self.topic,
+                body=pop_codec.encode(body),
+                queue_id=revive_queue_id,
+                property_bytes=props.encode(marks),
+                born_timestamp=now_ms,
+                born_host=self.store_host,
+                store_host=self.store_host,
+                waits=False,
+                is_due=True,
+            )
+        )
+        if result.status.is_stored:
+            if self._read.setdefault(revive_queue_id, 0) == result.queue_offset:
+                self._read[revive_queue_id] += 1
+            else:
+                self._own.setdefault(revive_queue_id, set()).add(result.queue_offset)
+        return result
+
+    # Steps ------------------------------------------------------------------------------------
+
+    def step(self, now_ms: int) -> bool:
+        """Do what is due, a bounded part of it.
+
+        Returns:
+            Whether anything was put again: there may be more.
+        """
+        did = False
+        for queue_id in self._store.queues.of_topic(self.topic):
+            self._read.setdefault(queue_id, 0)
+            did = self._read_on(queue_id) or did
+        did = self._revive(now_ms) or did
+        saved_ms = self._acks_saved_ms
+        if saved_ms is None or not 0 <= now_ms - saved_ms < ACK_SAVE_MS:
+            self._acks_saved_ms = now_ms
+            did = self._save_acks(now_ms, _ACKS_PER_STEP) or did
+        return did
+
+    def next_due_ms(self) -> int | None:
+        """Return when there may be work again; None: nothing waits."""
+        return self.checkpoints.next_due_ms()
+
+    def save_acks(self, now_ms: int) -> None:
+        """Put all acks on their way to disk, at the end."""
+        while self._save_acks(now_ms, _ACKS_PER_STEP):
+            pass
+
+    # Records of the revive topic --------------------------------------------------------------
+
+    def _read_on(self, queue_id: int) -> bool:
+        """Look at records that others put; return whether there may be more."""
+        begin = self._read[queue_id]
+        own = self._own.get(queue_id)
+        if own:
+            while begin in own:
+                own.remove(begin)
+                begin += 1
+            self._read[queue_id] = begin
+        if begin >= self._store.max_offset(self.topic, queue_id):
+            return False
+        found = self._store.get(self.topic, queue_id, begin, _READ_PER_STEP)
+        for data in found.records:
+            self._take_up(queue_id, data, own or set())
+        self._read[queue_id] = max(found.next_offset, begin)
+        return self._read[queue_id] > begin
+
+    def _take_up(self, queue_id: int, data: memoryview, own: set[int]) -> None:
+        try:
+            stored = record.decode(bytes(data), check_crc=False)
+            if stored.queue_offset in own:
+                own.remove(stored.queue_offset)
+            elif stored.tags == pop_codec.CHECKPOINT_TAG:
+                body = pop_codec.decode_checkpoint(stored.body)
+                one = of_record(body, queue_id, stored.queue_offset, LATE_MS)
+                if one.queue_offsets and one.key not in self.checkpoints:
+                    self.checkpoints.add(one)
+            elif stored.tags in (pop_codec.ACK_TAG, pop_codec.BATCH_ACK_TAG):
+                self.checkpoints.take_up_ack(pop_codec.decode_ack(stored.body))
+            else:
+                _log.error(
+                    "record %d of queue %d of %s is neither checkpoint nor ack: tags %r",
+                    stored.queue_offset, queue_id, self.topic, stored.tags,
+                )  # fmt: skip
+        except (CorruptRecord, InvalidBody) as error:
+            _log.error("a record of queue %d of %s is passed: %s", queue_id, self.topic, error)
+
+    def _save_acks(self, now_ms: int, count_max: int) -> bool:
+        """Put acks; return whether there may be more."""
+        for queue_id in self._read:
+            self.checkpoints.first_open(queue_id)  # what lies before it needs no acks any more
+        taken = self.checkpoints.take_unsaved(count_max)
+        for at, one in enumerate(taken):
+            key = one.key
+            body = AckRecord(
+                ack_offsets=one.unsaved,
+                broker_name=self._broker_name,
+                group=key.group,
+                pop_ms=key.pop_ms,
+                queue_id=key.queue_id,
+                start_offset=key.start_offset,
+                topic=key.topic,
+            )
+            settled = one.settled
+            result = self._put(
+                body, pop_codec.BATCH_ACK_TAG, one.revive_queue_id, key.pop_ms, now_ms
+            )
+            if not result.status.is_stored:
+                for other in taken[at:]:
+                    self.checkpoints.keep_unsaved(other)
+                self._refused("acknowledgements stay in memory", result)
+                return False
+            one.saved = settled
+        return len(taken) == count_max
+
+    def tell_progress(self) -> None:
+        """Tell the table of consumer offsets what is done with and on disk."""
+        for queue_id, read in self._read.items():
+            open_at = self.checkpoints.first_open(queue_id)
+            last = (read if open_at is None else open_at) - 1
+            if last > self._told.get(queue_id, -1):
+                self._told[queue_id] = last
+                self._done.note(queue_id, last, self._copies_end)
+        for queue_id, last in self._done.durable(self._store.log.flushed_offset):
+            self._offsets().put(self.topic, names.REVIVE_GROUP, queue_id, last)
+
+    # Again ------------------------------------------------------------------------------------
+
+    def _revive(self, now_ms: int) -> bool:
+        count = 0
+        for one in self.checkpoints.due(now_ms):
+            if count >= _REVIVED_PER_STEP:
+                self.checkpoints.put_off(one, one.due_ms)
+                break
+            count += len(one.left)
+            self.checkpoints.put_off(one, now_ms + RETRY_MS)  # unless it is over then
+            self._revive_one(one, now_ms)
+        return count > 0
+
+    def _revive_one(self, one: Checkpoint, now_ms: int) -> None:
+        """Put again what is left of a checkpoint, as far as the store takes it."""
+        key = one.key
+        topic = names.popped_topic(key.topic, key.group)
+        is_wanted = self._groups.find(key.group, now_ms) is not None
+        if self._topics.get(topic) is None or not is_wanted:
+            _log.warning(
+                "%d messages that group %s popped of %s are dropped: one of both is gone",
+                len(one.left), key.group, topic,
+            )  # fmt: skip
+            self.checkpoints.end(one)
+            return
+        for number in one.left:
+            stored = self._message(key, one.queue_offsets[number])
+            if stored is not None:
+                result = self._put_again(stored, one, now_ms)
+                if not result.status.is_stored and result.status not in _NEVER:
+                    self._refused(f"group {key.group} sees messages again later", result)
+                    return
+                self._took(result, stored)
+            self.checkpoints.settle(one, number)
+        self._problem = ""
+
+    def _message(self, key: Key, queue_offset: int) -> StoredMessage | None:
+        found = self._store.get(key.topic, key.queue_id, queue_offset, 1)
+        for data in found.records:
+            try:
+                stored = record.decode(bytes(data), check_crc=False)
+            except CorruptRecord as error:
+                _log.error("a popped message is damaged: %s", error)
+                break
+            if stored.queue_offset == queue_offset:  # not the next one that is there (D33)
+                return stored
+        self.lost_count += 1
+        _log.error(
+            "message %d of queue %d of %s, which group %s has not acknowledged, is not there",
+            queue_offset, key.queue_id, key.topic, key.group,
+        )  # fmt: skip
+        return None
+
+    def _put_again(self, stored: StoredMessage, one: Checkpoint, now_ms: int) -> PutResult:
+        key = one.key
+        topic = key.topic
+        if not names.is_retry_topic(topic):
+            topic = names.pop_retry_topic(topic, key.group)
+        self._topics.for_group(topic, RETRY_QUEUE_COUNT, READ_WRITE, now_ms)
+        reconsume_times = stored.reconsume_times + (not one.is_suspended)
+        properties = dict(stored.properties)
+        if stored.reconsume_times == 0 or props.FIRST_POP_TIME not in properties:
+            properties[props.FIRST_POP_TIME] = str(key.pop_ms)
+        properties[props.ORIGIN_GROUP] = key.group
+        try:
+            message = again(
+                stored, topic, 0, properties=properties, reconsume_times=reconsume_times
+            )
+        except Refused:  # no room for more: it comes without
+            message = again(stored, topic, 0, reconsume_times=reconsume_times)
+        message.is_due = True
+        return self._store.put(message)
+
+    def _took(self, result: PutResult, stored: StoredMessage) -> None:
+        if result.status.is_stored:
+            self.revived_count += 1
+            self._copies_end = result.end_offset
+            return
+        self.lost_count += 1
+        _log.error(
+            "message %d of queue %d of %s cannot be delivered again: %s: %s",
+            stored.queue_offset, stored.queue_id, stored.topic, result.status.name, result.reason,
+        )  # fmt: skip
+
+    def _refused(self, what: str, result: PutResult) -> None:
+        problem = f"{result.status.name}: {result.reason}"
+        if problem != self._problem:
+            self._problem = problem
+            _log.error("%s, every %d ms: %s", what, RETRY_MS, problem)

@@ -1,0 +1,548 @@
+"""Messages with a time of their own: they wait in the timer's queue, and leave when it is time.
+
+    send -> park -> rmq_sys_wheel_timer -> taken up -> runs, by time -> the queue it is for
+
+What waits stands in the log as RocketMQ 5.x parks it: TIMER_OUT_MS says when it leaves, REAL_TOPIC
+and REAL_QID where to. All else follows from that queue: ``TimerRuns`` holds 28 bytes a message, and
+is made again at start. There is no wheel, and no second log of what waits
+(docs/decisions/0015-the-timer-is-its-queue.md).
+
+A message that says T leaves at the first multiple of ``timerPrecisionMs`` that is not before T;
+TIMER_OUT_MS is one precision less, as in Java. One that waits for long is put again ("rolled"), so
+that it does not expire in the meantime. A recall is a message too, which waits beside the one
+that it recalls and takes it away.
+
+Progress is saved once the delivered copies are on disk: a crash delivers some again, and loses
+none. Source: rocketmq 5.5.0 ``TimerMessageStore``, ``HookUtils``.
+"""
+
+import logging
+import random
+import re
+from collections.abc import MutableMapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from reput import small_file
+from reput.broker.again import (
+    Parcel,
+    destination,
+    fitting,
+    parcel,
+    property_bytes,
+    put_all,
+    records_of,
+)
+from reput.broker.timer_runs import ENTRY_TYPE, Entries, TimerRuns
+from reput.errors import CorruptRecord, RequestRefused, WriteFailed
+from reput.format import java, message as record, names, properties as props, timer_check
+from reput.format.codes import ResponseCode
+from reput.format.timer_check import TimerCheck
+from reput.store import paths
+from reput.store.consume_queue import ConsumeQueue
+from reput.store.consume_queue_view import UnitArray
+from reput.store.incoming import PutStatus
+from reput.store.message_store import MessageStore
+from reput.store.timer_table import JavaTimer, TimerProgress, TimerTable
+
+MESSAGES_PER_STEP = 256
+"""What a step takes up or delivers at most: it takes 2 to 4 ms, in which nobody else is served."""
+BYTES_PER_STEP = 1024 * 1024
+"""Likewise, of records; the first one always goes."""
+RETRY_MS = 1_000
+"""After the store refused a message, the timer stands still for so long."""
+
+RECALLS_KEPT_MS = 60_000
+"""How long a recall is remembered behind the time at which its message leaves."""
+
+_LOST_FOR_GOOD = frozenset({PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED})
+"""What a second try would not change."""
+_TOPIC = names.TIMER_TOPIC.encode()
+_MARKS = f"{props.TIMER_ENQUEUE_MS}\x01%d\x02{props.TIMER_DEQUEUE_MS}\x01%d\x02".encode()
+_NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
+_LONG_MAX = (1 << 63) - 1
+
+_log = logging.getLogger(__name__)
+
+
+class _Waiting(NamedTuple):
+    """What a record in the timer's queue says."""
+
+    data: bytes
+    """The record."""
+    out_ms: int
+    stored_ms: int
+    properties: bytes
+    recalled_key: bytes | None
+    """Of a recall: the unique key of the message that it takes away."""
+
+
+class Timers:
+    """Parks messages, and delivers them, never early.
+
+    For the thread that puts. ``load`` comes first: until then nothing is delivered or saved.
+
+    Args:
+        store: Where messages wait, and where they go.
+        table: How far the timer is.
+    """
+
+    def __init__(self, store: MessageStore, table: TimerTable) -> None:
+        self.table = table
+        """Saved by its owner, who saves other tables too."""
+        self.delivered_count = 0
+        self.recalled_count = 0
+        self._store = store
+        self._config = store.config
+        self._precision_ms = store.config.timer_precision_ms
+        self._roll_ms = store.config.timer_roll_ms
+        self._runs = TimerRuns()
+        self._recalls: dict[int, dict[bytes, int]] = {}
+        """TIMER_OUT_MS -> unique key -> queue offset of its recall."""
+        self._taken_up = 0
+        """Queue offset of the next message to be taken up."""
+        self._before = TimerProgress()
+        """How far the timer was when the store was opened."""
+        self._noted: tuple[TimerProgress, int] | None = None
+        """Progress that waits until the log is on disk up to a physical offset."""
+        self._has_news = False
+        """Something has left since progress was last noted."""
+        self._saved_end = 0
+        self._last_ms = 0
+        """All that left before this was delivered, whatever the clock says now."""
+        self._refused_ms: int | None = None
+        self._problem = ""
+
+    # Parking ----------------------------------------------------------------------------------
+
+    def park(
+        self, topic: str, queue_id: int, properties: MutableMapping[str, str], now_ms: int
+    ) -> bool:
+        """Decide whether a message is to wait, and mark its properties if so.
+
+        One that does goes to queue 0 of ``names.TIMER_TOPIC`` instead. A delay level wins over
+        times, and a time that is past is none.
+
+        Args:
+            topic: Where the message is to go.
+            queue_id: Which queue there.
+            properties: Its properties.
+            now_ms: The time.
+
+        Raises:
+            RequestRefused: There is no timer, the time is no number or too far away, or too many
+                leave at that time.
+        """
+        if _is_positive(properties.get(props.DELAY)):
+            for name in TIMES:
+                properties.pop(name, None)
+            return False
+        if props.TIMER_OUT_MS in properties or TIMES.isdisjoint(properties):
+            return False  # the former has waited already
+        if not self._config.timer_wheel_enable:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                "accurate timer message is not enabled, timerWheelEnable is false",
+            )
+        deliver_ms = self._deliver_ms(properties, now_ms)
+        if deliver_ms <= now_ms:
+            if props.TIMER_RECALLED_KEY in properties:
+                raise self._illegal()
+            return False
+        precision_ms = self._precision_ms
+        out_ms = -(-deliver_ms // precision_ms) * precision_ms - precision_ms
+        self._refuse_crowd(out_ms)
+        properties[props.TIMER_OUT_MS] = str(out_ms)
+        properties[props.REAL_TOPIC] = topic
+        properties[props.REAL_QUEUE_ID] = str(queue_id)
+        return True
+
+    def _deliver_ms(self, properties: MutableMapping[str, str], now_ms: int) -> int:
+        for name, unit_ms in ((props.TIMER_DELAY_SEC, 1000), (props.TIMER_DELAY_MS, 1)):
+            if name in properties:
+                deliver_ms = now_ms + self._number(properties[name]) * unit_ms
+                break
+        else:
+            deliver_ms = self._number(properties[props.TIMER_DELIVER_MS])
+        if deliver_ms - now_ms > self._config.timer_max_delay_sec * 1000:
+            raise self._illegal()
+        return deliver_ms
+
+    def _number(self, text: str) -> int:
+        number = int(text) if _NUMBER.fullmatch(text) else _LONG_MAX + 1
+        if not -_LONG_MAX - 1 <= number <= _LONG_MAX:
+            raise self._illegal()
+        return number
+
+    def _illegal(self) -> RequestRefused:
+        return RequestRefused(
+            ResponseCode.MESSAGE_ILLEGAL,
+            "timer message illegal, the delay time should not be bigger than the max delay "
+            f"{self._config.timer_max_delay_sec * 1000}ms; or if set del msg, the delay time "
+            "should be bigger than the current time",
+        )
+
+    def _refuse_crowd(self, out_ms: int) -> None:
+        limit = self._config.timer_congest_num_each_slot
+        if len(self._runs) <= limit:
+            return
+        count = self._runs.count_at(out_ms)
+        # Between once and twice the limit the more are refused the more there are.
+        if count > limit and random.random() * limit < count - limit:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"timer message is under flow control, max num limit is {limit} or the current "
+                f"value is greater than {limit} and less than {limit * 2}, trigger random flow "
+                "control",
+            )
+
+    # Where the timer is -----------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Take up where the table says, or where RocketMQ went on since (anchors D35)."""
+        queue = self._find_queue()
+        low, high = (queue.min_offset, queue.max_offset) if queue else (0, 0)
+        progress = self.table.progress or TimerProgress()
+        check = _read_check(self._store.root)
+        if check is not None and (check.read_time_ms, check.queue_offset) != self.table.java[:2]:
+            _log.info(
+                "RocketMQ's timer was at message %d of its queue, ms %d; it goes on there",
+                check.queue_offset, check.read_time_ms,
+            )  # fmt: skip
+            progress = TimerProgress(check.read_time_ms, 0, check.queue_offset, low)
+            in_wheel = check.queue_offset if _has_wheel(self._store.root) else 0
+            known = JavaTimer(check.read_time_ms, check.queue_offset, in_wheel)
+            self.table.put(progress, known)
+        if progress.oldest < low and progress.taken_up:
+            _log.error(
+                "messages %d to %d of the timer's queue have expired; those that waited are lost",
+                progress.oldest, low - 1,
+            )  # fmt: skip
+        # A log that was cut ends before what was saved.
+        self._before = progress._replace(taken_up=min(progress.taken_up, high))
+        self._taken_up = max(low, min(progress.oldest, high))
+        self._last_ms = progress.leaves_ms
+
+    def _find_queue(self) -> ConsumeQueue | None:
+        return self._store.queues.find(names.TIMER_TOPIC, 0)
+
+    def __len__(self) -> int:
+        """How many messages wait, as far as they are taken up."""
+        return len(self._runs)
+
+    @property
+    def behind_count(self) -> int:
+        """How many messages of the timer's queue are not taken up yet."""
+        queue = self._find_queue()
+        return max(0, queue.max_offset - self._taken_up) if queue is not None else 0
+
+    def check(self, now_ms: int) -> TimerCheck:
+        """Return where the timer is, as RocketMQ tells it."""
+        progress = self._progress(now_ms)
+        return TimerCheck(progress.leaves_ms, 0, progress.taken_up, progress.taken_up)
+
+    # Steps ------------------------------------------------------------------------------------
+
+    def step(self, now_ms: int) -> bool:
+        """Take up what was parked, then deliver what is due: a bounded piece of it.
+
+        Args:
+            now_ms: What the time is.
+
+        Returns:
+            Whether there was anything to do: call it again, there may be more.
+        """
+        if self._take_up():
+            return True  # there may be recalls among the rest
+        did = False
+        if not self._is_left_alone(now_ms):
+            did = self._deliver(now_ms)
+        self._note(now_ms)
+        return did
+
+    def next_due_ms(self, now_ms: int) -> int | None:
+        """Return when there is work again, ``now_ms`` if there is some; None if nothing waits.
+
+        A message that is parked later may be due before that.
+        """
+        if self._is_left_alone(now_ms):
+            return (self._refused_ms or 0) + RETRY_MS
+        if self.behind_count:
+            return now_ms
+        first_ms = self._runs.first_ms()
+        return None if first_ms is None else max(now_ms, first_ms + self._precision_ms)
+
+    def close(self, now_ms: int) -> None:
+        """Make durable what was delivered, so that the table says all of it; save that then.
+
+        RocketMQ is told as well: where it goes on if it opens the store next.
+        """
+        try:
+            self._store.flusher.commit()
+            self._store.sync()
+        except WriteFailed as error:
+            _log.error("messages that were delivered last may be delivered again: %s", error)
+            return
+        if self.behind_count and self._taken_up < self._before.taken_up:
+            return  # it was not taken up yet: what was saved still holds
+        self._note(now_ms)
+        self._note(now_ms)  # the first one may have found an older one in its place
+        self._tell_java(now_ms)
+
+    def _is_left_alone(self, now_ms: int) -> bool:
+        # A clock that was set back must not keep the timer waiting.
+        return self._refused_ms is not None and 0 <= now_ms - self._refused_ms < RETRY_MS
+
+    # Taking up --------------------------------------------------------------------------------
+
+    def _take_up(self) -> bool:
+        """Take up messages of the queue; return whether there are more."""
+        queue = self._find_queue()
+        if queue is None or self._taken_up >= queue.max_offset:
+            return False
+        if self._taken_up < queue.min_offset:
+            _log.error(
+                "messages %d to %d of the timer's queue have expired; those that waited are lost",
+                self._taken_up, queue.min_offset - 1,
+            )  # fmt: skip
+            self._taken_up = queue.min_offset
+        units = queue.units(self._taken_up, MESSAGES_PER_STEP)
+        if not len(units):
+            # Its file is missing.
+            self._taken_up = min(queue.following_file(self._taken_up), queue.max_offset)
+        else:
+            self._runs.add(self._entries(units))
+            self._taken_up += len(units)
+        self._has_news = True
+        return self._taken_up < queue.max_offset
+
+    def _entries(self, units: UnitArray) -> Entries:
+        """Return those of the messages that wait."""
+        physical_offsets, sizes = units["physical_offset"].tolist(), units["size"].tolist()
+        behind = self._taken_up + len(units)
+        places = list(zip(range(self._taken_up, behind), physical_offsets, sizes, strict=True))
+        found = []
+        for place, data in zip(places, records_of(self._store, places), strict=True):
+            queue_offset = place[0]
+            one = _said(data, queue_offset)
+            if one is None or self._has_left(one, queue_offset):
+                continue
+            leaves_ms = min(one.out_ms, one.stored_ms + self._roll_ms)
+            if one.recalled_key is not None:
+                self._recalls.setdefault(one.out_ms, {})[one.recalled_key] = queue_offset
+                if leaves_ms == one.out_ms:
+                    continue  # it waits among the recalls alone
+            found.append((leaves_ms, *place))
+        return np.array(found, ENTRY_TYPE)
+
+    def _has_left(self, one: _Waiting, queue_offset: int) -> bool:
+        """Whether a message was delivered before the store was opened."""
+        before = self._before
+        if queue_offset >= before.taken_up or one.out_ms > before.leaves_ms:
+            return False
+        if one.recalled_key is not None:
+            return one.out_ms < before.leaves_ms - RECALLS_KEPT_MS
+        return one.out_ms < before.leaves_ms or queue_offset < before.queue_offset
+
+    # Delivering -------------------------------------------------------------------------------
+
+    def _deliver(self, now_ms: int) -> bool:
+        entries = self._runs.first(now_ms - self._precision_ms, MESSAGES_PER_STEP)
+        if not len(entries):
+            self._forget_recalls(now_ms - self._precision_ms)
+            return False
+        waiting = entries.tolist()  # as tuples
+        end = fitting([one[3] for one in waiting], BYTES_PER_STEP)
+        records = records_of(self._store, [one[1:] for one in waiting[:end]])
+        parcels: list[Parcel] = []
+        numbers: list[int] = []  # of the entries that they are of
+        for number, data in enumerate(records):
+            leaves_ms, queue_offset = waiting[number][:2]
+            one = self._parcel(_said(data, queue_offset), leaves_ms, queue_offset, now_ms)
+            if one is not None:
+                parcels.append(one)
+                numbers.append(number)
+        done = self._put(parcels, now_ms)
+        if done < len(parcels):
+            end = numbers[done]
+        self._runs.drop(end)
+        self.delivered_count += done
+        self._has_news = self._has_news or end > 0
+        return end > 0
+
+    def _put(self, parcels: list[Parcel], now_ms: int) -> int:
+        """Put messages where they belong; return how many of them the timer is done with."""
+        done = 0
+        while done < len(parcels):
+            outcome = put_all(self._store, parcels[done:], now_ms)
+            self._saved_end = max(self._saved_end, outcome.end_offset)
+            done += outcome.stored_count
+            if done == len(parcels):
+                break
+            if outcome.status not in _LOST_FOR_GOOD:
+                self._refused(outcome.status, outcome.reason, now_ms)
+                return done
+            _log.error("a message that has waited for the timer is lost: %s", outcome.reason)
+            done += 1
+        if self._problem:
+            _log.info("the timer delivers again")
+        self._refused_ms, self._problem = None, ""
+        return done
+
+    def _refused(self, status: PutStatus, reason: str, now_ms: int) -> None:
+        self._refused_ms = now_ms
+        problem = f"{status.name}: {reason}"
+        if problem != self._problem:
+            self._problem = problem
+            _log.error(
+                "the timer cannot deliver, and tries again every %d ms: %s", RETRY_MS, problem
+            )
+
+    def _parcel(
+        self, one: _Waiting | None, leaves_ms: int, queue_offset: int, now_ms: int
+    ) -> Parcel | None:
+        """Return what is put in place of a message that leaves; None if nothing is."""
+        if one is None:
+            return None
+        enqueued_ms = one.stored_ms // self._precision_ms * self._precision_ms
+        marks = _MARKS % (enqueued_ms, now_ms)
+        if one.out_ms > max(leaves_ms, now_ms - self._precision_ms):
+            times = props.find(one.properties, props.TIMER_ROLL_TIMES) or b"0"
+            count = int(times) + 1 if times.isdigit() else 1
+            marks += props.encode({props.TIMER_ROLL_TIMES: str(count)})
+            return parcel(self._store, one.data, _TOPIC, 0, marks)
+        if self._is_recalled(one):
+            self.recalled_count += 1
+            return None
+        place = destination(one.properties)
+        if place is None:
+            _log.error("message %d of the timer's queue belongs nowhere", queue_offset)
+            return None
+        return parcel(self._store, one.data, *place, marks)
+
+    # Recalls ----------------------------------------------------------------------------------
+
+    def _is_recalled(self, one: _Waiting) -> bool:
+        keys = self._recalls.get(one.out_ms)
+        if not keys:
+            return False
+        key = props.find(one.properties, props.UNIQ_KEY)
+        if key is None:
+            return False
+        topic = props.find(one.properties, props.REAL_TOPIC) or b""
+        # With appendTopicForTimerDeleteKey, and before 5.4, RocketMQ writes the topic too.
+        return key in keys or topic + b"+" + key in keys
+
+    def _forget_recalls(self, limit_ms: int) -> None:
+        """Forget the recalls of times at which all has left.
+
+        Not at once: the message that one is of may have been rolled, and not be taken up yet.
+        """
+        for out_ms in [one for one in self._recalls if one <= limit_ms - RECALLS_KEPT_MS]:
+            del self._recalls[out_ms]
+            self._has_news = True
+
+    # Progress ---------------------------------------------------------------------------------
+
+    def _progress(self, now_ms: int) -> TimerProgress:
+        limit_ms = now_ms - self._precision_ms + 1
+        first_ms = self._runs.first_ms()
+        # A clock that was set back takes nothing back that was delivered.
+        leaves_ms = max(self._last_ms, limit_ms)
+        queue_offset = 0
+        if first_ms is not None and first_ms <= leaves_ms:
+            leaves_ms = first_ms
+            queue_offset = int(self._runs.first(first_ms, 1)["queue_offset"][0])
+        recalls = (offset for keys in self._recalls.values() for offset in keys.values())
+        lowest = self._runs.min_queue_offset()
+        oldest = min(recalls, default=self._taken_up)
+        return TimerProgress(
+            leaves_ms,
+            queue_offset,
+            self._taken_up,
+            oldest if lowest is None else min(lowest, oldest),
+        )
+
+    def _note(self, now_ms: int) -> None:
+        """Tell the table what is on disk; take note of what will be."""
+        if self._noted is not None:
+            progress, end_offset = self._noted
+            if self._store.log.flushed_offset < end_offset:
+                return
+            self._noted = None
+            self.table.put(progress)
+        if self._has_news:
+            self._has_news = False
+            progress = self._progress(now_ms)
+            self._last_ms = max(self._last_ms, progress.leaves_ms)
+            self._noted = progress, self._saved_end
+
+    def _tell_java(self, now_ms: int) -> None:
+        """Write timercheck: RocketMQ takes up all that may wait, but for what is in its wheel."""
+        if self._find_queue() is None:
+            return
+        progress = self._progress(now_ms)
+        known = self.table.java
+        queue_offset = max(progress.oldest, known.in_wheel)
+        check = _read_check(self._store.root) or TimerCheck(0, 0, 0, 0)
+        # No message leaves in between, and RocketMQ goes on slot by slot from there.
+        slot_ms = -(-progress.leaves_ms // self._precision_ms) * self._precision_ms
+        check = check._replace(
+            read_time_ms=slot_ms,
+            queue_offset=queue_offset,
+            master_queue_offset=queue_offset,
+        )
+        self.table.put(progress, known._replace(read_time_ms=check[0], queue_offset=check[2]))
+        try:
+            small_file.replace_file(
+                f"{self._store.root}/{paths.TIMER_CHECK}", timer_check.encode_file(check)
+            )
+        except WriteFailed as error:
+            _log.error("RocketMQ would not know how far the timer is: %s", error)
+
+
+TIMES = frozenset({props.TIMER_DELAY_SEC, props.TIMER_DELAY_MS, props.TIMER_DELIVER_MS})
+"""What asks for the timer; the first that is there counts, in this order."""
+
+
+def _said(data: bytes | None, queue_offset: int) -> _Waiting | None:
+    """Return what a message of the queue says; None, and a line in the log, if it is lost."""
+    problem = "it is not there"
+    if data is not None:
+        try:
+            properties = property_bytes(data)
+        except CorruptRecord as error:
+            problem = str(error)
+        else:
+            text = props.find(properties, props.TIMER_OUT_MS) or b""
+            if text.isdigit() and len(text) < len(str(_LONG_MAX)):
+                key = props.find(properties, props.TIMER_RECALLED_KEY)
+                stored_ms = record.store_timestamp_of(data)
+                return _Waiting(data, int(text), stored_ms, properties, key)
+            problem = f"{props.TIMER_OUT_MS} is {java.decode_utf8(text)!r}"
+    _log.error("message %d of the timer's queue is lost: %s", queue_offset, problem)
+    return None
+
+
+def _is_positive(text: str | None) -> bool:
+    return text is not None and _NUMBER.fullmatch(text) is not None and int(text) > 0
+
+
+def _read_check(root: str) -> TimerCheck | None:
+    """Return what timercheck says; None if there is none."""
+    path = Path(root, paths.TIMER_CHECK)
+    try:
+        return timer_check.decode(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except CorruptRecord as error:
+        _log.error("%s: %s", path, error)
+        return None
+
+
+def _has_wheel(root: str) -> bool:
+    """Whether RocketMQ's own record of what waits is there."""
+    folder = Path(root, paths.TIMER_LOG)
+    return folder.is_dir() and any(folder.iterdir())

@@ -1,0 +1,677 @@
+"""Transactions: messages that nobody sees before their producer has decided.
+
+    half message   where a prepared message waits, with its own topic and queue as properties
+    op message     says of a half message, by its queue offset, that it is decided
+    round          asks the producers of those that are not, after a while, again and again
+
+A half message that is left undecided by a round is put again at the end of the queue, so that the
+rest of the queue can be forgotten: of how far that is, CID_RMQ_SYS_TRANS's consumer offsets tell.
+All copies of a message bear the queue offset of the first. So a decision about any of them counts
+for the one that waits now; Java delivers a message twice whose producer decides while it is asked.
+
+In memory is a byte for each half message from the first undecided one on. After a restart op
+messages and copies are read again from where the offsets say; nothing is asked before that is done.
+Source: rocketmq 4.9.7 ``TransactionalMessageServiceImpl``, ``TransactionalMessageBridge``.
+"""
+
+import dataclasses
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from reput.broker import transaction_check as check
+from reput.broker.again import again
+from reput.broker.config import BrokerConfig
+from reput.broker.durable import DurableProgress
+from reput.broker.topics import READ_WRITE, Topics
+from reput.broker.transaction_check import Rules, Verdict
+from reput.errors import CorruptRecord, RequestRefused, WriteFailed
+from reput.format import message as record, names, properties as props, sys_flag as flags
+from reput.format.codes import ResponseCode
+from reput.format.message import Host, StoredMessage
+from reput.store.consume_queue import ConsumeQueue
+from reput.store.incoming import IncomingMessage, PutResult, PutStatus, Refused
+from reput.store.message_store import MessageStore
+from reput.store.table_files import ConsumerOffsetTable
+
+QUEUE_ID = 0
+"""Half and op messages have one queue."""
+MESSAGES_PER_STEP = 32
+RETRY_MS = 1_000
+"""A round whose message the store refused goes on after so long."""
+OPS_PER_RUN = 256
+"""Op messages that are forgotten together."""
+GIVEN_UP_MAX = 100_000
+"""Of so many messages that were given up is known that no producer has decided them."""
+OP_TAG = "d"
+
+_HOUR_MS = 3_600_000
+_FIRST = props.TRANSACTION_HALF_OFFSET.encode()
+_FOR_GOOD = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
+"""What is refused so is refused the next time as well."""
+
+_log = logging.getLogger(__name__)
+
+
+def is_half(properties: dict[str, str], reconsume_times: int) -> bool:
+    """Whether a message that is sent is a transaction's.
+
+    Not one that a consumer sends back: clients before 4.6.1 leave the mark on it.
+    """
+    if properties.get(props.TRANSACTION_PREPARED, "").lower() != "true":
+        return False
+    return not (reconsume_times > 0 and properties.get(props.DELAY, "0") != "0")
+
+
+class Transactions:
+    """Half messages and what becomes of them. For the thread that puts; ``load`` comes first.
+
+    Args:
+        store: Where messages wait, and where they go.
+        topics: Where the topics for that are made.
+        offsets: How far half and op messages are dealt with. Saved by its owner.
+        config: When producers are asked.
+        ask: Asks a producer about a half message; returns whether one is there.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: Topics,
+        offsets: ConsumerOffsetTable,
+        config: BrokerConfig,
+        ask: Callable[[StoredMessage], bool],
+    ) -> None:
+        self.config = config
+        self.store_host = Host(b"\x7f\0\0\1", 0)
+        """Of the broker; op messages bear it."""
+        self.committed_count = 0
+        self.rolled_back_count = 0
+        self.refused_count = 0
+        """Decisions that were not taken, since this broker was started."""
+        self.repeated_count = 0
+        """Decisions about what was decided."""
+        self.asked_count = 0
+        """Checks that were sent to a producer."""
+        self.unasked_count = 0
+        """Checks for which no producer of the group was there."""
+        self.given_up_count = 0
+        """Half messages that went to ``TRANS_CHECK_MAX_TIME_TOPIC``."""
+        self.lost_count = 0
+        """Half messages that cannot be read, or put anywhere, and are passed."""
+        self.put_end = 0
+        """Physical offset behind what was put last."""
+        self._store = store
+        self._topics = topics
+        self._offsets = offsets
+        self._ask = ask
+        self._durable: DurableProgress[str] = DurableProgress()
+        self._marks = _Marks(0)
+        self._ops = _Ops(0)
+        self._copies: dict[int, int] = {}
+        """Of half messages that wait and were put again: queue offset of the first -> last."""
+        self._given_up: dict[int, None] = {}
+        """Queue offsets of first copies, in the order of giving up."""
+        self._known_from = 0
+        """From this first copy on what does not wait, and was not given up, is decided."""
+        self._early_ops: set[int] = set()
+        """While reading again: decided queue offsets that lie before the first undecided one."""
+        self._copies_from = self._copies_to = 0
+        self._noted = 0, 0
+        self._round: _Round | None = None
+        self._round_ms = 0
+        self._refused_ms: int | None = None
+        self._problem = ""
+
+    # Where it is ------------------------------------------------------------------------------
+
+    def load(self, now_ms: int) -> None:
+        """Take up where the offsets say, or at the nearest message that is there."""
+        self._marks = _Marks(self._load_offset(names.HALF_TOPIC))
+        self._ops = _Ops(self._load_offset(names.OP_HALF_TOPIC))
+        self._noted = self._marks.start, self._ops.next_offset
+        self._copies_from = self._known_from = self._marks.start
+        halves = self._queue(names.HALF_TOPIC)
+        self._copies_to = halves.next_offset if halves is not None else 0
+        self._round_ms = now_ms
+
+    def _load_offset(self, topic: str) -> int:
+        known = self._offsets.get(topic, names.TRANSACTION_GROUP, QUEUE_ID)
+        queue = self._queue(topic)
+        low, high = (queue.min_offset, queue.max_offset) if queue else (0, 0)
+        offset = low if known is None else max(low, min(known, high))
+        if known is not None and known != offset:
+            _log.error(
+                "%s was said to be dealt with up to %d of a queue from %d to %d; now up to %d",
+                topic, known, low, high, offset,
+            )  # fmt: skip
+            self._offsets.put(topic, names.TRANSACTION_GROUP, QUEUE_ID, offset)
+        return offset
+
+    def _queue(self, topic: str) -> ConsumeQueue | None:
+        return self._store.queues.find(topic, QUEUE_ID)
+
+    def progress(self) -> tuple[int, int]:
+        """Return the queue offset of the first undecided half message, and the queue's end."""
+        queue = self._queue(names.HALF_TOPIC)
+        return self._marks.start, queue.max_offset if queue is not None else 0
+
+    @property
+    def waiting_count(self) -> int:
+        """How many half messages are not decided."""
+        start, end = self.progress()
+        return max(end - start - self._marks.done_count, 0)
+
+    @property
+    def is_read(self) -> bool:
+        """Whether all op messages and copies of before the start are known."""
+        ops = self._queue(names.OP_HALF_TOPIC)
+        has_all = ops is None or self._ops.next_offset >= ops.max_offset
+        return has_all and self._copies_from >= self._copies_to
+
+    # Sending ----------------------------------------------------------------------------------
+
+    def hold_back(self, message: IncomingMessage, properties: dict[str, str], now_ms: int) -> None:
+        """Make a message a half message, and give it the properties of one.
+
+        Args:
+            message: The message, without its properties.
+            properties: All of them.
+            now_ms: The time.
+
+        Raises:
+            RequestRefused: NO_PERMISSION, by configuration. MESSAGE_ILLEGAL: it is delayed as well.
+        """
+        if self.config.reject_transaction_message:
+            raise RequestRefused(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self.config.broker_ip1}] sending transaction message is forbidden",
+            )
+        delays = [name for name in properties if name == props.DELAY or name.startswith("TIMER_")]
+        if delays and properties[delays[0]] != "0":
+            raise RequestRefused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"property {delays[0]}: a message of a transaction cannot be delayed",
+            )
+        for topic in (names.HALF_TOPIC, names.OP_HALF_TOPIC):
+            self._topics.for_group(topic, 1, READ_WRITE, now_ms)
+        properties[props.REAL_TOPIC] = message.topic
+        properties[props.REAL_QUEUE_ID] = str(message.queue_id)
+        message.topic, message.queue_id = names.HALF_TOPIC, QUEUE_ID
+        message.sys_flag &= ~flags.TRANSACTION_MASK
+
+    # Deciding ---------------------------------------------------------------------------------
+
+    def half_at(self, physical_offset: int) -> StoredMessage | None:
+        """Return the half message at a physical offset; None if none stands there."""
+        store = self._store
+        if store.max_physical_offset <= physical_offset < store.log.written_offset:
+            try:
+                store.flusher.commit()  # it is in a pool, not in the file yet
+            except WriteFailed as error:
+                _log.error("half message at %d: %s", physical_offset, error)
+        data = store.record_at(physical_offset)
+        half = _decoded(memoryview(data)) if data is not None else None
+        return half if half is not None and half.topic == names.HALF_TOPIC else None
+
+    def decide(self, half: StoredMessage, *, is_commit: bool, now_ms: int) -> PutResult:
+        """Deliver a half message, or not, and remember that.
+
+        A crash in between makes it undecided again. Then its producer is asked, says the same, and
+        a committed message is there twice.
+
+        Returns:
+            What became of the last put; ``PUT_OK`` of nothing if it was decided before.
+
+        Raises:
+            Refused: Its properties do not say where it belongs, or it cannot be put there.
+        """
+        first = check.first_offset(half)
+        waiting = self._copies.get(first, half.queue_offset)
+        if self._is_decided(first, waiting):
+            self.repeated_count += 1
+            return PutResult(PutStatus.PUT_OK)
+        if is_commit:
+            result = self._put(_final(half), now_ms)
+            if not result.status.is_stored:
+                return result
+        result = self._put(self._op(waiting, now_ms), now_ms)
+        if result.status.is_stored:
+            self._ops.put(result.queue_offset, waiting)
+        elif is_commit:
+            # Delivered it is. Unless the broker ends before it has passed, it counts as decided.
+            _log.error("no op message for half message %d: %s", waiting, result.reason)
+        else:
+            return result
+        self._copies.pop(first, None)
+        self._given_up.pop(first, None)
+        self._marks.add(waiting)
+        if is_commit:
+            self.committed_count += 1
+        else:
+            self.rolled_back_count += 1
+        return PutResult(PutStatus.PUT_OK)
+
+    def _is_decided(self, first: int, waiting: int) -> bool:
+        """Whether a message is known to be decided; of one from before the start it is not."""
+        is_waiting = not self._marks.is_done(waiting)
+        return not is_waiting and first >= self._known_from and first not in self._given_up
+
+    def _op(self, half_offset: int, now_ms: int) -> IncomingMessage:
+        # 5.x writes several offsets, each with a comma behind it, which 4.9 cannot read.
+        return IncomingMessage(
+            topic=names.OP_HALF_TOPIC,
+            body=str(half_offset).encode(),
+            queue_id=QUEUE_ID,
+            property_bytes=_OP_PROPERTIES,
+            born_timestamp=now_ms,
+            born_host=self.store_host,
+            store_host=self.store_host,
+            waits=False,
+        )
+
+    def resume(self, stored: StoredMessage, now_ms: int) -> PutResult:
+        """Put a half message that was given up back, to be asked about from the beginning.
+
+        Raises:
+            RequestRefused: It is none.
+            Refused: It cannot be put.
+        """
+        if stored.topic not in (names.CHECK_MAX_TIME_TOPIC, names.HALF_TOPIC):
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"message {stored.physical_offset} is in topic {stored.topic}; allowed: one that "
+                f"was given up, in {names.CHECK_MAX_TIME_TOPIC}, or a half message",
+            )
+        properties = dict(stored.properties)
+        properties[props.TRANSACTION_CHECK_TIMES] = "0"
+        if stored.topic == names.HALF_TOPIC:
+            return self._put_back(stored, properties, now_ms)
+        result = self._put(_waiting(stored, names.HALF_TOPIC, properties), now_ms)
+        if result.status.is_stored and props.TRANSACTION_HALF_OFFSET in properties:
+            first = check.first_offset(stored)
+            self._given_up.pop(first, None)
+            self._copies[first] = result.queue_offset
+        return result
+
+    # Steps ------------------------------------------------------------------------------------
+
+    def step(self, now_ms: int) -> bool:
+        """Do some of what is to be done, at most ``MESSAGES_PER_STEP`` messages.
+
+        Returns:
+            Whether there may be more: call it again.
+        """
+        queue = self._queue(names.HALF_TOPIC)
+        if queue is None:
+            return False
+        self._pass_expired(queue)
+        if not self.is_read:
+            return self._read_ops() or self._read_copies(queue)
+        did = self._step_round(queue, now_ms)
+        self._note_progress()
+        return did
+
+    def close(self) -> None:
+        """Make durable what was put, so that the offsets say all of it; save those then."""
+        try:
+            self._store.flusher.commit()
+            self._store.sync()
+        except WriteFailed as error:
+            _log.error("some half messages may be asked about again: %s", error)
+        self._note_progress()
+
+    def _note_progress(self) -> None:
+        if not self.is_read:
+            return
+        self._early_ops.clear()
+        self._marks.pass_done()
+        reached = self._marks.start, self._ops.needed_from(self._marks.start)
+        if reached != self._noted:
+            self._noted = reached
+            for topic, offset in zip((names.HALF_TOPIC, names.OP_HALF_TOPIC), reached, strict=True):
+                self._durable.note(topic, offset, self.put_end)
+        for topic, offset in self._durable.durable(self._store.log.flushed_offset):
+            self._offsets.put(topic, names.TRANSACTION_GROUP, QUEUE_ID, offset)
+
+    def _pass_expired(self, queue: ConsumeQueue) -> None:
+        if self._marks.start < queue.min_offset:
+            count = self._marks.pass_to(queue.min_offset)
+            self.lost_count += count
+            _log.error("%d undecided half messages before %d have expired", count, queue.min_offset)
+
+    # Reading again ----------------------------------------------------------------------------
+
+    def _read_ops(self) -> bool:
+        """Read op messages that are not known: of before the start."""
+        queue = self._queue(names.OP_HALF_TOPIC)
+        if queue is None or self._ops.next_offset >= queue.max_offset:
+            return False
+        halves = self._queue(names.HALF_TOPIC)
+        end = halves.next_offset if halves is not None else 0
+        begin = max(self._ops.next_offset, queue.min_offset)
+        found = self._store.get(names.OP_HALF_TOPIC, QUEUE_ID, begin, MESSAGES_PER_STEP)
+        for op in filter(None, map(_decoded, found.records)):
+            for half_offset in _decided_by(op):
+                if half_offset >= end:
+                    _log.error(
+                        "op message %d is about half message %d; there are %d",
+                        op.queue_offset, half_offset, end,
+                    )  # fmt: skip
+                    continue
+                self._ops.note(op.queue_offset, half_offset)
+                if half_offset < self._marks.start:
+                    self._early_ops.add(half_offset)
+                self._marks.add(half_offset)
+        self._ops.next_offset = max(found.next_offset, begin + 1)
+        return True
+
+    def _read_copies(self, queue: ConsumeQueue) -> bool:
+        """Find which half messages are copies: the last one counts, decisions are about all."""
+        begin = max(self._copies_from, queue.min_offset)
+        if begin >= min(self._copies_to, queue.max_offset):
+            self._copies_from = self._copies_to
+            return False
+        found = self._store.get(names.HALF_TOPIC, QUEUE_ID, begin, MESSAGES_PER_STEP)
+        for data in found.records:
+            half = _decoded(data) if _FIRST in data.tobytes() else None
+            if half is None or not begin <= half.queue_offset < self._copies_to:
+                continue
+            first, one = check.first_offset(half), half.queue_offset
+            before = self._copies.pop(first, first)
+            if self._has_op(first) or self._has_op(before) or self._has_op(one):
+                self._marks.add(one)
+            else:
+                self._copies[first] = one
+            self._marks.add(before)
+        self._copies_from = max(found.next_offset, begin + 1)
+        return True
+
+    def _has_op(self, half_offset: int) -> bool:
+        if half_offset < self._marks.start:
+            return half_offset in self._early_ops
+        return self._marks.is_done(half_offset)
+
+    # Rounds -----------------------------------------------------------------------------------
+
+    def _step_round(self, queue: ConsumeQueue, now_ms: int) -> bool:
+        if self._refused_ms is not None and 0 <= now_ms - self._refused_ms < RETRY_MS:
+            return False
+        if self._round is None:
+            # A clock that was set back must not keep anybody waiting.
+            if 0 <= now_ms - self._round_ms < self.config.transaction_check_interval:
+                return False
+            self._round = _Round(now_ms, self._marks.start, queue.max_offset)
+            self._round_ms = now_ms
+        this = self._round
+        begin = self._marks.next_open(this.position)
+        if begin >= this.end:
+            self._round = None
+            return False
+        found = self._store.get(names.HALF_TOPIC, QUEUE_ID, begin, MESSAGES_PER_STEP)
+        halves = {one.queue_offset: one for one in filter(None, map(_decoded, found.records))}
+        behind = min(max(found.next_offset, begin + 1), this.end)
+        rules = Rules(
+            self.config.transaction_time_out,
+            self.config.transaction_check_max,
+            self._store.config.file_reserved_time * _HOUR_MS,
+        )
+        for half_offset in range(begin, behind):
+            if self._marks.is_done(half_offset):
+                continue
+            half = halves.get(half_offset)
+            if half is None:
+                self._lose(half_offset, "it cannot be read")
+                continue
+            verdict = check.judge(half, rules, this.begun_ms, now_ms)
+            if verdict is Verdict.YOUNG:
+                self._round = None
+                return False
+            if not self._settle(half, verdict, now_ms):
+                this.position = half_offset
+                self._refused_ms = now_ms
+                return False
+        this.position = behind
+        self._refused_ms, self._problem = None, ""
+        return True
+
+    def _settle(self, half: StoredMessage, verdict: Verdict, now_ms: int) -> bool:
+        """Do with a half message what a round must; return False if it is to be tried again."""
+        if verdict is Verdict.GIVEN_UP:
+            return self._give_up(half, now_ms, "it was asked about often enough, or is too old")
+        properties = dict(half.properties)
+        properties.pop(props.CRC32, None)
+        if verdict is Verdict.DUE:
+            times = check.check_count(properties) + 1
+            properties[props.TRANSACTION_CHECK_TIMES] = str(times)
+        try:
+            result = self._put_back(half, properties, now_ms)
+        except Refused as refused:
+            return self._give_up(half, now_ms, refused.reason)
+        if result.status in _FOR_GOOD:
+            return self._give_up(half, now_ms, result.reason)
+        if not result.status.is_stored:
+            self._complain(half, result)
+            return False
+        if verdict is Verdict.DUE:
+            asked = self._ask(_as_asked(half, properties, result))
+            self.asked_count += asked
+            self.unasked_count += not asked
+        return True
+
+    def _put_back(self, half: StoredMessage, properties: dict[str, str], now_ms: int) -> PutResult:
+        """Put a copy at the end; it waits from now on. Raises ``Refused``."""
+        first = check.first_offset(half)
+        properties[props.TRANSACTION_HALF_OFFSET] = str(first)
+        result = self._put(_waiting(half, names.HALF_TOPIC, properties), now_ms)
+        if result.status.is_stored:
+            self._marks.add(self._copies.get(first, half.queue_offset))
+            self._copies[first] = result.queue_offset
+        return result
+
+    def _give_up(self, half: StoredMessage, now_ms: int, reason: str) -> bool:
+        self._topics.for_group(names.CHECK_MAX_TIME_TOPIC, 1, READ_WRITE, now_ms)
+        result = self._put(_waiting(half, names.CHECK_MAX_TIME_TOPIC), now_ms)
+        if result.status in _FOR_GOOD:
+            self._lose(half.queue_offset, result.reason)
+        elif not result.status.is_stored:
+            self._complain(half, result)
+            return False
+        else:
+            self.given_up_count += 1
+            _log.error(
+                "half message %d of topic %s goes to %s: %s",
+                half.queue_offset, half.properties.get(props.REAL_TOPIC),
+                names.CHECK_MAX_TIME_TOPIC, reason,
+            )  # fmt: skip
+            self._let_go(check.first_offset(half), half.queue_offset)
+        return True
+
+    def _lose(self, half_offset: int, reason: str) -> None:
+        self.lost_count += 1
+        _log.error("half message %d is lost: %s", half_offset, reason)
+        copies = (first for first, last in self._copies.items() if last == half_offset)
+        self._let_go(next(copies, half_offset), half_offset)
+
+    def _let_go(self, first: int, half_offset: int) -> None:
+        """Take note that a message does not wait any more, and that nobody has decided it."""
+        self._copies.pop(first, None)
+        self._marks.add(half_offset)
+        self._given_up[first] = None
+        if len(self._given_up) > GIVEN_UP_MAX:
+            oldest = next(iter(self._given_up))
+            del self._given_up[oldest]
+            self._known_from = max(self._known_from, oldest + 1)
+
+    def _complain(self, half: StoredMessage, result: PutResult) -> None:
+        problem = f"{result.status.name}: {result.reason}"
+        if problem != self._problem:
+            self._problem = problem
+            _log.error(
+                "half message %d cannot be put back, and is tried again every %d ms: %s",
+                half.queue_offset, RETRY_MS, problem,
+            )  # fmt: skip
+
+    def _put(self, message: IncomingMessage, now_ms: int) -> PutResult:
+        result = self._store.put(message, now_ms)
+        if result.status.is_stored:
+            self.put_end = result.end_offset
+        return result
+
+
+# --- what is known of half and op messages --------------------------------------------
+
+_OPEN, _DONE = 0, 1
+
+
+class _Marks:
+    """Which half messages are done with, from the first on that is not; a byte each."""
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+        self._states = bytearray()
+
+    def add(self, half_offset: int) -> None:
+        """Mark one as decided, put again, given up or lost."""
+        at = half_offset - self.start
+        if at < 0:
+            return
+        if at >= len(self._states):
+            self._states.extend(bytes(at + 1 - len(self._states)))
+        self._states[at] = _DONE
+
+    @property
+    def done_count(self) -> int:
+        return self._states.count(_DONE)
+
+    def is_done(self, half_offset: int) -> bool:
+        at = half_offset - self.start
+        return at < 0 or (at < len(self._states) and self._states[at] == _DONE)
+
+    def next_open(self, half_offset: int) -> int:
+        """Return the first that is not done with, from an offset on; it may not be there yet."""
+        at = max(half_offset - self.start, 0)
+        found = self._states.find(_OPEN, at)
+        return self.start + (max(len(self._states), at) if found < 0 else found)
+
+    def pass_done(self) -> None:
+        """Forget those that are done with, up to the first that is not."""
+        self.pass_to(self.next_open(self.start))
+
+    def pass_to(self, half_offset: int) -> int:
+        """Forget all before an offset; return how many of them were not done with."""
+        count = half_offset - self.start
+        open_count = max(count - len(self._states), 0) + self._states.count(_OPEN, 0, count)
+        del self._states[:count]
+        self.start = half_offset
+        return open_count
+
+
+class _Ops:
+    """Which op messages are known, and which of them must be read after a restart."""
+
+    def __init__(self, next_offset: int) -> None:
+        self.next_offset = next_offset
+        """Queue offset of the first that is not known."""
+        self._runs: deque[_Run] = deque()
+
+    def put(self, op_offset: int, half_offset: int) -> None:
+        """Take note of one that was put; if others come before it, it is read after them."""
+        if op_offset == self.next_offset:
+            self.note(op_offset, half_offset)
+            self.next_offset += 1
+
+    def note(self, op_offset: int, half_offset: int) -> None:
+        if not self._runs or op_offset - self._runs[-1].begin >= OPS_PER_RUN:
+            self._runs.append(_Run(op_offset, half_offset))
+        self._runs[-1].highest = max(self._runs[-1].highest, half_offset)
+
+    def needed_from(self, half_offset: int) -> int:
+        """Return the first that may be about a half message from an offset on."""
+        while self._runs and self._runs[0].highest < half_offset:
+            self._runs.popleft()
+        return self._runs[0].begin if self._runs else self.next_offset
+
+
+@dataclass(slots=True)
+class _Run:
+    """Some op messages in a row."""
+
+    begin: int
+    highest: int
+    """Of the half messages that they are about."""
+
+
+@dataclass(slots=True)
+class _Round:
+    """A pass over the undecided half messages."""
+
+    begun_ms: int
+    position: int
+    end: int
+    """What is put from here on is for the next one."""
+
+
+# --- messages -------------------------------------------------------------------------
+
+_OP_PROPERTIES = props.encode({props.TAGS: OP_TAG, props.WAIT: "true"})
+
+
+def _decoded(data: memoryview) -> StoredMessage | None:
+    try:
+        return record.decode(bytes(data), check_crc=False)
+    except CorruptRecord as error:
+        _log.error("a half or op message is damaged: %s", error)
+        return None
+
+
+def _decided_by(op: StoredMessage) -> list[int]:
+    """Return the queue offsets of the half messages that an op message says are decided."""
+    words = op.body.decode("ascii", "replace").split(",")
+    if op.tags != OP_TAG or not all(word.isascii() and word.isdigit() for word in words if word):
+        _log.error("op message %d says nothing known: %r", op.queue_offset, op.body[:80])
+        return []
+    return [int(word) for word in words if word]
+
+
+def real_place(half: StoredMessage) -> tuple[str, int]:
+    """Return topic and queue that a half message belongs to. Raises ``Refused``."""
+    topic = half.properties.get(props.REAL_TOPIC, "")
+    queue_id = half.properties.get(props.REAL_QUEUE_ID, "")
+    if not topic or not (queue_id.isascii() and queue_id.isdecimal()):
+        raise Refused(
+            PutStatus.MESSAGE_ILLEGAL,
+            f"half message {half.queue_offset} belongs to topic {topic!r}, queue {queue_id!r}",
+        )
+    return topic, int(queue_id)
+
+
+def _waiting(
+    half: StoredMessage, topic: str, properties: Mapping[str, str] | None = None
+) -> IncomingMessage:
+    """Return a copy of a half message. Raises ``Refused``."""
+    message = again(half, topic, QUEUE_ID, properties=properties)
+    message.is_due = True  # a delay among its properties is that of the final message
+    return message
+
+
+def _final(half: StoredMessage) -> IncomingMessage:
+    """Return what is delivered; it keeps the marks of its waiting, as with 4.9."""
+    topic, queue_id = real_place(half)
+    sys_flag = half.sys_flag & ~flags.TRANSACTION_MASK | flags.TRANSACTION_COMMIT
+    message = again(half, topic, queue_id, sys_flag=sys_flag)
+    message.prepared_transaction_offset = half.physical_offset
+    return message
+
+
+def _as_asked(half: StoredMessage, properties: dict[str, str], copy: PutResult) -> StoredMessage:
+    """Return the copy of a half message that its producer is asked about."""
+    return dataclasses.replace(
+        half,
+        queue_offset=copy.queue_offset,
+        physical_offset=copy.physical_offset,
+        store_timestamp=copy.store_timestamp,
+        property_bytes=props.encode(properties),
+        properties=properties,
+    )

@@ -1,0 +1,314 @@
+"""Sends messages that consumers see only if something else has worked out.
+
+    def save(message, half):  # a local transaction, with half.message_id among what it writes
+        return TransactionState.COMMIT
+
+    def was_saved(message):  # asked later, if nobody has said so
+        return TransactionState.COMMIT if ... else TransactionState.ROLLBACK
+
+    async with TransactionProducer("orders", namesrv="127.0.0.1:9876", check=was_saved) as producer:
+        result = await producer.send_in_transaction(Message("Orders", b"one"), save)
+
+The message is stored, unseen; then the local transaction runs; then the broker is told. If that
+does not happen, because something failed or this process ended, the broker asks any producer of the
+group, again and again. Where its answer is lost a message may be delivered twice, with one
+``message_id``.
+
+Source: rocketmq 4.9.7 ``DefaultMQProducerImpl.sendMessageInTransaction``,
+``ClientRemotingProcessor.checkTransactionState``.
+"""
+
+import asyncio
+import dataclasses
+import enum
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Collection
+from typing import ParamSpec
+
+import msgspec
+
+from reput.client.config import ClientConfig, ProducerConfig
+from reput.client.core import requests
+from reput.client.instance import Answer
+from reput.client.message import Message, ReceivedMessage, SendResult, SendStatus
+from reput.client.producer import Producer
+from reput.client.side_tasks import SideTasks
+from reput.client.trace import keys_text
+from reput.clock import Clock
+from reput.errors import InvalidOption, RemotingError, ReputError
+from reput.format import headers, message_id as ids, properties as props, sys_flag as flags
+from reput.format.codes import RequestCode
+from reput.format.command import Command
+from reput.format.headers import CheckTransactionStateHeader, EndTransactionHeader
+
+CHECKS_AT_ONCE = 8
+CHECKS_WAITING_MAX = 2_000
+"""More are left for the next time the broker asks."""
+
+P = ParamSpec("P")
+
+log = logging.getLogger(__name__)
+
+
+class TransactionState(enum.Enum):
+    """What became of a local transaction."""
+
+    COMMIT = "commit"
+    """It is done: deliver the message."""
+    ROLLBACK = "rollback"
+    """It is not, and never will be: drop the message."""
+    UNKNOWN = "unknown"
+    """Ask later."""
+
+
+class TransactionResult(msgspec.Struct, frozen=True):
+    """What became of a message."""
+
+    half: SendResult
+    """Where it waits, or waited. Its ``queue`` is the one it is for, ``queue_offset`` that of all
+    half messages."""
+    state: TransactionState
+    is_settled: bool
+    """Whether the broker has taken the decision. If not, it asks later."""
+
+
+LocalTransaction = Callable[[Message, SendResult], TransactionState | Awaitable[TransactionState]]
+"""Given the message, and where it waits, runs the local transaction."""
+Check = Callable[[ReceivedMessage], TransactionState | Awaitable[TransactionState]]
+"""Given a message, says what became of its local transaction; by its ``message_id``, say."""
+
+_ENDS = {
+    TransactionState.COMMIT: flags.TRANSACTION_COMMIT,
+    TransactionState.ROLLBACK: flags.TRANSACTION_ROLLBACK,
+}
+_TRACED = {
+    TransactionState.COMMIT: "COMMIT_MESSAGE",
+    TransactionState.ROLLBACK: "ROLLBACK_MESSAGE",
+    TransactionState.UNKNOWN: "UNKNOW",  # sic
+}
+
+
+class TransactionProducer(Producer):
+    """A producer of transactions; what ``Producer`` does it does as well. Use it as ``async with``.
+
+    Plain functions as ``check`` or local transaction run in threads, so that they may wait.
+
+    Args:
+        group: Of producers that do the same: a broker asks any of them, of this run or a later one.
+        check: Says what became of a local transaction.
+        topics: Brokers of these may ask from the start on; of others, once something was sent.
+        namesrv: As with ``Producer``; so are the rest.
+        config: How to send.
+        client: Name servers, and everything that is not about sending.
+        clock: The system's, unless a test has its own.
+
+    Raises:
+        InvalidOption: An argument is not allowed.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        check: Check,
+        topics: Collection[str] = (),
+        namesrv: str | None = None,
+        config: ProducerConfig | None = None,
+        client: ClientConfig | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(group, namesrv=namesrv, config=config, client=client, clock=clock)
+        self._check_state = check
+        self._first_topics = [self._full_topic(topic) for topic in topics]
+        self._checks = SideTasks()
+        self._check_slots = asyncio.Semaphore(CHECKS_AT_ONCE)
+
+    async def start(self) -> None:
+        """Begin, and tell the brokers of ``topics``."""
+        await super().start()
+        for topic in self._first_topics:
+            try:
+                await self._route(topic)
+            except RemotingError as error:
+                log.warning("no broker can ask about topic %s yet: %s", topic, error)
+
+    async def close(self) -> None:
+        """Tell the brokers, and end; they ask others, or later, about what is open."""
+        checks = list(self._checks)
+        for task in checks:
+            task.cancel()
+        await asyncio.gather(*checks, return_exceptions=True)
+        await super().close()
+
+    # --- sending ----------------------------------------------------------------
+
+    async def send_in_transaction(
+        self, message: Message, execute: LocalTransaction, *, timeout_ms: int | None = None
+    ) -> TransactionResult:
+        """Send a message, run a local transaction, and commit or roll back the message.
+
+        What ``execute`` raises is raised, and nothing is decided then: the broker asks.
+
+        Args:
+            message: What to send; not delayed. Its property ``CHECK_IMMUNITY_TIME_IN_SECONDS``
+                says for how long the broker is not to ask.
+            execute: The local transaction. It does not run if the message is not stored as safely
+                as the broker should (``SendStatus``), and the message is rolled back.
+            timeout_ms: For all attempts to send together; that of the configuration if not given.
+
+        Raises:
+            InvalidOption: The message is not allowed, or ``execute`` returned no state.
+            NoRoute, SendFailed: As in ``send``; ``execute`` did not run.
+        """
+        half = await self.send_half(message, timeout_ms=timeout_ms)
+        state = TransactionState.ROLLBACK
+        if half.status is SendStatus.SEND_OK:
+            state = checked_state("execute", await _called(execute, message, half))
+        return await self.end(half, state, message=message)
+
+    async def send_half(self, message: Message, *, timeout_ms: int | None = None) -> SendResult:
+        """Send a message that waits for ``end``.
+
+        Arguments and errors are those of ``send_in_transaction``.
+        """
+        for name in ("delay_level", "delay_ms", "deliver_at_ms"):
+            if value := getattr(message, name):
+                raise InvalidOption(name, value, "0 in a transaction")
+        marks = {props.TRANSACTION_PREPARED: "true", props.PRODUCER_GROUP: self.group}
+        half = dataclasses.replace(message, properties={**message.properties, **marks})
+        outgoing = await self._outgoing(half)
+        outgoing.sys_flag |= flags.TRANSACTION_PREPARED
+        return await self._send(outgoing, None, timeout_ms)
+
+    async def end(
+        self, half: SendResult, state: TransactionState, *, message: Message | None = None
+    ) -> TransactionResult:
+        """Commit or roll back a message. Where that fails, a log line says why.
+
+        Args:
+            half: What ``send_half`` returned.
+            state: With ``UNKNOWN`` nothing is done.
+            message: The message, of which a trace then has tags and keys.
+        """
+        if state not in _ENDS and self._traces is None:
+            return TransactionResult(half, state, False)
+        is_settled = False
+        route = await self._route(self._full_topic(half.queue.topic))
+        address = route.master(half.queue.broker_name)
+        if self._traces is not None:
+            self._traces.transaction_ended(
+                half.queue.topic,
+                half.message_id,
+                message.tags if message is not None else None,
+                keys_text(message) if message is not None else None,
+                broker_address=address,
+                transaction_id=half.transaction_id or half.message_id,
+                state=_TRACED[state],
+            )
+        if state in _ENDS:
+            header = EndTransactionHeader(
+                producer_group=self.group,
+                tran_state_table_offset=half.queue_offset,
+                commit_log_offset=ids.decode_offset_id(half.offset_message_id).physical_offset,
+                commit_or_rollback=_ENDS[state],
+                from_transaction_check=False,
+                msg_id=half.message_id,
+                transaction_id=half.transaction_id or half.message_id,
+            )
+            is_settled = await self._tell(address, header)
+        return TransactionResult(half, state, is_settled)
+
+    async def _tell(self, address: str, header: EndTransactionHeader) -> bool:
+        # Java's client does not wait for the reply, which every broker sends if it is wanted.
+        request = requests.make(RequestCode.END_TRANSACTION, header)
+        try:
+            await self._joined().ask(address, request)
+        except RemotingError as error:
+            log.warning(
+                "%s does not hear what became of message %s, and asks later: %s",
+                address, header.msg_id, error,
+            )  # fmt: skip
+            return False
+        return True
+
+    # --- being asked ------------------------------------------------------------
+
+    def on_request(self, address: str, request: Command) -> Answer:
+        """Answer what brokers ask about transactions, each in a task of its own."""
+        if request.code != RequestCode.CHECK_TRANSACTION_STATE:
+            return super().on_request(address, request)
+        if len(list(self._checks)) >= CHECKS_WAITING_MAX:
+            log.warning("%s asks about more messages than can be answered", address)
+        else:
+            self._checks.begin(self._answer(address, request))
+        return None
+
+    async def _answer(self, address: str, request: Command) -> None:
+        async with self._check_slots:
+            try:
+                asked = headers.decode(CheckTransactionStateHeader, request.ext_fields)
+                message = ReceivedMessage(bytes(request.body), self._broker_name(address))
+                state = checked_state("check", await _called(self._check_state, message))
+            except ReputError as error:
+                log.error("%s asks about a transaction: %s", address, error)
+                return
+            except Exception:  # the outermost edge of users' code
+                log.exception("the check of a transaction that %s asks about failed", address)
+                return
+            if self._traces is not None:
+                self._traces.transaction_ended(
+                    message.topic,
+                    message.message_id,
+                    message.tags,
+                    message.properties.get(props.KEYS),
+                    broker_address=address,
+                    transaction_id=asked.transaction_id,
+                    state=_TRACED[state],
+                    is_check=True,
+                )
+            if state not in _ENDS:
+                return
+            header = EndTransactionHeader(
+                producer_group=self.group,
+                tran_state_table_offset=asked.tran_state_table_offset,
+                commit_log_offset=asked.commit_log_offset,
+                commit_or_rollback=_ENDS[state],
+                from_transaction_check=True,
+                msg_id=message.message_id,
+                transaction_id=asked.transaction_id,
+            )
+            await self._tell(address, header)
+
+    def _broker_name(self, address: str) -> str:
+        """Return the name of the broker at an address; nothing if no route says it."""
+        routes = map(self._joined().known_route, self.topics())
+        names = (
+            name
+            for route in routes
+            if route is not None
+            for name, addresses in route.brokers.items()
+            if address in addresses.values()
+        )
+        return next(names, "")
+
+
+def checked_state(name: str, state: object) -> TransactionState:
+    """Return what a function of the user's returned. Raises ``InvalidOption``."""
+    if not isinstance(state, TransactionState):
+        raise InvalidOption(name, state, "a function that returns a TransactionState")
+    return state
+
+
+async def _called(
+    function: Callable[P, TransactionState | Awaitable[TransactionState]],
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> TransactionState:
+    """Call a user's function, a plain one in a thread."""
+    call = getattr(function, "__call__", function)  # noqa: B004 - an object's own method
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call):
+        answer = function(*args, **kwargs)
+    else:
+        answer = await asyncio.to_thread(function, *args, **kwargs)
+    return await answer if inspect.isawaitable(answer) else answer

@@ -1,0 +1,250 @@
+"""What pop consumption writes down: handles, the infos of a reply, checkpoints and acks.
+
+A pop takes messages of a queue for a while. What it took is a *checkpoint*: a start in the queue,
+and the distance of each message from there. The client gets a *handle* per message, which names the
+checkpoint; whoever has it may acknowledge the message, or change how long others do not see it.
+Checkpoints and acks lie as JSON in the revive topic.
+Source: rocketmq 5.5.0 ``ExtraInfoUtil``, ``PopCheckPoint``, ``AckMsg``, ``BatchAckMsg``.
+"""
+
+import base64
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from reput.errors import InvalidBody, InvalidHeader
+from reput.format import names
+from reput.format.bodies import Body
+
+ORDERED_REVIVE_QUEUE = 999
+"""Revive queue in handles of messages that were taken in order: they have no checkpoint."""
+MESSAGES_MAX = 32
+"""Messages of a checkpoint at most: each is a bit of an int."""
+
+CHECKPOINT_TAG = "ck"
+ACK_TAG = "ack"
+BATCH_ACK_TAG = "bAck"
+
+NORMAL = "0"
+RETRY = "1"
+RETRY_V2 = "2"
+
+
+def kind_of(topic: str) -> str:
+    """Return the mark of a topic in handles and infos: 0 normal, 1 retry, 2 retry of 5.x."""
+    if not names.is_retry_topic(topic):
+        return NORMAL
+    return RETRY_V2 if "+" in topic else RETRY
+
+
+def topic_of(kind: str, topic: str, group: str) -> str:
+    """Return the topic that a mark means of what a group consumes.
+
+    Raises:
+        InvalidBody: The mark is unknown.
+    """
+    if kind == NORMAL:
+        return topic
+    if kind == RETRY:
+        return names.pop_retry_topic(topic, group)
+    if kind == RETRY_V2:
+        return names.pop_retry_topic_v2(topic, group)
+    raise InvalidBody(f"r is {kind!r}; allowed: 0, 1, 2")
+
+
+# --- handles ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """What names a message that a client holds. Times are ms since the epoch."""
+
+    start_offset: int
+    """Queue offset that the checkpoint starts at."""
+    pop_ms: int
+    invisible_ms: int
+    revive_queue_id: int
+    kind: str
+    broker_name: str
+    queue_id: int
+    queue_offset: int
+    """The message's."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.start_offset} {self.pop_ms} {self.invisible_ms} {self.revive_queue_id} "
+            f"{self.kind} {self.broker_name} {self.queue_id} {self.queue_offset}"
+        )
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether the message was taken in order."""
+        return self.revive_queue_id == ORDERED_REVIVE_QUEUE
+
+
+def parse_handle(text: str, queue_id: int, queue_offset: int) -> Handle:
+    """Return a handle; what a short one lacks is taken from the request.
+
+    Args:
+        text: Words separated by spaces; Java asks for the first six.
+        queue_id: Of the request.
+        queue_offset: Of the request.
+
+    Raises:
+        InvalidHeader: Words are missing, or no numbers.
+    """
+    words = text.split(" ")
+    if len(words) < 6:
+        raise InvalidHeader(
+            f"extraInfo {text!r} has {len(words)} words; they are: start offset, pop time, "
+            "invisible time, revive queue, 0 or 1 for a retry topic, broker name"
+        )
+    try:
+        start_offset, pop_ms, invisible_ms, revive_queue_id = map(int, words[:4])
+    except ValueError as error:
+        raise InvalidHeader(f"extraInfo {text!r}: {error}") from error
+    return Handle(
+        start_offset, pop_ms, invisible_ms, revive_queue_id, words[4], words[5], queue_id,
+        queue_offset,
+    )  # fmt: skip
+
+
+# --- infos of a reply -------------------------------------------------------------
+
+
+def start_info(topic: str, queue_id: int, start_offset: int) -> str:
+    """Return where the checkpoint of a queue starts; those of a reply are joined by ``;``."""
+    return f"{kind_of(topic)} {queue_id} {start_offset}"
+
+
+def message_info(topic: str, queue_id: int, queue_offsets: Iterable[int]) -> str:
+    """Return which messages of a queue a reply has; those of a reply are joined by ``;``."""
+    return f"{kind_of(topic)} {queue_id} {','.join(map(str, queue_offsets))}"
+
+
+def order_info(topic: str, queue_id: int, counts: Sequence[tuple[int, int]], least: int) -> str:
+    """Return how often messages were taken in order before; those of a reply are joined by ``;``.
+
+    Args:
+        topic: Of the messages.
+        queue_id: Of the messages.
+        counts: Queue offset and how often, of those that were.
+        least: How often each of them was at least.
+    """
+    kind = kind_of(topic)
+    infos = [f"{kind} qo{queue_id}%{offset} {count}" for offset, count in counts]
+    return ";".join([*infos, f"{kind} {queue_id} {least}"])
+
+
+# --- records of the revive topic --------------------------------------------------
+
+
+class CheckpointRecord(msgspec.Struct, kw_only=True):
+    """A checkpoint, as ``ck`` records of the revive topic hold it."""
+
+    bit_map: int = msgspec.field(name="bm", default=0)
+    """Bit i: message i was acknowledged; 0 on disk."""
+    broker_name: str | None = msgspec.field(name="bn", default=None)
+    group: str = msgspec.field(name="c")
+    diffs: list[int] | None = msgspec.field(name="d", default=None)
+    """Of each message, its distance from the start; None: they follow each other."""
+    invisible_ms: int = msgspec.field(name="it")
+    message_count: int = msgspec.field(name="n")
+    pop_ms: int = msgspec.field(name="pt")
+    queue_id: int = msgspec.field(name="q")
+    revive_offset: int = msgspec.field(name="ro", default=0)
+    start_offset: int = msgspec.field(name="so")
+    is_suspended: bool = msgspec.field(name="sp", default=False)
+    """The next delivery does not count as an attempt (5.5)."""
+    topic: str = msgspec.field(name="t")
+
+    @property
+    def queue_offsets(self) -> list[int]:
+        """The messages' queue offsets; bit i is the i-th."""
+        distances = self.diffs or range(self.message_count)
+        return [self.start_offset + one for one in distances]
+
+
+class AckRecord(msgspec.Struct, kw_only=True):
+    """An acknowledgement of one message (``ack``) or several (``bAck``)."""
+
+    ack_offset: int = msgspec.field(name="ao", default=-1)
+    ack_offsets: list[int] = msgspec.field(name="aol", default_factory=list)
+    broker_name: str | None = msgspec.field(name="bn", default=None)
+    group: str = msgspec.field(name="c")
+    pop_ms: int = msgspec.field(name="pt")
+    queue_id: int = msgspec.field(name="q")
+    start_offset: int = msgspec.field(name="so")
+    topic: str = msgspec.field(name="t")
+
+    @property
+    def queue_offsets(self) -> list[int]:
+        """The queue offsets of the messages that are acknowledged."""
+        return self.ack_offsets or ([self.ack_offset] if self.ack_offset >= 0 else [])
+
+
+_ENCODER = msgspec.json.Encoder()
+_CHECKPOINTS = msgspec.json.Decoder(CheckpointRecord, strict=False)
+_ACKS = msgspec.json.Decoder(AckRecord, strict=False)
+
+
+def encode(value: CheckpointRecord | AckRecord) -> bytes:
+    """Return the body of a record of the revive topic."""
+    return _ENCODER.encode(value)
+
+
+def decode_checkpoint(body: bytes) -> CheckpointRecord:
+    """Return the checkpoint of a ``ck`` record. Raises ``InvalidBody``."""
+    try:
+        return _CHECKPOINTS.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidBody(f"no checkpoint: {error}") from error
+
+
+def decode_ack(body: bytes) -> AckRecord:
+    """Return the acknowledgement of an ``ack`` or ``bAck`` record. Raises ``InvalidBody``."""
+    try:
+        return _ACKS.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidBody(f"no acknowledgement: {error}") from error
+
+
+# --- acks of many messages --------------------------------------------------------
+
+
+class BatchAck(Body, kw_only=True):
+    """Messages of one checkpoint that are acknowledged together, in 200151."""
+
+    group: str = msgspec.field(name="c")
+    topic: str = msgspec.field(name="t")
+    """The one that was asked for; ``kind`` says which it is."""
+    kind: str = msgspec.field(name="r")
+    start_offset: int = msgspec.field(name="so")
+    queue_id: int = msgspec.field(name="q")
+    revive_queue_id: int = msgspec.field(name="rq")
+    pop_ms: int = msgspec.field(name="pt")
+    invisible_ms: int = msgspec.field(name="it")
+    bits: str = msgspec.field(name="b")
+    """``BitSet.toByteArray`` in Base64: distances from the start."""
+
+    @property
+    def queue_offsets(self) -> list[int]:
+        """The queue offsets of its messages. Raises ``InvalidBody``."""
+        try:
+            data = base64.b64decode(self.bits, validate=True)
+        except ValueError as error:
+            raise InvalidBody(f"b is {self.bits!r}: {error}") from error
+        return [
+            self.start_offset + 8 * at + bit
+            for at, byte in enumerate(data)
+            for bit in range(8)
+            if byte >> bit & 1
+        ]
+
+
+class BatchAckBody(Body, kw_only=True):
+    """Body of 200151."""
+
+    broker_name: str | None = None
+    acks: list[BatchAck] = []

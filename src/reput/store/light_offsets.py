@@ -1,0 +1,52 @@
+"""lmqConsumerOffset.json: the consumer offsets of a broker with ``enableLmq``.
+
+It takes the place of consumerOffset.json, and has all that is in there. Besides, groups that read
+light queues (LMQ) are in a member of their own, which has one number for each topic and group, as
+a light queue is a queue alone. Source: rocketmq 4.9.7 ``LmqConsumerOffsetManager``.
+"""
+
+from typing import Self
+
+from reput.format import names
+from reput.store import config_tables, paths
+from reput.store.config_tables import Table
+from reput.store.disk import Disk
+from reput.store.files import open_folder
+from reput.store.table_files import ConsumerOffsetTable
+
+_LIGHT_MEMBER = "lmqOffsetTable"
+
+
+class LightConsumerOffsetTable(ConsumerOffsetTable):
+    """How far each group has read each queue, light ones as well."""
+
+    path = paths.LIGHT_CONSUMER_OFFSETS
+
+    @classmethod
+    def load(cls, root: str, disk: Disk, *, interval_ms: int = 0) -> Self:
+        """Return the table of a store; see ``SavedTable.load``.
+
+        If there is none yet, groups go on where consumerOffset.json says that they are. (Java's
+        broker forgets that when ``enableLmq`` is switched on.)
+        """
+        table = super().load(root, disk, interval_ms=interval_ms)
+        light = config_tables.member(table._members, _LIGHT_MEMBER, cls.path)
+        with config_tables.expected_kind(cls.path):
+            for key, consumer_offset in light.items():
+                topic, _, group = key.partition(config_tables.GROUP_SEPARATOR)
+                table._queues[topic, group] = {0: int(consumer_offset)}
+        if config_tables.find(open_folder(root), cls.path) is None:
+            for one in ConsumerOffsetTable.load(root, disk).all():
+                table.put(one.topic, one.group, one.queue_id, one.consumer_offset)
+        return table
+
+    def _stored_entry(self, key: tuple[str, str]) -> dict[int, int] | None:
+        return None if names.is_light(key[1]) else super()._stored_entry(key)
+
+    def _other_members(self) -> Table:
+        light = {
+            self._name(key): queues[0]
+            for key, queues in self._queues.items()
+            if names.is_light(key[1]) and 0 in queues
+        }
+        return {**super()._other_members(), _LIGHT_MEMBER: light}

@@ -1,0 +1,90 @@
+"""timerProgress.json: how far the timer is.
+
+Saved together with what ``timercheck`` said then: a broker of RocketMQ that has run on the store
+since has changed that file, and it is the newer truth.
+"""
+
+from typing import NamedTuple
+
+from reput.store import paths
+from reput.store.config_tables import Table
+from reput.store.table_files import SavedTable
+
+
+class TimerProgress(NamedTuple):
+    """How far the timer is.
+
+    A message of its queue has been delivered if it stands before ``oldest``; or if it stands before
+    ``taken_up`` and was to leave before ``leaves_ms``, or then and stands before ``queue_offset``.
+    """
+
+    leaves_ms: int = 0
+    queue_offset: int = 0
+    taken_up: int = 0
+    oldest: int = 0
+
+
+class JavaTimer(NamedTuple):
+    """What ``timercheck`` said when it was last read or written here."""
+
+    read_time_ms: int = 0
+    queue_offset: int = 0
+    in_wheel: int = 0
+    """Messages of the timer's queue before this are in RocketMQ's wheel, if there is one."""
+
+
+class TimerTable(SavedTable):
+    """The file; its entries are the fields of the two values, by name."""
+
+    path = paths.TIMER_PROGRESS
+    entries_member = "timer"
+    _progress: TimerProgress | None
+    _java: JavaTimer
+
+    @property
+    def progress(self) -> TimerProgress | None:
+        """How far the timer is; None if nothing was ever saved."""
+        return self._progress
+
+    @property
+    def java(self) -> JavaTimer:
+        """What ``timercheck`` is known to say."""
+        return self._java
+
+    def put(self, progress: TimerProgress, java: JavaTimer | None = None) -> None:
+        """Set how far the timer is, and if given, what ``timercheck`` says."""
+        self._progress = progress
+        self._java = self._java if java is None else java
+        self._changed.update(self._fields())
+        self.is_dirty = True
+
+    def _fields(self) -> dict[str, int]:
+        progress = {} if self._progress is None else self._progress._asdict()
+        return {
+            **{_NAMES[name]: value for name, value in progress.items()},
+            **{_JAVA_NAMES[name]: value for name, value in self._java._asdict().items()},
+        }
+
+    def _decode(self, entries: Table) -> None:
+        values = {name: int(value) for name, value in entries.items()}
+        known = {field: values[name] for field, name in _NAMES.items() if name in values}
+        java = {field: values[name] for field, name in _JAVA_NAMES.items() if name in values}
+        self._progress = TimerProgress(**known) if known else None
+        self._java = JavaTimer(**java)
+        self._changed = set(self._fields())
+
+    def _stored_entry(self, key: str) -> int | None:
+        return self._fields().get(key)
+
+
+_NAMES = {
+    "leaves_ms": "leavesMs",
+    "queue_offset": "queueOffset",
+    "taken_up": "takenUp",
+    "oldest": "oldest",
+}
+_JAVA_NAMES = {
+    "read_time_ms": "javaReadTimeMs",
+    "queue_offset": "javaQueueOffset",
+    "in_wheel": "javaInWheel",
+}

@@ -1,0 +1,111 @@
+"""kill -9 of our broker while consumers send messages back: what it took is seen again."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from reput.client.message import Message
+from reput.client.producer import Producer
+from reput.errors import RemotingError
+from reput.format import headers, message as record, names
+from reput.format.codes import RequestCode, ResponseCode
+from reput.format.command import Command
+from reput.format.headers import Header, PullMessageHeader, SendBackHeader
+from reput.format.message import StoredMessage
+from reput.format.message_id import encode_offset_id
+from reput.format.properties import ORIGIN_MESSAGE_ID
+from reput.remoting.client import RemotingClient
+from reput_cluster import ReputCluster
+
+pytestmark = [pytest.mark.crash, pytest.mark.slow]
+
+TOPIC, GROUP = "Killed", "readers"
+COUNT = 400
+TIMEOUT_MS = 5_000
+GUARD_S = 30
+IN_REQUEST = 4
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ReputCluster]:
+    with ReputCluster(tmp_path / "cluster", {"messageDelayLevel": "1s 1s 1s"}) as running:
+        yield running
+
+
+class Asker:
+    """Asks the broker in plain commands."""
+
+    def __init__(self, client: RemotingClient, address: str) -> None:
+        self._client = client
+        self._address = address
+
+    async def ask(self, code: int, header: Header) -> Command:
+        request = Command(code, ext_fields=headers.encode(header))
+        return await self._client.invoke(self._address, request, TIMEOUT_MS)
+
+    async def read(self, topic: str, queue_id: int = 0) -> list[StoredMessage]:
+        """Return what is in a queue."""
+        found: list[StoredMessage] = []
+        while True:
+            header = PullMessageHeader(
+                consumer_group="check", topic=topic, queue_id=queue_id, queue_offset=len(found),
+                max_msg_nums=32, sys_flag=IN_REQUEST, commit_offset=0, suspend_timeout_millis=0,
+                subscription="*", sub_version=0,
+            )  # fmt: skip
+            reply = await self.ask(RequestCode.PULL_MESSAGE, header)
+            if reply.code != ResponseCode.SUCCESS:
+                return found
+            data = reply.body
+            while data:
+                found.append(record.decode(data))
+                data = data[found[-1].store_size :]
+
+    async def send_back(self, message: StoredMessage) -> bool:
+        """Return whether the broker took it; it may have even if not."""
+        header = SendBackHeader(
+            offset=message.physical_offset, group=GROUP, delay_level=1, origin_topic=TOPIC,
+            unit_mode=False, max_reconsume_times=16,
+        )  # fmt: skip
+        try:
+            reply = await self.ask(RequestCode.CONSUMER_SEND_MSG_BACK, header)
+        except RemotingError:
+            return False
+        return reply.code == ResponseCode.SUCCESS
+
+
+async def test_what_was_sent_back_is_seen_again(cluster: ReputCluster) -> None:
+    async with Producer("producers", namesrv=cluster.namesrv) as producer:
+        await producer.send_many([Message(TOPIC, b"%d" % number) for number in range(COUNT)])
+    taken: set[str] = set()
+    async with RemotingClient() as client:
+        asker = Asker(client, cluster.address)
+        sent = [one for queue_id in range(4) for one in await asker.read(TOPIC, queue_id)]
+        assert len(sent) == COUNT
+
+        async def send_back(message: StoredMessage) -> None:
+            if await asker.send_back(message):
+                taken.add(encode_offset_id(message.store_host, message.physical_offset))
+                if len(taken) == COUNT // 2:
+                    await asyncio.to_thread(cluster.kill_broker)
+
+        waiting = asyncio.Semaphore(16)
+
+        async def in_turn(message: StoredMessage) -> None:
+            async with waiting:
+                await send_back(message)
+
+        await asyncio.gather(*map(in_turn, sent))
+    assert COUNT // 2 <= len(taken) < COUNT
+
+    await asyncio.to_thread(cluster.start)
+    async with RemotingClient() as client:
+        asker = Asker(client, cluster.address)
+        async with asyncio.timeout(GUARD_S):
+            while True:
+                again = await asker.read(names.retry_topic(GROUP))
+                if taken <= {one.properties[ORIGIN_MESSAGE_ID] for one in again}:
+                    break
+                await asyncio.sleep(0.1)
+        assert all(one.reconsume_times == 1 for one in again)

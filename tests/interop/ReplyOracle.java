@@ -1,0 +1,122 @@
+import com.alibaba.fastjson.JSON;
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Map;
+import java.util.TreeMap;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.utils.MessageUtil;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
+
+/**
+ * Java's requests and replies (4.6 and later).
+ *
+ * <p>Lines of words as in {@code Oracle.java}. An answer is {@code {"value": ...}} or {@code
+ * {"error": "..."}}.
+ */
+public final class ReplyOracle {
+    private static int clients;
+
+    public static void main(String[] arguments) throws Exception {
+        PrintStream out = new PrintStream(System.out, false, StandardCharsets.UTF_8);
+        System.setOut(System.err); // loggers write to stdout
+        BufferedReader in =
+            new BufferedReader(new InputStreamReader(System.in, StandardCharsets.US_ASCII));
+        List<String> lines = new ArrayList<>();
+        for (String line = in.readLine(); line != null; line = in.readLine()) {
+            if (!line.equals(".")) {
+                lines.add(line);
+                continue;
+            }
+            for (String request : lines) {
+                out.println(answer(List.of(request.split(" ")).iterator()));
+            }
+            out.flush();
+            lines.clear();
+        }
+        Runtime.getRuntime().halt(0);
+    }
+
+    private static String answer(Iterator<String> words) {
+        try {
+            return JSON.toJSONString(Collections.singletonMap("value", run(words.next(), words)));
+        } catch (Throwable e) {
+            return JSON.toJSONString(Collections.singletonMap("error",
+                e.getClass().getSimpleName() + ": " + e.getMessage()));
+        }
+    }
+
+    private static Object run(String command, Iterator<String> words) throws Exception {
+        switch (command) {
+            case "request": return request(text(words), text(words), text(words),
+                Long.parseLong(words.next()));
+            case "replier": return replier(text(words), text(words), text(words));
+            default: throw new IllegalArgumentException("no command " + command);
+        }
+    }
+
+    /** Asks, and returns the body and the properties of the reply. */
+    private static Object request(String namesrv, String topic, String body, long timeoutMillis)
+        throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer("askers-" + ++clients);
+        producer.setNamesrvAddr(namesrv);
+        producer.setInstanceName("asker-" + clients);
+        producer.start();
+        try {
+            Message message = new Message(topic, "tag", body.getBytes(StandardCharsets.UTF_8));
+            Message reply = producer.request(message, timeoutMillis);
+            Map<String, String> found = new TreeMap<>(reply.getProperties());
+            found.put("body", new String(reply.getBody(), StandardCharsets.UTF_8));
+            found.put("topic", reply.getTopic());
+            return found;
+        } finally {
+            producer.shutdown();
+        }
+    }
+
+    /** Starts a consumer that replies to each message with "re: " and its body. */
+    private static Object replier(String namesrv, String topic, String group) throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer("repliers-" + ++clients);
+        producer.setNamesrvAddr(namesrv);
+        producer.setInstanceName("replier-" + clients);
+        producer.start();
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+        consumer.setNamesrvAddr(namesrv);
+        consumer.setInstanceName("replier-" + clients);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe(topic, "*");
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            for (MessageExt one : messages) {
+                try {
+                    String body = "re: " + new String(one.getBody(), StandardCharsets.UTF_8);
+                    producer.send(MessageUtil.createReplyMessage(one,
+                        body.getBytes(StandardCharsets.UTF_8)), 5000);
+                } catch (Exception e) {
+                    e.printStackTrace();
+                }
+            }
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        return "started";
+    }
+
+    private static String text(Iterator<String> words) {
+        String hex = words.next();
+        byte[] bytes = new byte[hex.equals("-") ? 0 : hex.length() / 2];
+        for (int i = 0; i < bytes.length; i++) {
+            bytes[i] = (byte) Integer.parseInt(hex.substring(2 * i, 2 * i + 2), 16);
+        }
+        return new String(bytes, StandardCharsets.UTF_16BE);
+    }
+}

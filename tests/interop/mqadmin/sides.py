@@ -1,0 +1,230 @@
+"""Our cluster and the official one, what mqadmin prints with each, and what may differ in it."""
+
+import asyncio
+import contextlib
+import re
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+
+import broker_subject
+from interop import java_cluster, java_oracle
+from interop.java_cluster import JavaClient, JavaSent, PushConsumer
+from reput.broker.config import load
+from reput.broker.server import Broker
+from reput.namesrv.config import NamesrvConfig
+from reput.namesrv.server import NameServer
+
+WAIT_S = 60
+
+MASKS = (
+    (re.compile(r"\n(\tat |\t\.\.\. )[^\n]*"), ""),  # a trace
+    (re.compile(r"(For more information, please visit the url|See http)[^\n]*"), ""),
+    (re.compile(r"127\.0\.0\.1:\d+"), "ADDRESS"),
+    (re.compile(r"\b[0-9A-F]{32,58}\b"), "MESSAGE"),
+    (re.compile(r"\S+@c\d+\b"), "CLIENT"),
+    (re.compile(r"\b\d{13}\b"), "TIME"),
+    (re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(,\d{3})?"), "TIME"),
+    (re.compile(r"(storeSize|commitLogOffset|physicOffset|physicSize|bodyCRC)=\d+"), r"\1=N"),
+    (re.compile(r"(CommitLog Offset: +)\d+"), r"\1N"),
+    (re.compile(r"V\d_\d+_\d+\w*"), "VERSION"),
+    # What 5.x has otherwise: a code of its own, places in ids, more properties, what is in flight.
+    (re.compile(r"CODE: 29 "), "CODE: 1 "),
+    (re.compile(r"@MESSAGE@\d+"), "@MESSAGE@N"),
+    (re.compile(r"(MSG_REGION=DefaultRegion|TRACE_ON=true|WAIT=true)(, )?"), ""),
+    (re.compile(r", \}"), "}"),
+    (re.compile(r"TPS: [\d.]+"), "TPS: N"),
+    (re.compile(r"(Avg RT: |\brt=)[\d.]+"), r"\1N"),
+    (re.compile(r" +"), " "),
+    (re.compile(r" $", re.MULTILINE), ""),
+)
+
+
+def masked(text: str) -> str:
+    for pattern, instead in MASKS:
+        text = pattern.sub(instead, text)
+    return text
+
+
+@dataclass
+class Side:
+    """A name server and a broker."""
+
+    namesrv: str
+    broker: str
+    sent: list[JavaSent]
+    """Of topic ``Messages``."""
+
+
+@dataclass
+class Both:
+    """Our cluster and the official one, and the tools."""
+
+    java: JavaClient
+    ours: Side
+    official: Side
+    conf: Path
+    """Our broker.conf."""
+    java_home: Path
+    """Where tools look for their settings."""
+
+    @property
+    def is_4(self) -> bool:
+        """Whether the tools and the official cluster are of 4.x."""
+        return self.java.version.startswith("4.")
+
+    @property
+    def sides(self) -> tuple[Side, Side]:
+        return self.ours, self.official
+
+    def run(self, side: Side, *arguments: str) -> str:
+        words = [one.replace("BROKER", side.broker) for one in arguments]
+        return self.java.mqadmin(*words, namesrv=side.namesrv)
+
+    def prints(
+        self,
+        *arguments: str,
+        of: Callable[[Side], list[str]] | None = None,
+        is_sorted: bool = False,
+        without: str = r"\Z.",
+        masks: Sequence[tuple[str, str]] = (),
+        is_same: bool = True,
+    ) -> str:
+        """Return what mqadmin prints with us, masked; it is what it prints with Java's.
+
+        Args:
+            arguments: ``BROKER`` stands for the broker's address.
+            of: More of them, which differ.
+            is_sorted: Its lines are in the order of Java's hash sets.
+            without: Lines that this expression is found in are left out.
+            masks: What else may differ: expressions, and what stands for them.
+            is_same: Whether to compare at all.
+        """
+        found = []
+        for side in self.sides:
+            text = masked(self.run(side, *arguments, *(of(side) if of is not None else [])))
+            for pattern, instead in masks:
+                text = re.sub(pattern, instead, text, flags=re.MULTILINE)
+            lines = [line for line in text.splitlines() if not re.search(without, line)]
+            found.append("\n".join(sorted(lines) if is_sorted else lines))
+        assert found[0] == found[1] or not is_same
+        return found[0]
+
+    def await_text(
+        self, text: str, *arguments: str, of: Callable[[Side], list[str]] | None = None
+    ) -> None:
+        """Wait until mqadmin prints a text with both: clients act in their own time."""
+        deadline = time.monotonic() + WAIT_S
+        for side in self.sides:
+            more = of(side) if of is not None else []
+            while text not in (found := self.run(side, *arguments, *more)):
+                assert time.monotonic() < deadline, f"no {text!r} in {WAIT_S} s: {found}"
+
+    def run_until(self, pattern: str, side: Side, *arguments: str) -> str:
+        """Return what a tool that never ends prints, up to a line with this expression."""
+        java = java_oracle.tool("java")
+        jars = java_oracle.class_path(java_oracle.cluster_jars(self.java.version))
+        main = "org.apache.rocketmq.tools.command.MQAdminStartup"
+        home = f"-Drocketmq.home.dir={self.java_home}"
+        command = [java, *java_cluster.JVM, *java_cluster.SERVER_OPENS, home, "-cp", jars, main]
+        process = subprocess.Popen(
+            [*command, *arguments, "-n", side.namesrv],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        alarm = threading.Timer(WAIT_S, process.kill)
+        alarm.start()
+        lines = []
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                lines.append(line)
+                if re.search(pattern, line):
+                    return "".join(lines)
+            raise AssertionError(f"no {pattern!r} in {WAIT_S} s: {lines}")
+        finally:
+            alarm.cancel()
+            process.kill()
+            process.communicate()
+
+    def await_committed(self, side: Side, consumer: PushConsumer, group: str) -> None:
+        """Wait until a broker has the end of both queues of ``Messages`` as a group's offsets."""
+        deadline = time.monotonic() + WAIT_S
+        wanted = {f"Messages@broker-a@{queue_id}": 3 for queue_id in range(2)}
+        with self.java.admin(side.namesrv) as admin:
+            while True:
+                consumer.persist()  # it tells one-way, and not what its listener is still busy with
+                table = admin.call("examineConsumeStats", group)["offsetTable"]
+                found = {queue: one["consumerOffset"] for queue, one in table.items()}
+                if wanted.items() <= found.items():
+                    return
+                assert time.monotonic() < deadline, f"not {wanted} in {WAIT_S} s: {found}"
+
+    def run_masked(self, *arguments: str) -> str:
+        """Return what mqadmin prints with us, masked."""
+        return masked(self.run(self.ours, *arguments))
+
+    def table(self, side: Side, *arguments: str) -> dict[str, str]:
+        """Return what mqadmin prints as name and value."""
+        lines = self.run(side, *arguments).splitlines()
+        pairs = (re.split(r" *[:=] +", line, maxsplit=1) for line in lines)
+        return {pair[0]: pair[1].strip() for pair in pairs if len(pair) == 2}
+
+
+@contextlib.contextmanager
+def our_cluster(folder: Path) -> Iterator[tuple[str, str, Path]]:
+    """Run our name server and broker in a thread; yields their addresses and the broker.conf."""
+    folder.mkdir()
+    conf = folder / "broker.conf"
+    started: Future[tuple[str, str]] = Future()
+    is_over = threading.Event()
+
+    async def serve() -> None:
+        settings = NamesrvConfig(
+            bind_address="127.0.0.1",
+            listen_port=0,
+            kv_config_path=str(folder / "kvConfig.json"),
+            config_store_path=str(folder / "namesrv.properties"),
+        )
+        async with NameServer(settings) as server:
+            namesrv = f"127.0.0.1:{server.port}"
+            known = {
+                "brokerName": "broker-a",
+                "brokerIP1": "127.0.0.1",
+                "bindAddress": "127.0.0.1",
+                "listenPort": java_cluster.free_triple(),
+                "namesrvAddr": namesrv,
+                "storePathRootDir": folder / "store",
+                **java_cluster.SMALL_FILES,
+            }
+            conf.write_text("".join(f"{key}={one}\n" for key, one in known.items()))
+            read = load(conf)
+            broker = Broker(read.broker, read.store, config_path=str(conf))
+            async with broker:
+                while broker_subject.CLUSTER not in await asyncio.to_thread(
+                    java_cluster.cluster_text, namesrv
+                ):
+                    await asyncio.sleep(0.01)
+                started.set_result((namesrv, broker.address))
+                await asyncio.to_thread(is_over.wait)
+
+    def run() -> None:
+        try:
+            asyncio.run(serve())
+        except BaseException as error:  # the test shall say why
+            if started.done():
+                raise
+            started.set_exception(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield (*started.result(WAIT_S), conf)
+    finally:
+        is_over.set()
+        thread.join()

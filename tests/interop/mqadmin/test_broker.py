@@ -1,0 +1,98 @@
+"""The cluster and its broker by mqadmin."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from interop.mqadmin.sides import Both, masked
+from reput import config
+
+pytestmark = pytest.mark.interop
+
+
+def test_the_cluster_is_shown(both: Both) -> None:
+    # Rates, the age of the oldest message, and how full the disk is differ.
+    rows = [masked(both.run(side, "clusterList")).splitlines() for side in both.sides]
+    assert rows[0][0] == rows[1][0]
+    assert rows[0][1].split()[:5] == rows[1][1].split()[:5]
+    assert rows[0][1].split()[:5] == ["DefaultCluster", "broker-a", "0", "ADDRESS", "VERSION"]
+    counts = re.findall(r"^DefaultCluster +broker-a +(\d+) +(\d+) +(\d+) +(\d+)$",
+                        both.run(both.ours, "clusterList", "-m"), re.MULTILINE)  # fmt: skip
+    assert [int(put_today) >= 6 for _, _, put_today, _ in counts] == [True]
+
+
+def test_the_broker_tells_how_it_is(both: Both) -> None:
+    ours, official = (both.table(side, "brokerStatus", "-b", "BROKER") for side in both.sides)
+    missing = {name for name in official.keys() - ours.keys() if "/" not in name}
+    assert missing == set()
+    if both.is_4:  # what ours says it is
+        for name in ("brokerVersion", "brokerVersionDesc"):
+            assert ours[name] == official[name]
+    ratios = [float(one["commitLogDiskRatio"]) for one in (ours, official)]
+    assert ratios[0] == pytest.approx(ratios[1], abs=0.05)  # of one disk, which others use
+    assert ours["dispatchBehindBytes"] == "0"
+    assert int(ours["msgPutTotalTodayNow"]) >= 6
+    assert ours["putMessageSizeTotal"] == ours["commitLogMaxOffset"]
+
+
+def test_settings_are_shown_and_changed(both: Both) -> None:
+    both.prints("updateBrokerConfig", "-b", "BROKER", "-k", "fileReservedTime", "-v", "24")
+    assert both.table(both.ours, "getBrokerConfig", "-b", "BROKER")["fileReservedTime"] == "24"
+    assert config.parse_properties(both.conf.read_text())["fileReservedTime"] == "24"
+    # Java keeps its number and says nothing.
+    text = both.run(
+        both.ours, "updateBrokerConfig", "-b", "BROKER", "-k", "fileReservedTime", "-v", "long"
+    )
+    assert "option 'fileReservedTime' is 'long'; allowed: a whole number" in text
+    text = both.run(
+        both.ours, "updateBrokerConfig", "-b", "BROKER", "-k", "brokerConfigPath", "-v", "/x"
+    )
+    assert "CODE: 16" in text
+
+
+def test_what_is_exported(both: Both, tmp_path: Path) -> None:
+    for command in ("exportConfigs", "exportMetadata", "exportMetrics"):
+        text = both.prints(command, "-c", "DefaultCluster", "-f", str(tmp_path))
+        assert "success" in text
+
+
+def test_what_is_counted(both: Both) -> None:
+    text = both.prints("statsAll", "-t", "Messages", masks=[(r"\d+\.\d\d", "TPS")])
+    assert "Messages" in text
+
+
+def test_slaves_of_a_broker(both: Both) -> None:
+    if both.is_4:
+        pytest.skip("of 5.x")
+    masks = [(r"(MasterCommitLogMaxOffset\s)\d+", r"\1N")]
+    text = both.prints("haStatus", "-b", "BROKER", masks=masks)
+    assert "#SlaveNum\t0" in text
+    assert "success" in both.prints("resetMasterFlushOffset", "-b", "BROKER", "-o", "0")
+
+
+NOT_HERE_4 = (
+    ("clusterAclConfigVersion", "-b", "BROKER"),
+    ("deleteAclConfig", "-b", "BROKER", "-a", "RocketMQ"),
+    ("getAclConfig", "-b", "BROKER"),
+    ("updateAclConfig", "-b", "BROKER", "-a", "RocketMQ", "-s", "12345678"),
+    ("updateGlobalWhiteAddr", "-b", "BROKER", "-g", "10.0.0.1"),
+)
+NOT_HERE_5 = (
+    ("getColdDataFlowCtrInfo", "-b", "BROKER"),
+    ("updateColdDataFlowCtrGroupConfig", "-b", "BROKER", "-g", "Progress", "-v", "1024"),
+    ("removeColdDataFlowCtrGroupConfig", "-b", "BROKER", "-g", "Progress"),
+    ("setCommitLogReadAheadMode", "-b", "BROKER", "-m", "0"),
+    ("createUser", "-b", "BROKER", "-u", "user", "-p", "password"),
+    ("listUser", "-b", "BROKER"),
+    ("listAcl", "-b", "BROKER"),
+    ("checkRocksdbCqWriteProgress", "-c", "DefaultCluster"),
+)
+
+
+def test_what_is_not_here_is_refused(both: Both) -> None:
+    """No command hangs, or says that it was done."""
+    for command in NOT_HERE_4 if both.is_4 else NOT_HERE_5:
+        text = both.run_masked(*command)
+        assert re.search(r"CODE: 3\b", text), (command, text)
+        assert "success" not in text

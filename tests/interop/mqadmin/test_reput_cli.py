@@ -1,0 +1,125 @@
+"""``reput`` says and does the same with our broker and with the official one."""
+
+import asyncio
+import re
+import time
+from typing import Any
+
+import pytest
+
+from interop.mqadmin.sides import WAIT_S, Both, Side, masked
+from reput.client import Message, blocking
+from reput.client.admin import Admin
+from reput.client.core import requests
+from reput.format import headers
+from reput.format.codes import RequestCode
+from wire_command import Command
+
+pytestmark = pytest.mark.interop
+
+GROUP = "GivesUp"
+DIFFERENT = re.compile(
+    r"_(timestamp|offset|size|crc|host)$|^(offset_id|broker_name|version|properties)$"
+)
+"""Times, places, addresses; and a broker of 5.x puts more properties into messages."""
+
+
+@pytest.fixture
+def commands(both: Both, capsys: pytest.CaptureFixture[str]) -> list[Command]:
+    return [Command(side.namesrv, capsys) for side in both.sides]
+
+
+def same(commands: list[Command], *arguments: str) -> Any:
+    """Return what a command prints as JSON with us; it is what it prints with Java's."""
+    ours, official = (plain(one.json(*arguments)) for one in commands)
+    assert ours == official
+    return ours
+
+
+def plain(value: Any) -> Any:
+    """Return a document without what differs."""
+    if isinstance(value, dict):
+        return {name: plain(one) for name, one in value.items() if not DIFFERENT.search(name)}
+    if isinstance(value, list):
+        return [plain(one) for one in value]
+    return masked(value) if isinstance(value, str) else value
+
+
+async def give_up(side: Side) -> None:
+    """Put a message among the dead letters of a group."""
+    async with Admin(side.namesrv) as admin:
+        await admin.create_group(GROUP)
+        sent = side.sent[1]
+        message = await admin.message_by_offset_id(sent.offset_msg_id)
+        assert message is not None
+        header = headers.SendBackHeader(
+            offset=message.physical_offset, group=GROUP, delay_level=-1,
+            origin_msg_id=message.message_id, origin_topic="Messages", unit_mode=False,
+            max_reconsume_times=16,
+        )  # fmt: skip
+        request = requests.make(RequestCode.CONSUMER_SEND_MSG_BACK, header)
+        await admin.calls.ask(side.broker, request)
+
+
+def test_dead_letters_are_sent_again(both: Both, commands: list[Command]) -> None:
+    for side in both.sides:
+        asyncio.run(give_up(side))
+    found = [one.json("dlq", "list")["groups"] for one in commands]
+    for groups in found:
+        (mine,) = [one for one in groups if one["group"] == GROUP]
+        assert mine["message_count"] == 1
+    shown = [one.json_lines("dlq", "show", GROUP) for one in commands]
+    assert plain(shown[0][0]["body"]) == plain(shown[1][0]["body"]) == "body1"
+    assert {one[0]["origin_topic"] for one in shown} == {"Messages"}
+    preview = same(commands, "dlq", "resend", GROUP)
+    assert not preview["is_done"]
+    receipt = same(commands, "dlq", "resend", GROUP, "--yes")
+    assert [one["problem"] for one in receipt["messages"]] == [None]
+    for command in commands:
+        (again,) = command.json_lines("message", "dump", f"%RETRY%{GROUP}")
+        assert (again["body"], again["reconsume_times"]) == ("body1", 0)
+        assert again["properties"]["RETRY_TOPIC"] == "Messages"
+
+
+def test_what_an_operator_does(both: Both, commands: list[Command]) -> None:
+    for switch in ("off", "on"):
+        found = [one.json("cluster", "write-permission", "broker-a", switch) for one in commands]
+        assert {one["write_permission"] for one in found} == {switch}
+    for what in ("queues", "topics", "log"):
+        assert same(commands, "cluster", "clean", what, "--yes")["is_done"]
+    same(commands, "cluster", "kv", "set", "Space", "key", "value")
+    assert same(commands, "cluster", "kv", "list", "Space")["table"] == {"key": "value"}
+    same(commands, "cluster", "kv", "delete", "Space", "key", "--yes")
+    order = ("topic", "order", "Ordered")
+    assert len(same(commands, *order, "--set", "broker-a:4")["topics"]) == 1
+    assert same(commands, *order, "--delete")["topics"] == []
+
+
+def test_what_brokers_count(both: Both, commands: list[Command]) -> None:
+    for command in commands:
+        found = command.json("cluster", "counter", "TOPIC_PUT_NUMS", "Messages")
+        assert [one["window"] for one in found["windows"]] == ["minute", "hour", "day"]
+        (topic,) = command.json("topic", "stats", "Messages")["topics"]
+        assert topic["topic"] == "Messages"
+
+
+def test_delayed_messages_are_counted(both: Both, commands: list[Command]) -> None:
+    for side, command in zip(both.sides, commands, strict=True):
+        with blocking.Producer("g", namesrv=side.namesrv) as producer:
+            producer.send(Message("Messages2", b"x", delay_level=18))
+        deadline = time.monotonic() + WAIT_S
+        while not (levels := command.json("delay", "list")["levels"]):
+            assert time.monotonic() < deadline
+        (level,) = [one for one in levels if one["level"] == 18]
+        assert (level["delay"], level["waiting_count"]) == ("2h", 1)
+
+
+def test_how_a_group_reads_a_topic(both: Both, commands: list[Command]) -> None:
+    if both.is_4:
+        pytest.skip("of 5.x")
+    for command in commands:
+        command("group", "create", "Modes")
+    mode = ("group", "mode", "Modes", "Messages")
+    (found,) = same(commands, *mode, "--set", "POP", "--share", "1")["modes"]
+    assert (found["mode"], found["share_count"]) == ("POP", 1)
+    same(commands, *mode, "--set", "PULL")

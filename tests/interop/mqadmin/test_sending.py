@@ -1,0 +1,65 @@
+"""Tools of mqadmin that send: messages, traces of them, and how long it takes."""
+
+import re
+
+import pytest
+
+from interop.mqadmin.sides import Both, Side, masked
+
+pytestmark = pytest.mark.interop
+
+RESULT = re.compile(r"^broker-a +(\d+) +SEND_OK +([0-9A-F]{32,})", re.MULTILINE)
+
+
+@pytest.fixture
+def topic(both: Both) -> str:
+    """A topic of one queue with both."""
+    name = "Sent"
+    for side in both.sides:
+        both.run(side, "updateTopic", "-b", "BROKER", "-t", name, "-r", "1", "-w", "1")
+    return name
+
+
+def test_a_message_is_sent(both: Both, topic: str) -> None:
+    message = ("sendMessage", "-t", topic, "-p", "hello", "-k", "key", "-c", "Tag")
+    assert "broker-a 0 SEND_OK MESSAGE" in both.prints(*message)
+    assert "broker-a 0 SEND_OK MESSAGE" in both.prints(*message, "-b", "broker-a", "-i", "0")
+    assert "Broker name must be set" in both.prints(*message, "-i", "0")
+    text = both.prints("queryMsgByKey", "-t", topic, "-k", "key")
+    assert text.count("MESSAGE") >= 2
+
+
+def test_traces_of_a_message_are_found(both: Both, topic: str) -> None:
+    ids: dict[str, str] = {}
+    sent = ("sendMessage", "-t", topic, "-p", "traced", "-m", "true")
+    for side in both.sides:
+        found = RESULT.search(text := both.run(side, *sent))
+        assert found is not None, text
+        ids[side.namesrv] = found[2]
+
+    def of(side: Side) -> list[str]:
+        return ["-i", ids[side.namesrv]]
+
+    both.await_text("Pub", "queryMsgTraceById", of=of)
+    text = both.prints("queryMsgTraceById", of=of, masks=[(r"TIME \d+ms", "TIME Nms")])
+    assert "Pub TIME 127.0.0.1 TIME Nms success" in text
+
+
+def test_how_long_sending_takes(both: Both, topic: str) -> None:
+    masks = [(r"(true|false) \d+$", r"\1 N"), (r"(queueId|queueOffset)=\d+", r"\1=N")]
+    text = both.prints("checkMsgSendRT", "-t", topic, "-a", "3", "-s", "16", masks=masks)
+    assert text.count("broker-a 0 true N") == 3
+    assert "Avg RT: N" in text
+    text = both.prints("sendMsgStatus", "-b", "broker-a", "-s", "16", "-c", "2", masks=masks)
+    assert text.count("sendStatus=SEND_OK") == 2
+
+
+def test_how_long_it_takes_again_and_again(both: Both) -> None:
+    """``clusterRT`` goes on until it is killed: it runs in a process of its own."""
+    rows = []
+    for side in both.sides:
+        command = ("clusterRT", "-a", "3", "-s", "16", "-i", "1")
+        text = both.run_until("^DefaultCluster ", side, *command)
+        rows.append(re.sub(r"\d+\.\d\d", "RT", masked(text)))
+    assert rows[0] == rows[1]
+    assert "DefaultCluster broker-a RT 3 0" in rows[0]

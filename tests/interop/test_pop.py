@@ -1,0 +1,305 @@
+"""The push consumer of 5.5.0 in pop mode, unmodified, on our broker.
+
+With ``REPUT_INTEROP=all`` the same tests run on the official broker too: what they expect is what
+it does. Groups pop after ``mqadmin setConsumeMode``, and ask who reads which queue.
+"""
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import pop_client
+from interop import java_oracle
+from interop.java_cluster import JavaClient, JavaCluster, JavaMessage, JavaReceived, PushConsumer
+from reput.format import headers
+from reput.format.command import Command
+from reput.format.headers import Header
+from reput.remoting.client import RemotingClient
+from reput_cluster import ReputCluster
+
+pytestmark = pytest.mark.interop
+
+Cluster = ReputCluster | JavaCluster
+
+KINDS = ("reput", "official") if java_oracle.wants_all_versions() else ("reput",)
+VERSION = pytest.param("5.5.0", marks=pytest.mark.xdist_group("test_pop"))
+GUARD_S = 90
+PAUSE = threading.Event()  # nobody sets it
+SETTINGS = {"enablePropertyFilter": True, "autoCreateTopicEnable": True}
+POPPED = {"clientRebalance": False, "heartbeatBrokerInterval": 1000}
+
+on_5_5 = pytest.mark.parametrize("java_client", [VERSION], indirect=True)
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def cluster(
+    request: pytest.FixtureRequest,
+    java_client: JavaClient,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Cluster]:
+    """A broker, shared: take topics of your own."""
+    with start(request.param, tmp_path_factory.mktemp("pop"), java_client) as running:
+        yield running
+
+
+@pytest.fixture(params=KINDS)
+def own(
+    request: pytest.FixtureRequest, java_client: JavaClient, tmp_path: Path
+) -> Iterator[Cluster]:
+    """A broker of the test's own, to stop and to kill."""
+    with start(request.param, tmp_path / "own", java_client) as running:
+        yield running
+
+
+def start(kind: str, folder: Path, java_client: JavaClient) -> Cluster:
+    if kind == "reput":
+        return ReputCluster(folder, SETTINGS)
+    return JavaCluster(java_client.version, folder, SETTINGS)
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    """A topic, and a group, of the test's own."""
+    name = request.node.name.removeprefix("test_")
+    return "".join(one if one.isalnum() else "-" for one in name)[:60]
+
+
+def prepare(java: JavaClient, cluster: Cluster, topic: str, share: int = 0) -> None:
+    """Make a topic of four queues and a group that pops it."""
+
+    def mqadmin(*arguments: str) -> str:
+        said = java.mqadmin(*arguments, namesrv=cluster.namesrv)
+        assert "success" in said, said
+        return said
+
+    at = ("-b", cluster.address)
+    mqadmin("updateTopic", *at, "-t", topic, "-r", "4", "-w", "4")
+    mqadmin("updateSubGroup", *at, "-g", topic)
+    mqadmin("setConsumeMode", *at, "-t", topic, "-g", topic, "-m", "POP", "-q", str(share))
+
+
+def consumer(
+    java: JavaClient, cluster: Cluster, topic: str, expression: str = "*", **settings: object
+) -> PushConsumer:
+    return java.push_consumer(
+        cluster.namesrv,
+        topic,
+        topic,
+        expression,
+        **{**POPPED, **settings},  # type: ignore[arg-type]
+    )
+
+
+def send(java: JavaClient, cluster: Cluster, topic: str, bodies: list[bytes], **more: str) -> None:
+    with java.producer(cluster.namesrv) as producer:
+        for one in producer.send([JavaMessage(topic, body, **more) for body in bodies]):
+            assert one.status == "SEND_OK"
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    """Wait for what a Java process does in its own time."""
+    deadline = time.monotonic() + GUARD_S
+    while not is_so():
+        assert time.monotonic() < deadline, f"not so in {GUARD_S} s"
+        PAUSE.wait(0.05)
+
+
+def numbered(count: int, prefix: str = "m") -> list[bytes]:
+    return [f"{prefix}{number}".encode() for number in range(count)]
+
+
+def counted(*members: PushConsumer) -> Counter[bytes]:
+    return Counter(one.body for member in members for one in member.received)
+
+
+@on_5_5
+def test_two_members_share_and_what_failed_comes_again(
+    java_client: JavaClient, cluster: Cluster, topic: str
+) -> None:
+    prepare(java_client, cluster, topic)
+    bodies = numbered(60)
+    with contextlib.ExitStack() as stack:
+        members = [
+            stack.enter_context(
+                consumer(java_client, cluster, topic, instanceName=f"{topic}-{one}", laters=1)
+            )
+            for one in range(2)
+        ]
+        send(java_client, cluster, topic, bodies)
+        until(lambda: counted(*members) == Counter(bodies) + Counter(bodies))
+        received = [one for member in members for one in member.received]
+        first = [one for one in received if not one.reconsume_times]
+        again = [one for one in received if one.reconsume_times]
+        assert sorted(one.body for one in first) == sorted(one.body for one in again)
+        assert {one.reconsume_times for one in again} == {1}
+        assert {one.topic for one in received} == {topic}
+        born = {one.body: one.born_timestamp for one in first}
+        assert {one.body: one.born_timestamp for one in again} == born
+        _not_before(first, again, 10_000)
+        for one in again:
+            assert one.properties["ORIGIN_GROUP"] == topic
+            assert int(one.properties["1ST_POP_TIME"]) > 0
+        # Both had work: nobody owns a queue.
+        assert all(member.received for member in members)
+
+
+def _not_before(first: list[JavaReceived], again: list[JavaReceived], delay_ms: int) -> None:
+    popped = {one.body: int(one.properties["POP_CK"].split(" ")[1]) for one in first}
+    for one in again:
+        assert one.store_timestamp - popped[one.body] >= delay_ms
+
+
+@on_5_5
+def test_a_broker_restarts_while_messages_are_held(
+    java_client: JavaClient, own: Cluster, topic: str
+) -> None:
+    prepare(java_client, own, topic)
+    bodies = numbered(20)
+    with consumer(java_client, own, topic, laters=1) as member:
+        send(java_client, own, topic, bodies)
+        until(lambda: len(member.received) >= 20)
+        PAUSE.wait(1)  # so that it has told what it wants later
+        own.stop_broker()
+        own.start()
+        until(lambda: set(counted(member)) == set(bodies) and len(member.received) >= 40)
+        attempts = Counter(one.body for one in member.received if one.reconsume_times == 1)
+        assert set(attempts) == set(bodies)
+
+
+@on_5_5
+def test_a_broker_is_killed_while_messages_are_held(
+    java_client: JavaClient, own: Cluster, topic: str
+) -> None:
+    prepare(java_client, own, topic)
+    bodies = numbered(20)
+    with consumer(java_client, own, topic, laters=1) as member:
+        send(java_client, own, topic, bodies)
+        until(lambda: len(member.received) >= 20)
+        PAUSE.wait(1)
+        own.kill_broker()
+        own.start()
+        until(lambda: {one.body for one in member.received if one.reconsume_times} == set(bodies))
+
+
+@on_5_5
+@pytest.mark.parametrize(("expression", "is_sql"), [("a || c", False), ("number < 3", True)])
+def test_members_get_what_they_want(
+    java_client: JavaClient, cluster: Cluster, topic: str, expression: str, is_sql: bool
+) -> None:
+    prepare(java_client, cluster, topic)
+    with (
+        java_client.push_consumer(
+            cluster.namesrv,
+            topic,
+            topic,
+            expression,
+            sql=is_sql,
+            **POPPED,  # type: ignore[arg-type]
+        ) as member,
+        java_client.producer(cluster.namesrv) as producer,
+    ):
+        producer.send(
+            [
+                JavaMessage(
+                    topic, b"%d" % one, tags="abc"[one % 3], properties={"number": f"{one}"}
+                )
+                for one in range(12)
+            ]
+        )
+        wanted = {0, 1, 2} if is_sql else {one for one in range(12) if one % 3 != 1}
+        bodies = {b"%d" % one for one in wanted}
+        until(lambda: set(counted(member)) >= bodies)
+        assert counted(member) == Counter(bodies)
+
+
+@on_5_5
+def test_members_share_queues_with_the_next_ones(
+    java_client: JavaClient, cluster: Cluster, topic: str
+) -> None:
+    """With a share, a member pops its own queues and those of so many that follow it."""
+    prepare(java_client, cluster, topic, share=1)
+    bodies = numbered(40)
+    with contextlib.ExitStack() as stack:
+        members = [
+            stack.enter_context(
+                consumer(java_client, cluster, topic, instanceName=f"{topic}-{one}")
+            )
+            for one in range(4)
+        ]
+        send(java_client, cluster, topic, bodies)
+        until(lambda: set(counted(*members)) == set(bodies))
+        assert counted(*members) == Counter(bodies)
+
+
+@on_5_5
+def test_java_goes_on_with_what_ours_holds(
+    java_client: JavaClient, topic: str, tmp_path: Path
+) -> None:
+    """Checkpoints and acks of ours, found by the revive service of the official broker."""
+    bodies = numbered(12)
+    with ReputCluster(tmp_path, SETTINGS) as ours:
+        prepare(java_client, ours, topic)
+        send(java_client, ours, topic, bodies)
+        asyncio.run(_pop_and_acknowledge_some(ours.address, topic, set(bodies[:5])))
+        ours.stop()
+    with JavaCluster(java_client.version, tmp_path, SETTINGS) as official:
+        prepare(java_client, official, topic)
+        with consumer(java_client, official, topic) as member:
+            until(lambda: set(counted(member)) >= set(bodies[5:]))
+            assert counted(member) == Counter(bodies[5:])
+            assert {one.reconsume_times for one in member.received} == {1}
+
+
+@on_5_5
+def test_ours_goes_on_with_what_java_holds(
+    java_client: JavaClient, topic: str, tmp_path: Path
+) -> None:
+    """Checkpoints and acks of the official broker, which still wait in its timer."""
+    bodies = numbered(12)
+    with JavaCluster(java_client.version, tmp_path, SETTINGS) as official:
+        prepare(java_client, official, topic)
+        send(java_client, official, topic, bodies)
+        acked = set(bodies[:5])
+        asyncio.run(_pop_and_acknowledge_some(official.address, topic, acked, 15_000))
+        official.stop()
+    with ReputCluster(tmp_path, SETTINGS) as ours:
+        prepare(java_client, ours, topic)
+        with consumer(java_client, ours, topic) as member:
+            until(lambda: set(counted(member)) >= set(bodies[5:]))
+            assert counted(member) == Counter(bodies[5:])
+            assert {one.reconsume_times for one in member.received} == {1}
+
+
+async def _pop_and_acknowledge_some(
+    address: str, topic: str, acked: set[bytes], invisible_ms: int = 5_000
+) -> None:
+    async with RemotingClient() as client:
+        wire = _Wire(address, client)
+        taken = []
+        while len(taken) < 12:
+            taken += await pop_client.pop(
+                wire, topic, topic, invisible_time=invisible_ms, poll_time=2_000
+            )
+        for one in taken:
+            if one.body in acked:
+                await pop_client.ack(wire, one)
+
+
+class _Wire:
+    """A connection to a broker."""
+
+    def __init__(self, address: str, client: RemotingClient) -> None:
+        self._address = address
+        self._client = client
+
+    async def ask(self, code: int, header: Header | None = None, body: bytes = b"") -> Command:
+        fields = headers.encode(header) if header is not None else None
+        return await self._client.invoke(
+            self._address, Command(code, ext_fields=fields, body=body), 20_000
+        )

@@ -1,0 +1,85 @@
+"""Priorities, and queries by kind of key: on our broker; with ``REPUT_INTEROP=all`` on 5.5.0."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from broker_subject import messages_in
+from interop import java_oracle, wire
+from interop.java_cluster import JavaCluster
+from interop.wire import LOOKS, PAUSE_S, Remote
+from reput.format.codes import RequestCode, ResponseCode
+from reput.format.headers import QueryMessageHeader
+from reput_cluster import ReputCluster
+
+pytestmark = pytest.mark.interop
+
+Cluster = ReputCluster | JavaCluster
+KINDS = ("reput", "5.5.0") if java_oracle.wants_all_versions() else ("reput",)
+NAME = "_SYS_MSG_PRIORITY_"
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("priority")
+    is_ours = request.param == "reput"
+    with (
+        ReputCluster(folder, {"indexTags": True}) if is_ours else JavaCluster(request.param, folder)
+    ) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("text", "queue_id"),
+    [("0", "0"), ("2", "2"), ("+3", "3"), ("4", "3"), ("2147483647", "3"), ("2147483648", "1"),
+     ("-1", "1"), ("high", "1"), ("1.0", "1")],
+)  # fmt: skip
+async def test_the_queue_of_a_priority(cluster: Cluster, text: str, queue_id: str) -> None:
+    async with wire.connected(cluster.address) as broker:
+        reply = await broker.send("Priority", queue_id=1, properties={NAME: text})
+        assert reply.code == ResponseCode.SUCCESS, reply.remark
+        fields = reply.ext_fields or {}
+        assert fields["queueId"] == queue_id
+        place = int(fields["queueOffset"])
+        (one, *_) = await broker.read("Priority", 1, int(queue_id), place)
+        assert one.properties[NAME] == text
+
+
+async def test_a_message_in_order_loses_it(cluster: Cluster) -> None:
+    async with wire.connected(cluster.address) as broker:
+        marks = {NAME: "2", "__SHARDINGKEY": "a"}
+        reply = await broker.send("InOrder", queue_id=1, properties=marks)
+        assert (reply.ext_fields or {})["queueId"] == "1"
+        (one,) = await broker.read("InOrder", 1, 1)
+        assert NAME not in one.properties
+
+
+async def found(broker: Remote, key: str, **fields: object) -> list[bytes]:
+    header = QueryMessageHeader(
+        topic="Keys", key=key, max_num=32, begin_timestamp=0, end_timestamp=(1 << 63) - 1, **fields
+    )  # type: ignore[arg-type]
+    reply = await broker.ask(RequestCode.QUERY_MESSAGE, header)
+    if reply.code == ResponseCode.QUERY_NOT_FOUND:
+        return []
+    assert reply.code == ResponseCode.SUCCESS, reply.remark
+    return [one.body for one in messages_in(reply.body)]
+
+
+async def test_kinds_of_keys(cluster: Cluster) -> None:
+    async with wire.connected(cluster.address) as broker:
+        marks = {"KEYS": "a", "UNIQ_KEY": "u", "TAGS": "b"}
+        await broker.send("Keys", b"1", properties=marks)
+        await broker.send("Keys", b"2", properties={"KEYS": "b", "UNIQ_KEY": "v", "TAGS": "a"})
+        for _ in range(LOOKS):  # Java's index follows in its own time
+            if await found(broker, "a", index_type="T"):
+                break
+            await asyncio.sleep(PAUSE_S)
+        assert await found(broker, "a", index_type="K") == [b"1"]
+        assert await found(broker, "u", index_type="U") == [b"1"]
+        assert await found(broker, "a", index_type="T") == [b"2"]
+        assert await found(broker, "a", index_type="T", is_unique_key=True) == [b"1"]
+        assert await found(broker, "b", index_type="T", last_key="anything") == [b"1"]
+        assert await found(broker, "a") == [b"1"]

@@ -1,0 +1,165 @@
+"""Random messages, stored and pulled by random SQL expressions: ours beside the official broker.
+
+With bits and without: half of the groups subscribe before the messages come, so that their filter
+is in the bits (``enableCalcFilterBitMap``), half of them behind. Both get the same requests.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import ExitStack
+from random import Random
+
+import pytest
+
+from interop.conftest import BROKERS
+from interop.java_cluster import JavaCluster
+from interop.java_oracle import JavaUnavailable
+from interop.test_sql92 import Grammar, messages
+from reput.format import bodies, headers, message as record, properties as props
+from reput.format.bodies import ConsumerData, HeartbeatData, SubscriptionData
+from reput.format.codes import RequestCode, ResponseCode
+from reput.format.command import Command
+from reput.format.headers import Header, PullMessageHeader, QueueHeader, SendMessageHeader
+from reput.remoting.client import RemotingClient
+from reput_cluster import ReputCluster
+
+pytestmark = pytest.mark.interop
+
+MESSAGES = 300
+GROUPS = 60
+TIMEOUT_MS = 20_000
+GUARD_S = 30
+TOPIC = "TopicSql"
+JUST_STORED_S = 0.05
+"""Java believes bits of messages that are stored a millisecond or more after the filter came."""
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["no-bits", "bits"])
+def settings(request: pytest.FixtureRequest) -> dict[str, bool | int]:
+    return {
+        "enablePropertyFilter": True,
+        "enableConsumeQueueExt": request.param,
+        "enableCalcFilterBitMap": request.param,
+        "waitTimeMillsInSendQueue": 20_000,  # Java's broker gives up where a machine is slow
+    }
+
+
+@pytest.fixture(scope="module", params=BROKERS)
+def both(
+    request: pytest.FixtureRequest,
+    settings: dict[str, bool | int],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[str, str, str]]:
+    """The version, the official broker and ours."""
+    with ExitStack() as stack:
+        try:
+            official = JavaCluster(request.param, tmp_path_factory.mktemp("official"), settings)
+        except JavaUnavailable as missing:
+            pytest.skip(str(missing))
+        stack.enter_context(official)
+        ours = stack.enter_context(ReputCluster(tmp_path_factory.mktemp("ours"), settings))
+        yield request.param, official.address, ours.address
+
+
+class Asker:
+    """Asks a broker in plain commands."""
+
+    def __init__(self, client: RemotingClient, address: str) -> None:
+        self._client = client
+        self._address = address
+
+    async def ask(self, code: int, header: Header | None = None, body: bytes = b"") -> Command:
+        fields = headers.encode(header) if header is not None else None
+        request = Command(code, ext_fields=fields, body=body)
+        return await self._client.invoke(self._address, request, TIMEOUT_MS)
+
+    async def send(self, number: int, properties: dict[str, str]) -> None:
+        header = SendMessageHeader(
+            producer_group="producers", topic=TOPIC, default_topic="TBW102",
+            default_topic_queue_nums=1, queue_id=0, sys_flag=0, born_timestamp=0, flag=0,
+            properties=props.encode(properties).decode() or None,
+        )  # fmt: skip
+        reply = await self.ask(RequestCode.SEND_MESSAGE, header, str(number).encode())
+        assert reply.code == ResponseCode.SUCCESS, reply.remark
+
+    async def subscribe(self, group: str, expression: str) -> None:
+        one = SubscriptionData(
+            topic=TOPIC, sub_string=expression, expression_type="SQL92", sub_version=1
+        )
+        data = ConsumerData(
+            consume_from_where="CONSUME_FROM_FIRST_OFFSET", consume_type="CONSUME_PASSIVELY",
+            group_name=group, message_model="CLUSTERING", subscription_data_set=[one],
+            unit_mode=False,
+        )  # fmt: skip
+        body = HeartbeatData(client_id=group, consumer_data_set=[data], producer_data_set=[])
+        reply = await self.ask(RequestCode.HEART_BEAT, body=bodies.encode(body))
+        assert reply.code == ResponseCode.SUCCESS, reply.remark
+
+    async def until_dispatched(self) -> None:
+        async with asyncio.timeout(GUARD_S):
+            while True:
+                reply = await self.ask(
+                    RequestCode.GET_MAX_OFFSET, QueueHeader(topic=TOPIC, queue_id=0)
+                )
+                if (reply.ext_fields or {}).get("offset") == str(MESSAGES):
+                    return
+                await asyncio.sleep(0.05)
+
+    async def pull_all(self, group: str) -> tuple[int, str | None, list[int]]:
+        """Return the last code but "nothing there", its text, and what came."""
+        found: list[int] = []
+        queue_offset = 0
+        while True:
+            header = PullMessageHeader(
+                consumer_group=group, topic=TOPIC, queue_id=0, queue_offset=queue_offset,
+                max_msg_nums=32, sys_flag=0, commit_offset=0, suspend_timeout_millis=0,
+                subscription=None, sub_version=1,
+            )  # fmt: skip
+            reply = await self.ask(RequestCode.PULL_MESSAGE, header)
+            if reply.code == ResponseCode.PULL_NOT_FOUND:
+                return ResponseCode.SUCCESS, None, found
+            if reply.code not in (ResponseCode.SUCCESS, ResponseCode.PULL_RETRY_IMMEDIATELY):
+                return reply.code, reply.remark, found
+            assert reply.ext_fields is not None
+            queue_offset = int(reply.ext_fields["nextBeginOffset"])
+            data = reply.body if reply.code == ResponseCode.SUCCESS else b""
+            while data:
+                one = record.decode(data)
+                found.append(int(one.body))
+                data = data[one.store_size :]
+
+
+async def run(address: str, expressions: list[str], sent: list[dict[str, str]]) -> list[object]:
+    """Return what each group got."""
+    groups = [f"Group{number}" for number in range(len(expressions))]
+    early = len(groups) // 2
+    async with RemotingClient() as client:
+        asker = Asker(client, address)
+        await asker.send(0, sent[0])  # makes the topic; no filter knows of it
+        for group, expression in zip(groups[:early], expressions[:early], strict=True):
+            await asker.subscribe(group, expression)
+        await asyncio.sleep(JUST_STORED_S)
+        for number, properties in enumerate(sent[1:], 1):
+            await asker.send(number, properties)
+        await asker.until_dispatched()
+        for group, expression in zip(groups[early:], expressions[early:], strict=True):
+            await asker.subscribe(group, expression)
+        return [await asker.pull_all(group) for group in groups]
+
+
+async def test_both_give_the_same(both: tuple[str, str, str]) -> None:
+    version, official, ours = both
+    random = Random(7)
+    grammar = Grammar(random, has_searches=version[0] == "5")
+    expressions = [grammar.text() for _ in range(GROUPS)]
+    sent = [
+        {name: value for name, value in one.items() if value and not {"\x01", "\x02"} & set(value)}
+        for one in messages(random, MESSAGES)
+    ]
+    expected, found = await asyncio.gather(
+        run(official, expressions, sent), run(ours, expressions, sent)
+    )
+    for expression, theirs, own in zip(expressions, expected, found, strict=True):
+        assert own == theirs, expression
+    assert sum(bool(one[2]) and one[0] == 0 for one in expected) > GROUPS / 10  # type: ignore[index]
+    assert any(one[0] == ResponseCode.FILTER_DATA_NOT_EXIST for one in expected)  # type: ignore[index]

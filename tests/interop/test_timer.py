@@ -1,0 +1,310 @@
+"""Messages with a time of their own, of Java's producer of 5.5.0 and ours; and taking them back.
+
+With ``REPUT_INTEROP=all`` the same tests run on the official broker too: what they expect is what
+it does.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker_subject import messages_in
+from interop import java_oracle, wire
+from interop.java_cluster import JavaCluster, Settings
+from interop.java_oracle import JavaError, JavaUnavailable, Oracle
+from interop.wire import LOOKS, PAUSE_S
+from reput.client import Message, Producer
+from reput.clock import SystemClock
+from reput.errors import Answered, InvalidHeader
+from reput.format import recall_handle as handles
+from reput.format.codes import RequestCode, ResponseCode
+from reput.format.headers import RecallMessageHeader
+from reput.format.message import StoredMessage
+from reput.format.recall_handle import RecallHandle
+from reput_cluster import ReputCluster
+
+pytestmark = pytest.mark.interop
+
+Cluster = ReputCluster | JavaCluster
+KINDS = ("reput", "official") if java_oracle.wants_all_versions() else ("reput",)
+VERSION = "5.5.0"
+SETTINGS: Settings = {"recallMessageEnable": True}
+CLOCK = SystemClock()
+LATE_MS_MAX = 6_000
+DAY_S = 86_400
+
+
+class TimerOracle(Oracle):
+    """A running ``TimerOracle.java``."""
+
+    main_class = "TimerOracle"
+
+    def folders(self, version: str, work: Path) -> list[Path]:
+        return [java_oracle.cluster_jars(version)]
+
+
+@pytest.fixture(scope="module")
+def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TimerOracle]:
+    try:
+        oracle = TimerOracle(VERSION, tmp_path_factory.mktemp("timers"))
+    except JavaUnavailable as reason:
+        if java_oracle.wants_all_versions():
+            raise
+        pytest.skip(str(reason))
+    yield oracle
+    oracle.close()
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def cluster(
+    request: pytest.FixtureRequest, java: TimerOracle, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("cluster")
+    is_ours = request.param == "reput"
+    with (
+        ReputCluster(folder, SETTINGS) if is_ours else JavaCluster(VERSION, folder, SETTINGS)
+    ) as running:
+        yield running
+
+
+async def arrived(cluster: Cluster, topic: str, count: int) -> dict[bytes, StoredMessage]:
+    """Return the messages of a topic's queues once there are so many."""
+    async with wire.connected(cluster.address) as broker:
+        for _ in range(LOOKS):
+            found = []
+            for queue_id in range(4):
+                reply = await broker.pull(topic, queue_id)
+                found += messages_in(reply.body) if reply.code == ResponseCode.SUCCESS else []
+            if len(found) >= count:
+                return {one.body: one for one in found}
+            await asyncio.sleep(PAUSE_S)
+        raise AssertionError(f"{topic}: {len(found)} of {count}")
+
+
+async def test_java_sends_by_all_three_times_and_recalls(
+    cluster: Cluster, java: TimerOracle
+) -> None:
+    def send(body: str, kind: str, value: int) -> dict[str, object]:
+        found: dict[str, object] = java.ask_one("send", cluster.namesrv, "Timer", body, kind, value)
+        assert found["status"] == "SEND_OK"
+        return found
+
+    def play() -> dict[str, tuple[int, dict[str, object]]]:
+        send("warm", "ms", 1)
+        at_ms = CLOCK.now_ms() + 2_345
+        kinds = {"sec": ("sec", 2, 2000), "ms": ("ms", 1_700, 1_700), "at": ("at", at_ms, 0)}
+        sent = {}
+        for body, (kind, value, delay_ms) in kinds.items():
+            found = send(body, kind, value)
+            begin = found["begin"]
+            assert isinstance(begin, int)
+            sent[body] = (begin + delay_ms if delay_ms else at_ms), found
+        gone = send("gone", "ms", 2_500)
+        key = java.ask_one("recall", cluster.namesrv, "Timer", str(gone["handle"]))
+        assert key == gone["id"]
+        past = send("past", "at", at_ms - 60_000)
+        assert "handle" not in past
+        return sent
+
+    sent = await asyncio.to_thread(play)
+    found = await arrived(cluster, "Timer", 5)
+    for body, (due_ms, result) in sent.items():
+        one = found[body.encode()]
+        assert due_ms <= one.store_timestamp <= due_ms + LATE_MS_MAX
+        assert one.queue_id == result["queueId"]
+        out_ms = int(one.properties["TIMER_OUT_MS"])
+        assert out_ms % 1000 == 0
+        handle = handles.decode(str(result["handle"]))
+        assert handle == RecallHandle("Timer", "broker-a", str(out_ms + 1), str(result["id"]))
+        assert one.properties["REAL_TOPIC"] == "Timer"
+        assert one.properties["REAL_QID"] == str(one.queue_id)
+        assert int(one.properties["TIMER_ENQUEUE_MS"]) <= out_ms
+        assert int(one.properties["TIMER_DEQUEUE_MS"]) >= due_ms
+    await asyncio.sleep(1.5)
+    assert b"gone" not in await arrived(cluster, "Timer", 5)
+    assert found.keys() == {b"warm", b"sec", b"ms", b"at", b"past"}
+
+
+async def test_python_sends_and_recalls(cluster: Cluster) -> None:
+    async with Producer("timer-python", namesrv=cluster.namesrv) as producer:
+        begin_ms = CLOCK.now_ms()
+        kept = await producer.send(Message("TimerPython", b"kept", delay_ms=1_500))
+        gone = await producer.send(Message("TimerPython", b"gone", deliver_at_ms=begin_ms + 2_000))
+        now = await producer.send(Message("TimerPython", b"now"))
+        assert now.recall_handle is None
+        assert kept.recall_handle is not None
+        assert gone.recall_handle is not None
+        assert await producer.recall("TimerPython", gone.recall_handle) == gone.message_id
+        found = await arrived(cluster, "TimerPython", 2)
+        assert found.keys() == {b"kept", b"now"}
+        assert found[b"kept"].store_timestamp >= begin_ms + 1_500
+        with pytest.raises(Answered, match="timestamp invalid") as late:
+            await producer.recall("TimerPython", kept.recall_handle)
+        assert late.value.response_code == ResponseCode.ILLEGAL_OPERATION
+        await asyncio.sleep(2)
+        assert (await arrived(cluster, "TimerPython", 2)).keys() == {b"kept", b"now"}
+
+
+ILLEGAL = (
+    "timer message illegal, the delay time should not be bigger than the max delay 259200000ms; "
+    "or if set del msg, the delay time should be bigger than the current time"
+)
+
+
+@pytest.mark.parametrize(
+    ("properties", "code", "remark"),
+    [
+        ({"TIMER_DELAY_SEC": str(3 * DAY_S + 5)}, ResponseCode.MESSAGE_ILLEGAL, ILLEGAL),
+        ({"TIMER_DELAY_MS": "soon"}, ResponseCode.MESSAGE_ILLEGAL, ILLEGAL),
+        ({"TIMER_DELIVER_MS": "9223372036854775808"}, ResponseCode.MESSAGE_ILLEGAL, ILLEGAL),
+        (
+            {"TIMER_DELIVER_MS": "5", "TIMER_DEL_UNIQKEY": "k"},
+            ResponseCode.MESSAGE_ILLEGAL,
+            ILLEGAL,
+        ),
+        ({"TIMER_DELIVER_MS": "x", "DELAY": "1"}, ResponseCode.SUCCESS, None),
+        ({"TIMER_DELAY_SEC": str(3 * DAY_S - 5)}, ResponseCode.SUCCESS, None),
+        ({"TIMER_DELIVER_MS": "-5"}, ResponseCode.SUCCESS, None),
+    ],
+)
+async def test_what_is_refused(
+    cluster: Cluster, properties: dict[str, str], code: ResponseCode, remark: str | None
+) -> None:
+    async with wire.connected(cluster.address) as broker:
+        reply = await broker.send("TimerRefused", properties=properties)
+    assert (reply.code, reply.remark) == (code, remark)
+
+
+@pytest.mark.parametrize(
+    ("topic", "handle", "code", "remark"),
+    [
+        ("Missing", "x", 17, "recall failed, the topic[Missing] not exist"),
+        ("TimerRefused", "@", 604, "recall handle is invalid"),
+        (
+            "TimerRefused", RecallHandle("O", "broker-a", "5", "k"), 604,
+            "recall failed, topic not match",
+        ),
+        (
+            "TimerRefused", RecallHandle("TimerRefused", "other", "5", "k"), 604,
+            "recall failed, broker service not available",
+        ),
+        (
+            "TimerRefused", RecallHandle("TimerRefused", "broker-a", "5", "k"), 604,
+            "recall failed, timestamp invalid",
+        ),
+        (
+            "TimerRefused", RecallHandle("TimerRefused", "broker-a", "x", "k"), 604,
+            "recall failed, timestamp invalid",
+        ),
+    ],
+)  # fmt: skip
+async def test_recalls_that_are_refused(
+    cluster: Cluster, topic: str, handle: str | RecallHandle, code: int, remark: str
+) -> None:
+    text = handle if isinstance(handle, str) else handles.encode(handle)
+    header = RecallMessageHeader(producer_group="g", topic=topic, recall_handle=text)
+    async with wire.connected(cluster.address) as broker:
+        await broker.send("TimerRefused")
+        reply = await broker.ask(RequestCode.RECALL_MESSAGE, header)
+    assert (reply.code, reply.remark) == (code, remark)
+
+
+def test_handles_are_javas(java: TimerOracle) -> None:
+    for handle in (
+        RecallHandle("T", "broker-a", "1700000000001", "0A0B"),
+        RecallHandle("%RETRY%g", "b", "5", "客户?>~" * 20),
+    ):
+        text = java.ask_one("handle", *handle)
+        assert handles.encode(handle) == text
+        assert handles.decode(text) == handle
+    for text in ("djEgYSBiIGMgZA==", "djEgYSBiIGMgZA", "djEgYSBiIGM=", "djIgYSBiIGMgZA==", "", "@"):
+        try:
+            expected = java.ask_one("decode", text)
+        except JavaError:
+            with pytest.raises(InvalidHeader):
+                handles.decode(text)
+        else:
+            assert list(handles.decode(text)) == expected
+
+
+# --- one folder, now with one broker, now with the other --------------------------------
+
+
+def start(kind: str, folder: Path) -> Cluster:
+    if kind == "reput":
+        return ReputCluster(folder, SETTINGS)
+    return JavaCluster(VERSION, folder, SETTINGS)
+
+
+async def counts(cluster: Cluster, topic: str, wanted: set[bytes]) -> Counter[bytes]:
+    """Return how often each message has arrived, once those are there, and a second later."""
+    async with wire.connected(cluster.address) as broker:
+        for _ in range(4 * LOOKS):
+            reply = await broker.pull(topic, 0)
+            found = Counter(one.body for one in messages_in(reply.body))
+            if found.keys() >= wanted:
+                await asyncio.sleep(1.5)
+                reply = await broker.pull(topic, 0)
+                return Counter(one.body for one in messages_in(reply.body))
+            await asyncio.sleep(PAUSE_S)
+        raise AssertionError(f"{found} of {wanted}")
+
+
+async def send(cluster: Cluster, body: str, deliver_ms: int) -> str:
+    marks = {"TIMER_DELIVER_MS": str(deliver_ms), "UNIQ_KEY": body}
+    async with wire.connected(cluster.address) as broker:
+        reply = await broker.send("Moved", body.encode(), properties=marks)
+    assert reply.code == ResponseCode.SUCCESS, reply.remark
+    return (reply.ext_fields or {}).get("recallHandle", "")
+
+
+async def recall(cluster: Cluster, handle: str) -> None:
+    header = RecallMessageHeader(producer_group="g", topic="Moved", recall_handle=handle)
+    async with wire.connected(cluster.address) as broker:
+        reply = await broker.ask(RequestCode.RECALL_MESSAGE, header)
+    assert reply.code == ResponseCode.SUCCESS, reply.remark
+
+
+AGAIN = {("reput", "official"): {b"between"}, ("official", "reput", "official"): {b"new 0"}}
+"""What RocketMQ may deliver again: it stands behind the oldest message that waited, or was in its
+wheel. That depends on how soon after its start it gets there.
+"""
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [("reput", "official"), ("official", "reput"), ("official", "reput", "official")],
+    ids=["to Java", "from Java", "there and back"],
+)
+async def test_a_folder_goes_on_with_the_other_broker(
+    java: TimerOracle, tmp_path: Path, kinds: tuple[str, ...]
+) -> None:
+    """Nothing is lost, and nothing comes twice but what is said above."""
+    folder = tmp_path / "both"
+    first, *others = kinds
+    with start(first, folder) as cluster:
+        later_ms = CLOCK.now_ms() + 12_000 * (len(kinds) - 1)
+        await send(cluster, "before", CLOCK.now_ms() + 1_200)
+        for number in range(3):
+            await send(cluster, f"later {number}", later_ms)
+        handle = await send(cluster, "gone", later_ms)
+        await send(cluster, "between", CLOCK.now_ms() + 1_200)
+        await recall(cluster, handle)
+        assert (await counts(cluster, "Moved", {b"before", b"between"})).total() == 2
+        cluster.stop()
+    wanted = {b"before", b"between"}
+    found: Counter[bytes] = Counter()
+    for number, kind in enumerate(others):
+        with start(kind, folder) as cluster:
+            await send(cluster, f"new {number}", CLOCK.now_ms() + 1_200)
+            wanted.add(b"new %d" % number)
+            if kind is others[-1]:
+                wanted |= {b"later 0", b"later 1", b"later 2"}
+            found = await counts(cluster, "Moved", wanted)
+            cluster.stop()
+    assert found.keys() == wanted
+    twice = found - Counter(wanted)
+    assert twice <= Counter(AGAIN.get(kinds, set()))

@@ -1,0 +1,236 @@
+"""Traces that Java and Python clients write, and who can read them.
+
+With ``REPUT_INTEROP=all`` the same tests run on the official broker too: what they expect is what
+it does.
+"""
+
+import asyncio
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interop import java_oracle
+from interop.java_cluster import JavaClient, JavaCluster
+from interop.java_oracle import JavaUnavailable, Oracle
+from reput.client import (
+    ClientConfig,
+    ConsumeFromWhere,
+    ConsumerConfig,
+    ConsumeResult,
+    Message,
+    Producer,
+    PushConsumer,
+    blocking,
+)
+from reput.client.admin.traces import FoundTrace
+from reput.client.core import trace_codec
+from reput.client.core.trace_codec import (
+    Begun,
+    Consumed,
+    MessageKind,
+    Outcome,
+    Recalled,
+    Sent,
+    Trace,
+    TransactionEnded,
+)
+from reput_cluster import ReputCluster
+
+pytestmark = pytest.mark.interop
+
+Cluster = ReputCluster | JavaCluster
+KINDS = ("reput", "official") if java_oracle.wants_all_versions() else ("reput",)
+VERSIONS = ("4.9.7", "5.5.0") if java_oracle.wants_all_versions() else ("4.9.7",)
+GUARD_S = 30
+PAUSE = threading.Event()  # nobody sets it
+WITH_TRACES = {"traceTopicEnable": True}
+
+
+class TraceOracle(Oracle):
+    """A running ``TraceOracle.java``."""
+
+    main_class = "TraceOracle"
+
+    def folders(self, version: str, work: Path) -> list[Path]:
+        return [java_oracle.cluster_jars(version)]
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def java(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[TraceOracle]:
+    try:
+        oracle = TraceOracle(request.param, tmp_path_factory.mktemp("traces"))
+    except JavaUnavailable as reason:
+        if java_oracle.wants_all_versions():
+            raise
+        pytest.skip(str(reason))
+    yield oracle
+    oracle.close()
+
+
+@pytest.fixture(scope="module")
+def tools(java: TraceOracle, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaClient]:
+    """``mqadmin`` of the same version."""
+    with JavaClient(java.version, tmp_path_factory.mktemp("tools")) as client:
+        yield client
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def cluster(
+    request: pytest.FixtureRequest, java: TraceOracle, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("cluster")
+    if request.param == "reput":
+        with ReputCluster(folder, WITH_TRACES) as ours:
+            yield ours
+    else:
+        with JavaCluster(java.version, folder, WITH_TRACES) as official:
+            yield official
+
+
+def until(look: Callable[[], Any]) -> Any:
+    """Return what is there when Java has written it, in its own time."""
+    deadline = time.monotonic() + GUARD_S
+    while not (found := look()):
+        assert time.monotonic() < deadline, f"not there in {GUARD_S} s"
+        PAUSE.wait(0.1)
+    return found
+
+
+# --- lines ------------------------------------------------------------------------------
+
+
+def line_of(kind: str, message_id: str, tags: str | None, keys: str | None) -> Trace:
+    """Return what TraceOracle.lines encodes."""
+    at, broker = 1_700_000_000_000, "127.0.0.1:10911"
+    match kind:
+        case "Pub":
+            return Sent(
+                time_ms=at, region="R", group="g", topic="T", message_id=message_id, tags=tags,
+                keys=keys, broker_address=broker, body_bytes=5, cost_ms=3, kind=MessageKind.DELAY,
+                offset_message_id="7F", is_success=False,
+            )  # fmt: skip
+        case "SubBefore":
+            return Begun(
+                time_ms=at, region=None, group="g", call_id="C", message_id=message_id,
+                retry_count=2, keys=keys,
+            )  # fmt: skip
+        case "SubAfter":
+            return Consumed(
+                call_id="C", message_id=message_id, cost_ms=3, is_success=False, keys=keys,
+                outcome=Outcome.EXCEPTION, time_ms=at, group="g",
+            )  # fmt: skip
+        case "EndTransaction":
+            return TransactionEnded(
+                time_ms=at, region="R", group="g", topic="T", message_id=message_id, tags=tags,
+                keys=keys, broker_address=broker, kind=MessageKind.DELAY, transaction_id="X",
+                state="ROLLBACK_MESSAGE", is_check=True,
+            )  # fmt: skip
+        case _:
+            assert kind == "Recall"
+            return Recalled(
+                time_ms=at, region="R", group="g", topic="T", message_id=message_id,
+                is_success=False,
+            )  # fmt: skip
+
+
+@pytest.mark.parametrize(("tags", "keys"), [("", ""), ("tag", "k1 k2"), ("tägs", "schlüssel")])
+def test_lines_are_javas(java: TraceOracle, tags: str, keys: str) -> None:
+    encoded = java.ask_one("lines", "ID", tags, keys)
+    kinds = [kind for kind in encoded if not kind.endswith(" keys")]
+    assert {"Pub", "SubBefore", "SubAfter", "EndTransaction"} <= set(kinds)
+    for kind in kinds:
+        ours = line_of(kind, "ID", tags or None, keys or None)
+        assert trace_codec.encode(ours) == encoded[kind]
+        assert trace_codec.decode(encoded[kind]) == [ours]
+        if kind != "Recall":  # Java finds it by keys that no recall has
+            assert sorted(trace_codec.keys_of(ours)) == sorted(encoded[f"{kind} keys"].split())
+
+
+def test_java_reads_ours(java: TraceOracle) -> None:
+    ours = [line_of(kind, kind, None, "k1 k2") for kind in ("Pub", "SubBefore", "SubAfter")]
+    (message,) = trace_codec.pack(ours)
+    read = java.ask_one("read", message.body.decode())
+    assert [(one["type"], one["id"], one["group"], one["keys"]) for one in read] == [
+        (kind, kind, "g", "k1 k2") for kind in ("Pub", "SubBefore", "SubAfter")
+    ]
+    assert [one["time"] for one in read] == [1_700_000_000_000] * 3
+    assert read[2]["code"] == Outcome.EXCEPTION
+
+
+# --- clients ----------------------------------------------------------------------------
+
+
+def traces_of(cluster: Cluster, message_id: str) -> list[FoundTrace]:
+    with blocking.Admin(cluster.namesrv) as admin:
+        return admin.message_trace(message_id)
+
+
+def printed(tools: JavaClient, cluster: Cluster, message_id: str) -> list[list[str]]:
+    """Return the words of each line that ``queryMsgTraceById`` prints, but for times."""
+    text = tools.mqadmin("queryMsgTraceById", "-i", message_id, namesrv=cluster.namesrv)
+    lines = [one.split() for one in text.splitlines() if re.match(r"(Pub|Sub) ", one)]
+    return [[words[0], words[1], words[2], words[-1]] for words in lines]
+
+
+def test_traces_of_java(cluster: Cluster, java: TraceOracle, tools: JavaClient) -> None:
+    words = (cluster.namesrv, "java-p", "JavaTraced", "tag", "k1 k2", "body")
+    message_id = java.ask_one("produce", *words)
+    assert java.ask_one("consume", cluster.namesrv, "java-c", "JavaTraced") is True
+    # 5.x writes traces of consumers only where brokers add their region to messages.
+    count = 3 if java.version.startswith("4.") else 1
+
+    def look() -> list[FoundTrace]:
+        found = traces_of(cluster, message_id)
+        return found if len(found) == count else []
+
+    traces = [one.trace for one in until(look)]
+    sent = traces[0]
+    assert isinstance(sent, Sent)
+    assert (sent.group, sent.topic) == ("java-p", "JavaTraced")
+    assert (sent.tags, sent.keys) == ("tag", "k1 k2")
+    assert (sent.region, sent.broker_address) == ("DefaultRegion", cluster.address)
+    assert (sent.body_bytes, sent.kind, sent.is_success) == (4, MessageKind.NORMAL, True)
+    lines = [["Pub", "java-p", "127.0.0.1", "success"]]
+    if count > 1:
+        _, begun, done = traces
+        assert isinstance(begun, Begun)
+        assert isinstance(done, Consumed)
+        assert done.call_id == begun.call_id
+        assert (done.group, done.is_success) == ("java-c", True)
+        lines.append(["Sub", "java-c", "127.0.0.1", "success"])
+    assert printed(tools, cluster, message_id) == lines
+
+
+async def test_traces_of_python(cluster: Cluster, tools: JavaClient) -> None:
+    config = ClientConfig(namesrv_addr=cluster.namesrv, enable_trace=True)
+    async with Producer("python-p", client=config) as producer:
+        result = await producer.send(Message("PythonTraced", b"body", "tag", ["k1", "k2"]))
+    consumed = asyncio.Event()
+
+    async def listen(messages: object, _: object) -> ConsumeResult:
+        consumed.set()
+        return ConsumeResult.SUCCESS
+
+    first = ConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+    consumer = PushConsumer("python-c", listener=listen, config=first, client=config)
+    await consumer.subscribe("PythonTraced")
+    async with consumer:
+        await consumed.wait()
+
+    def see() -> list[list[str]]:
+        lines: list[list[str]] = until(
+            lambda: len(found := printed(tools, cluster, result.message_id)) == 2 and found
+        )
+        return lines
+
+    assert await asyncio.to_thread(see) == [
+        ["Pub", "python-p", "127.0.0.1", "success"],
+        ["Sub", "python-c", "127.0.0.1", "success"],
+    ]

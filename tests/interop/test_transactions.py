@@ -1,0 +1,379 @@
+"""Transactions of Java and Python producers.
+
+With ``REPUT_INTEROP=all`` the same tests run on the official broker too: what they expect is what
+it does. There a message may be delivered more than once that was decided while it was asked about.
+"""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from interop import java_oracle
+from interop.java_cluster import JavaCluster, Settings
+from interop.java_oracle import JavaUnavailable, Oracle
+from reput.client import (
+    Message,
+    ReceivedMessage,
+    SendResult,
+    TransactionState,
+    blocking,
+)
+from reput.client.config import ClientConfig
+from reput.errors import RemotingError, ReputError
+from reput.format import names
+from reput_cluster import ReputCluster
+
+pytestmark = pytest.mark.interop
+
+Cluster = ReputCluster | JavaCluster
+KINDS = ("reput", "official") if java_oracle.wants_all_versions() else ("reput",)
+VERSIONS = ("4.9.7", "5.5.0") if java_oracle.wants_all_versions() else ("4.9.7",)
+GUARD_S = 40
+PAUSE = threading.Event()  # nobody sets it
+GROUP = "transactions"
+SETTINGS: Settings = {
+    "transactionTimeOut": 500,
+    "transactionCheckInterval": 700,
+    "transactionCheckMax": 3,
+    # 5.x writes decisions together, by default after 3 s: until then it asks about them again.
+    "transactionOpBatchInterval": 20,
+}
+STATES = {
+    "commit": TransactionState.COMMIT,
+    "rollback": TransactionState.ROLLBACK,
+    "unknown": TransactionState.UNKNOWN,
+}
+
+
+class TransactionOracle(Oracle):
+    """A running ``TransactionOracle.java``."""
+
+    main_class = "TransactionOracle"
+
+    def folders(self, version: str, work: Path) -> list[Path]:
+        return [java_oracle.cluster_jars(version)]
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def java(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[TransactionOracle]:
+    try:
+        oracle = TransactionOracle(request.param, tmp_path_factory.mktemp("transactions"))
+    except JavaUnavailable as reason:
+        if java_oracle.wants_all_versions():
+            raise
+        pytest.skip(str(reason))
+    yield oracle
+    oracle.close()
+
+
+PATIENT: Settings = {**SETTINGS, "transactionCheckMax": 1000}
+"""Checks count while no producer is there; how long one takes to find a broker is its affair."""
+
+
+def start(kind: str, version: str, folder: Path, settings: Settings = SETTINGS) -> Cluster:
+    if kind == "reput":
+        return ReputCluster(folder, settings)
+    return JavaCluster(version, folder, settings)
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def cluster(
+    request: pytest.FixtureRequest,
+    java: TransactionOracle,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Cluster]:
+    with start(request.param, java.version, tmp_path_factory.mktemp("cluster")) as running:
+        with blocking.Admin(running.namesrv) as admin:
+            for topic in ("ByJava", "ByPython"):
+                admin.create_topic(topic, queue_count=2)
+        yield running
+
+
+# --- two producers, one script ----------------------------------------------------------
+
+
+class Sender(Protocol):
+    """A producer whose local transactions and checks end as the message says."""
+
+    def send(self, topic: str, body: str, local: str, checks: str, immunity: str = "") -> Any:
+        """Send a message in a transaction."""
+
+    def asked(self) -> list[dict[str, Any]]:
+        """Return what it was asked so far."""
+
+    def close(self) -> None:
+        """End."""
+
+
+class JavaSender:
+    """A ``TransactionMQProducer``."""
+
+    def __init__(self, java: TransactionOracle, namesrv: str) -> None:
+        self.java = java
+        self.number = java.ask_one("start", namesrv, GROUP)
+
+    def send(self, topic: str, body: str, local: str, checks: str, immunity: str = "") -> Any:
+        return self.java.ask_one("send", self.number, topic, body, local, checks, immunity)
+
+    def asked(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.java.ask_one("asked", self.number)
+        return found
+
+    def close(self) -> None:
+        self.java.ask_one("close", self.number)
+
+
+class PythonSender:
+    """Our ``TransactionProducer``."""
+
+    def __init__(self, namesrv: str, topics: tuple[str, ...] = ()) -> None:
+        self._asked: list[dict[str, Any]] = []
+        config = ClientConfig(namesrv_addr=namesrv, poll_name_server_ms=200, heartbeat_ms=500)
+        self.producer = blocking.TransactionProducer(
+            GROUP, check=self._check, topics=topics, client=config
+        )
+        self.producer.start()
+
+    def _check(self, message: ReceivedMessage) -> TransactionState:
+        times = int(message.properties["TRANSACTION_CHECK_TIMES"])
+        self._asked.append(
+            {
+                "body": message.body.decode(),
+                "topic": message.topic,
+                "queueId": message.queue_id,
+                "transactionId": message.message_id,
+                "times": str(times),
+                "bornTimestamp": message.born_timestamp_ms,
+            }
+        )
+        states = message.properties["checks"].split(",")
+        return STATES[states[min(times, len(states)) - 1]]
+
+    def send(self, topic: str, body: str, local: str, checks: str, immunity: str = "") -> Any:
+        properties = {"local": local, "checks": checks}
+        if immunity:
+            properties["CHECK_IMMUNITY_TIME_IN_SECONDS"] = immunity
+        message = Message(topic, body.encode(), "tag", f"key-{body}", properties)
+        try:
+            result = self.producer.send_in_transaction(message, self._execute)
+        except KeyError:  # `throw`: the local transaction failed
+            return None
+        assert result.is_settled == (local in ("commit", "rollback"))
+        return {
+            "status": result.half.status.name,
+            "msgId": result.half.message_id,
+            "queueId": result.half.queue.queue_id,
+        }
+
+    @staticmethod
+    def _execute(message: Message, half: SendResult) -> TransactionState:
+        return STATES[message.properties["local"]]
+
+    def asked(self) -> list[dict[str, Any]]:
+        return list(self._asked)
+
+    def close(self) -> None:
+        self.producer.close()
+
+
+SENDERS: dict[str, Callable[[TransactionOracle, Cluster], Sender]] = {
+    "ByJava": lambda java, cluster: JavaSender(java, cluster.namesrv),
+    "ByPython": lambda _, cluster: PythonSender(cluster.namesrv),
+}
+
+
+# --- reading ----------------------------------------------------------------------------
+
+
+def until(look: Callable[[], Any]) -> Any:
+    """Return what is there when it has come, in its own time."""
+    deadline = time.monotonic() + GUARD_S
+    while not (found := look()):
+        assert time.monotonic() < deadline, f"not there in {GUARD_S} s"
+        PAUSE.wait(0.1)
+    return found
+
+
+def read_all(namesrv: str, topic: str) -> list[ReceivedMessage]:
+    """Return all messages of a topic."""
+    found: list[ReceivedMessage] = []
+    try:
+        with blocking.PullConsumer("readers", namesrv=namesrv) as consumer:
+            queues = consumer.queues(topic)
+            consumer.assign(queues)
+            ends = {queue: consumer.end_offset(queue) for queue in queues}
+            for queue in queues:
+                consumer.seek_to_begin(queue)
+            deadline = time.monotonic() + GUARD_S
+            while len(found) < sum(ends.values()):
+                assert time.monotonic() < deadline
+                found += consumer.poll(200)
+    except RemotingError:  # there is no such topic yet
+        return []
+    return found
+
+
+def bodies(namesrv: str, topic: str) -> Counter[str]:
+    return Counter(one.body.decode() for one in read_all(namesrv, topic))
+
+
+FIRST = "first"
+
+
+def make_known(sender: Sender, cluster: Cluster, topic: str) -> None:
+    """Send a first message, and wait until the broker knows whom it can ask."""
+    sender.send(topic, FIRST, "commit", "throw")
+    with blocking.Admin(cluster.namesrv) as admin:
+
+        def is_known() -> bool:
+            try:
+                return bool(admin.producer_connection(GROUP, topic))
+            except ReputError:  # the broker knows nobody of the group
+                return False
+
+        until(is_known)
+
+
+# --- outcomes ---------------------------------------------------------------------------
+
+SCRIPT = {
+    "commit": ("commit", "throw"),
+    "rollback": ("rollback", "throw"),
+    "commit when asked": ("unknown", "commit"),
+    "rollback when asked": ("unknown", "rollback"),
+    "commit when asked twice": ("unknown", "unknown,commit"),
+    "never known": ("unknown", "unknown"),
+    "local transaction fails": ("throw", "commit"),
+    "check fails": ("unknown", "throw,commit"),
+}
+DELIVERED = {
+    "commit", "commit when asked", "commit when asked twice", "local transaction fails",
+    "check fails",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("topic", SENDERS)
+def test_every_transaction_ends_as_its_producer_says(
+    java: TransactionOracle, cluster: Cluster, topic: str
+) -> None:
+    sender = SENDERS[topic](java, cluster)
+    make_known(sender, cluster, topic)
+    results = {body: sender.send(topic, body, *states) for body, states in SCRIPT.items()}
+    found = until(lambda: (got := bodies(cluster.namesrv, topic)).keys() >= DELIVERED and got)
+    given_up = until(
+        lambda: [
+            one
+            for one in read_all(cluster.namesrv, names.CHECK_MAX_TIME_TOPIC)
+            if one.properties["REAL_TOPIC"] == topic
+        ]
+    )
+    asked = sender.asked()
+    sender.close()
+
+    assert found == Counter({FIRST, *DELIVERED})
+    assert [one.body for one in given_up] == [b"never known"]
+    assert given_up[0].properties["TRANSACTION_CHECK_TIMES"] == "3"
+    times: dict[str, list[str]] = {}
+    for one in asked:
+        times.setdefault(one["body"], []).append(one["times"])
+        assert one["topic"] == topic
+    assert times == {
+        "commit when asked": ["1"],
+        "rollback when asked": ["1"],
+        "commit when asked twice": ["1", "2"],
+        "never known": ["1", "2", "3"],
+        "local transaction fails": ["1"],
+        "check fails": ["1", "2"],
+    }
+    for message in read_all(cluster.namesrv, topic):
+        result = results.get(message.body.decode())
+        if result is not None:
+            assert (message.message_id, message.queue_id) == (result["msgId"], result["queueId"])
+        assert (message.tags, message.keys) == ("tag", f"key-{message.body.decode()}".split())
+        assert message.stored.sys_flag & 0xC == 8
+        assert message.stored.prepared_transaction_offset < message.physical_offset
+        assert message.properties["TRAN_MSG"] == "true"
+        assert message.properties["PGROUP"] == GROUP
+
+
+@pytest.mark.parametrize("kind", SENDERS)
+def test_a_message_may_want_not_to_be_asked_about(
+    java: TransactionOracle, cluster: Cluster, kind: str
+) -> None:
+    sender = SENDERS[kind](java, cluster)
+    topic = f"Patient{kind}"
+    make_known(sender, cluster, topic)
+    begun = time.monotonic()
+    sender.send(topic, "patient", "unknown", "commit", "2")
+    sender.send(topic, "quick", "unknown", "commit")
+    until(lambda: "quick" in bodies(cluster.namesrv, topic))
+    if isinstance(cluster, JavaCluster):
+        # Its rounds count as checks in which the message is left alone: it is given up, unasked.
+        until(lambda: "patient" in bodies(cluster.namesrv, names.CHECK_MAX_TIME_TOPIC))
+        sender.close()
+        return
+    until(lambda: "patient" in bodies(cluster.namesrv, topic))
+    assert time.monotonic() - begun > 2
+    asked = [one["body"] for one in sender.asked()]
+    sender.close()
+    assert asked == ["quick", "patient"]
+
+
+# --- restarts, and folders that go from one broker to the other ---------------------------
+
+
+@pytest.mark.parametrize("is_kill", [False, True])
+def test_a_restarted_broker_asks_on(java: TransactionOracle, tmp_path: Path, is_kill: bool) -> None:
+    with ReputCluster(tmp_path / "own", PATIENT) as cluster:
+        with blocking.Admin(cluster.namesrv) as admin:
+            admin.create_topic("T", queue_count=1)
+        sender = JavaSender(java, cluster.namesrv)
+        sender.send("T", "before", "commit", "commit")
+        for number in range(10):
+            sender.send("T", f"{number}", "unknown", "commit" if number % 2 else "rollback")
+        # Java does not wait for the reply: the kill may take the decision, then it is asked again.
+        sender.send("T", "dropped", "rollback", "rollback")
+        cluster.kill_broker() if is_kill else cluster.stop_broker()
+        cluster.start()
+        wanted = {"before", "1", "3", "5", "7", "9"}
+        until(lambda: bodies(cluster.namesrv, "T").keys() >= wanted)
+        until(lambda: {one["body"] for one in sender.asked()} >= set("0123456789"))
+        sender.close()
+        assert bodies(cluster.namesrv, "T").keys() == wanted
+
+
+@pytest.mark.parametrize("way", ["to Java", "from Java"])
+def test_a_folder_goes_on_with_the_other_broker(
+    java: TransactionOracle, tmp_path: Path, way: str
+) -> None:
+    """What one of them has stored, decided and put again the other one knows."""
+    kinds = ("reput", "official") if way == "to Java" else ("official", "reput")
+    folder = tmp_path / "both"
+    with start(kinds[0], java.version, folder, PATIENT) as first:
+        with blocking.Admin(first.namesrv) as admin:
+            admin.create_topic("T", queue_count=1)
+        sender = JavaSender(java, first.namesrv)
+        sender.send("T", "committed", "commit", "throw")
+        sender.send("T", "rolled back", "rollback", "throw")
+        sender.send("T", "asked", "unknown", "unknown")
+        until(sender.asked)
+        for number in range(3):
+            sender.send("T", f"open {number}", "unknown", "commit")
+        sender.close()
+        first.stop()
+    with start(kinds[1], java.version, folder, PATIENT) as second:
+        heir = JavaSender(java, second.namesrv)
+        heir.send("T", "new", "commit", "throw")
+        wanted = {"committed", "open 0", "open 1", "open 2", "new"}
+        until(lambda: bodies(second.namesrv, "T").keys() >= wanted)
+        until(lambda: "asked" in {one["body"] for one in heir.asked()})
+        assert bodies(second.namesrv, "T") == Counter(wanted)
+        assert not {"committed", "rolled back", "new"} & {one["body"] for one in heir.asked()}
+        heir.close()

@@ -1,0 +1,46 @@
+"""Plain commands to a broker of another process, ours or Java's; see ``broker_subject``."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+from broker_subject import Subject, messages_in
+from reput.format.codes import ResponseCode
+from reput.format.message import StoredMessage
+from reput.remoting.client import RemotingClient
+
+LOOKS = 500
+PAUSE_S = 0.02
+
+
+class Remote(Subject):
+    """A broker at an address, and a connection to it."""
+
+    def __init__(self, address: str, client: RemotingClient) -> None:
+        self._address = address
+        self.client = client
+
+    @property
+    def address(self) -> str:
+        return self._address
+
+    async def read(
+        self, topic: str, count: int, queue_id: int = 0, queue_offset: int = 0, **fields: Any
+    ) -> list[StoredMessage]:
+        """Return messages of a queue once there are so many: Java dispatches in its own time."""
+        for _ in range(LOOKS):
+            reply = await self.pull(topic, queue_id, queue_offset, **fields)
+            if reply.code == ResponseCode.SUCCESS:
+                found = messages_in(reply.body)
+                if len(found) >= count:
+                    return found
+            await asyncio.sleep(PAUSE_S)
+        raise AssertionError(f"{topic}: {reply}")
+
+
+@contextlib.asynccontextmanager
+async def connected(address: str) -> AsyncIterator[Remote]:
+    """Connect to a broker."""
+    async with RemotingClient() as client:
+        yield Remote(address, client)

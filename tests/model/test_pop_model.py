@@ -1,0 +1,374 @@
+"""Pops in any order, against a model: who may see which message, and which nobody any more.
+
+The model knows what was sent, until when somebody holds each message, and what was acknowledged. It
+is asked on each pop. A crash makes it forget holds and acks that were not on disk: messages may
+come once more then, and none may be missing. At the end all is popped and acknowledged: everything
+was seen.
+
+Power is lost as well: what was not synced goes (``LossyDisk``).
+"""
+
+import random
+import shutil
+import sys
+import tempfile
+from dataclasses import dataclass, field
+
+from hypothesis import settings, strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from broker_subject import messages_in
+from lossy_disk import Loss, LossyDisk
+from reput.broker.config import BrokerConfig
+from reput.broker.pop import HeldPop, Popped, Pops, Wanted
+from reput.broker.pop_checkpoints import Key
+from reput.broker.pop_offsets import PopOffsets
+from reput.broker.pop_orders import PopOrders
+from reput.broker.pull_hold import HeldPulls
+from reput.broker.revive import ACK_SAVE_MS, LATE_MS, Revive
+from reput.broker.subscription_groups import SubscriptionGroups
+from reput.broker.topics import READ_WRITE, Topics
+from reput.clock import ManualClock
+from reput.store.incoming import IncomingMessage, PutStatus
+from reput.store.message_store import MessageStore
+from reput.store.pop_tables import ConsumerOrderTable
+from reput.store.table_files import ConsumerOffsetTable, SubscriptionGroupTable, TopicTable
+from store_fixture import START_MS, config
+
+QUEUE_COUNT = 2
+GROUP = "G"
+ORDERED = "O"
+
+
+@dataclass
+class Held:
+    """A message that somebody popped."""
+
+    body: bytes
+    topic: str
+    queue_id: int
+    queue_offset: int
+    start_offset: int
+    pop_ms: int
+    until_ms: int
+
+
+@dataclass
+class Ordered:
+    """What the group that reads in order holds of a queue."""
+
+    bodies: list[bytes] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+    pop_ms: int = 0
+    until_ms: int = 0
+    acked: set[int] = field(default_factory=set)
+
+
+class PopMachine(RuleBasedStateMachine):
+    """A broker's pops without its sockets, and what it must do."""
+
+    @initialize(sync=st.booleans(), seed=st.integers(0, 1 << 16))
+    def begin(self, sync: bool, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.root = tempfile.mkdtemp(prefix="pops-")
+        self.disk = LossyDisk(self.root)
+        self.clock = ManualClock(START_MS)
+        self.flush = "SYNC_FLUSH" if sync else "ASYNC_FLUSH"
+        self.count = 0
+        self.sent: set[bytes] = set()
+        self.at: dict[int, list[bytes]] = {one: [] for one in range(QUEUE_COUNT)}
+        self.held: dict[bytes, Held] = {}
+        self.acked: set[bytes] = set()
+        self.acked_for_good: set[bytes] = set()
+        self.seen: set[bytes] = set()
+        self.doubtful: set[bytes] = set()
+        """Popped when there was a crash: a copy may be in the retry topic, and the queue go back.
+        """
+        self.ordered = {one: Ordered() for one in range(QUEUE_COUNT)}
+        self.done_in_order = dict.fromkeys(range(QUEUE_COUNT), 0)
+        self.open()
+
+    def open(self) -> None:
+        self.store = MessageStore.open(
+            config=config(
+                self.root, flush_disk_type=self.flush, mapped_file_size_consume_queue=20 * 300
+            ),
+            clock=self.clock,
+            disk=self.disk,
+        )
+        broker_config = BrokerConfig(broker_name="b")
+        self.topics = Topics(
+            TopicTable.load(self.root, self.disk), broker_config, lambda name: None
+        )
+        self.groups = SubscriptionGroups(
+            SubscriptionGroupTable.load(self.root, self.disk), broker_config
+        )
+        self.offsets = ConsumerOffsetTable.load(self.root, self.disk)
+        held: HeldPulls[HeldPop] = HeldPulls(0)
+        self.pops = Pops(
+            self.store,
+            self.topics,
+            Revive(
+                self.store, self.topics, self.groups, lambda: self.offsets,
+                cluster_name="c", broker_name="b", queue_count=2,
+            ),
+            PopOffsets(lambda: self.offsets),
+            PopOrders(ConsumerOrderTable.load(self.root, self.disk)),
+            held,
+            retry_percent=50,
+            broker_name="b",
+            is_old=lambda topic, queue_id: False,
+        )  # fmt: skip
+        self.topics.for_group("T", QUEUE_COUNT, READ_WRITE, self.clock.now_ms())
+        self.tables = (
+            self.topics.table, self.groups.table, self.offsets, self.pops.orders.table,
+        )  # fmt: skip
+        self.save()
+        self.pops.revive.load()
+
+    def save(self) -> None:
+        for table in self.tables:
+            table.save(self.clock.now_ms())
+
+    def flush_all(self) -> None:
+        self.store.flusher.commit()
+        self.store.sync()
+        self.store.step_memory()
+
+    # What clients do --------------------------------------------------------------------------
+
+    @rule(queue_id=st.integers(0, QUEUE_COUNT - 1), count=st.integers(1, 5))
+    def send(self, queue_id: int, count: int) -> None:
+        for _ in range(count):
+            body = b"%d" % self.count
+            self.count += 1
+            assert self.store.put(IncomingMessage("T", body, queue_id)).status is PutStatus.PUT_OK
+            self.at[queue_id].append(body)
+            self.sent.add(body)
+        self.store.step_memory()
+        self.flush_all()  # a producer was answered: no crash takes it
+
+    @rule(
+        queue_id=st.integers(-1, QUEUE_COUNT - 1),
+        count=st.sampled_from([1, 2, 32]),
+        invisible_ms=st.sampled_from([1, 1_000, 5_000]),
+    )
+    def pop(self, queue_id: int, count: int, invisible_ms: int) -> None:
+        self.take(self.popped(queue_id, count, invisible_ms), invisible_ms)
+
+    def popped(self, queue_id: int, count: int, invisible_ms: int) -> Popped:
+        wanted = Wanted("T", GROUP, queue_id, count, invisible_ms)
+        found = self.pops.pop(wanted, self.clock.now_ms())
+        assert found.count <= count
+        self.store.step_memory()
+        if self.store.flusher.is_sync:
+            self.flush_all()
+        return found
+
+    def take(self, found: Popped, invisible_ms: int) -> None:
+        now_ms = self.clock.now_ms()
+        starts = {}
+        for (topic, queue_id, _), info in zip(found.results, found.start_infos, strict=True):
+            starts[topic, queue_id] = int(info.split(" ")[2])
+        for one in messages_in(b"".join(found.data)):
+            body = one.body
+            assert body in self.sent
+            assert one.topic == "T"
+            if body not in self.doubtful:
+                assert body not in self.acked | self.acked_for_good, f"{body!r} was acknowledged"
+                known = self.held.get(body)
+                assert known is None or known.until_ms <= now_ms, f"{body!r} is somebody's"
+            self.seen.add(body)
+            handle = one.properties.get("POP_CK")
+            topic = f"%RETRY%{GROUP}_T" if handle else "T"
+            assert handle is not None or not one.reconsume_times
+            start = starts[topic, one.queue_id]
+            if handle:
+                assert handle.split(" ")[:2] == [str(start), str(found.pop_ms)]
+            self.held[body] = Held(
+                body, topic, one.queue_id, one.queue_offset, start, found.pop_ms,
+                now_ms + invisible_ms,
+            )  # fmt: skip
+
+    def draw_held(self, data: st.DataObject) -> Held:
+        return self.held[data.draw(st.sampled_from(sorted(self.held)), label="message")]
+
+    def key(self, one: Held) -> Key:
+        return Key(one.topic, GROUP, one.queue_id, one.start_offset, one.pop_ms)
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def ack(self, data: st.DataObject) -> None:
+        one = self.draw_held(data)
+        self.acknowledge(one)
+
+    def acknowledge(self, one: Held) -> None:
+        was_held = self.pops.revive.checkpoints.acknowledge(self.key(one), one.queue_offset)
+        if one.until_ms > self.clock.now_ms() and one.body not in self.doubtful:
+            assert was_held, f"{one} is nobody's, before its time was over"
+        if was_held:
+            self.acked.add(one.body)
+        del self.held[one.body]
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), invisible_ms=st.sampled_from([0, 500, 20_000]), late=st.booleans())
+    def change(self, data: st.DataObject, invisible_ms: int, late: bool) -> None:
+        one = self.draw_held(data)
+        checkpoints = self.pops.revive.checkpoints
+        if not checkpoints.holds(self.key(one), one.queue_offset):
+            assert one.until_ms <= self.clock.now_ms() or one.body in self.doubtful
+            return
+        now_ms = self.clock.now_ms()
+        new = Key(one.topic, GROUP, one.queue_id, one.queue_offset, now_ms)
+        while new in checkpoints:
+            new = new._replace(pop_ms=new.pop_ms + 1)
+        put = self.pops.revive.hold(
+            new, [one.queue_offset], max(0, now_ms + invisible_ms - new.pop_ms), 0, now_ms,
+            is_suspended=late,
+        )  # fmt: skip
+        assert put.status.is_stored
+        assert checkpoints.acknowledge(self.key(one), one.queue_offset)
+        one.start_offset, one.pop_ms = one.queue_offset, new.pop_ms
+        one.until_ms = now_ms + invisible_ms
+
+    @rule(queue_id=st.integers(0, QUEUE_COUNT - 1), count=st.sampled_from([1, 3]))
+    def pop_in_order(self, queue_id: int, count: int) -> None:
+        now_ms = self.clock.now_ms()
+        wanted = Wanted("T", ORDERED, queue_id, count, 2_000, is_ordered=True)
+        found = self.pops.pop(wanted, now_ms)
+        messages = messages_in(b"".join(found.data))
+        block = self.ordered[queue_id]
+        left = [one for one in block.offsets if one not in block.acked]
+        if left and block.until_ms > now_ms:
+            assert not messages
+            return
+        begin = self.done_in_order[queue_id]
+        expected = self.at[queue_id][begin : begin + count]
+        assert [one.body for one in messages] == expected
+        if messages:
+            self.ordered[queue_id] = Ordered(
+                expected, [one.queue_offset for one in messages], now_ms, now_ms + 2_000
+            )
+
+    @rule(queue_id=st.integers(0, QUEUE_COUNT - 1), data=st.data())
+    def ack_in_order(self, queue_id: int, data: st.DataObject) -> None:
+        block = self.ordered[queue_id]
+        left = [one for one in block.offsets if one not in block.acked]
+        if not left:
+            return
+        offset = data.draw(st.sampled_from(left), label="offset")
+        behind = self.pops.orders.acknowledge("T", ORDERED, queue_id, offset, block.pop_ms)
+        block.acked.add(offset)
+        left = [one for one in block.offsets if one not in block.acked]
+        assert behind == (left[0] if left else block.offsets[-1] + 1)
+        self.pops.offsets.set("T", ORDERED, queue_id, behind)
+        self.done_in_order[queue_id] = behind
+
+    # What time does ---------------------------------------------------------------------------
+
+    @rule(duration_ms=st.sampled_from([1, 999, 3_000, 30_000]))
+    def tick(self, duration_ms: int) -> None:
+        self.clock.advance(duration_ms)
+
+    @rule()
+    def step(self) -> None:
+        for _ in range(100):
+            did = self.pops.revive.step(self.clock.now_ms())
+            self.store.step_memory()
+            if self.store.flusher.is_sync:
+                self.flush_all()
+            self.pops.tell_progress()
+            if not did:
+                return
+        raise AssertionError("there is always more to do")
+
+    @rule()
+    def settle(self) -> None:
+        """Everything reaches the disk."""
+        self.clock.advance(ACK_SAVE_MS)
+        self.step()
+        self.flush_all()
+        self.pops.tell_progress()
+        self.save()
+        self.acked_for_good |= self.acked
+        self.acked.clear()
+
+    # Ends -------------------------------------------------------------------------------------
+
+    @rule()
+    def restart(self) -> None:
+        self.pops.revive.save_acks(self.clock.now_ms())
+        self.flush_all()
+        self.pops.tell_progress()
+        self.save()
+        self.store.close()
+        self.acked_for_good |= self.acked
+        self.acked.clear()
+        self.open()
+
+    @rule(loss=st.sampled_from([Loss.NOTHING, Loss.ALL, Loss.SECTORS, Loss.FILES]))
+    def crash(self, loss: Loss) -> None:
+        if loss is Loss.NOTHING:
+            self.store.abandon()
+        else:
+            self.disk.lose_power(self.random, loss, before=self.store.abandon)
+        self.open()
+        self.doubtful |= self.seen - self.acked_for_good
+        self.acked.clear()
+        self.held.clear()
+        for queue_id, block in self.ordered.items():
+            block.offsets.clear()
+            known = self.offsets.get("T", ORDERED, queue_id)
+            assert (known or 0) <= self.done_in_order[queue_id]
+            self.done_in_order[queue_id] = known or 0
+            saved = self.pops.orders.table.get("T", ORDERED, queue_id)
+            if saved is not None:
+                left = [
+                    one for at, one in enumerate(saved.queue_offsets) if not saved.acked >> at & 1
+                ]
+                self.ordered[queue_id] = Ordered(
+                    [], left, saved.pop_ms, saved.pop_ms + saved.invisible_ms
+                )
+
+    def teardown(self) -> None:
+        if not hasattr(self, "store"):
+            return
+        try:
+            if sys.exc_info()[0] is None:
+                self.consume_all()
+        finally:
+            self.store.abandon()
+            shutil.rmtree(self.root)
+
+    def consume_all(self) -> None:
+        """Whatever happened: each message that was sent is seen, and acknowledged."""
+        for _ in range(20):
+            self.clock.advance(60_000 + LATE_MS)
+            self.step()
+            has_found = False
+            while (found := self.popped(-1, 32, 1_000)).count:
+                has_found = True
+                self.take(found, 1_000)
+                for one in list(self.held.values()):
+                    self.acknowledge(one)
+            if not has_found:
+                break
+        missing = self.sent - self.acked - self.acked_for_good
+        assert not missing, f"{missing} were never seen again"
+        self.clock.advance(60_000)
+        self.step()
+        assert not self.popped(-1, 32, 1_000).count
+        assert len(self.pops.revive.checkpoints) == 0
+
+
+def test_pops_agree_with_the_model() -> None:
+    most = settings.default.max_examples
+    run_state_machine_as_test(
+        PopMachine, settings=settings(max_examples=max(15, most // 10), stateful_step_count=30)
+    )

@@ -1,0 +1,144 @@
+"""A store with transactions, its clock, and a producer that is asked."""
+
+from typing import Any
+
+import broker_subject
+from reput.broker import transactions
+from reput.broker.topics import Topics
+from reput.broker.transactions import Transactions
+from reput.clock import ManualClock
+from reput.format import message as record, names, properties as props
+from reput.format.message import Host, StoredMessage
+from reput.store.disk import Disk
+from reput.store.incoming import IncomingMessage, PutResult
+from reput.store.message_store import MessageStore
+from reput.store.table_files import ConsumerOffsetTable, TopicTable
+
+GROUP = "producers"
+TIMEOUT_MS = 6_000
+INTERVAL_MS = 30_000
+CHECKS_MAX = 3
+PRODUCER_HOST = Host(b"\x0a\1\2\3", 4711)
+BROKER_HOST = Host(b"\x0a\0\0\1", 10911)
+
+
+class Subject:
+    """Transactions on an open store. ``asked`` has what producers were asked about."""
+
+    def __init__(
+        self, store: MessageStore, clock: ManualClock, *, disk: Disk | None = None, **settings: Any
+    ) -> None:
+        self.clock = clock
+        self.disk = disk or Disk()
+        self.is_producer_here = True
+        self.asked: list[StoredMessage] = []
+        known = {
+            "transaction_time_out": TIMEOUT_MS,
+            "transaction_check_interval": INTERVAL_MS,
+            "transaction_check_max": CHECKS_MAX,
+        }
+        self.config = broker_subject.broker_config(**{**known, **settings})
+        self.take(store)
+
+    def take(self, store: MessageStore) -> None:
+        """Go on with another store, or the same one opened again."""
+        self.store = store
+        self.offsets = ConsumerOffsetTable.load(store.root, self.disk)
+        self.topics = Topics(TopicTable.load(store.root, self.disk), self.config, lambda _: None)
+        self.transactions = Transactions(store, self.topics, self.offsets, self.config, self._ask)
+        self.transactions.store_host = BROKER_HOST
+        self.transactions.load(self.clock.now_ms())
+
+    def _ask(self, half: StoredMessage) -> bool:
+        if self.is_producer_here:
+            self.asked.append(half)
+        return self.is_producer_here
+
+    def send(
+        self, body: bytes, properties: dict[str, str] | None = None, **more: Any
+    ) -> StoredMessage:
+        """Send a half message of topic T, queue 2; return it as it is stored."""
+        kept = {"TAGS": "a", "TRAN_MSG": "true", "PGROUP": GROUP, **(properties or {})}
+        message = IncomingMessage(
+            "T",
+            body,
+            2,
+            born_timestamp=more.pop("born_timestamp", self.clock.now_ms()),
+            born_host=PRODUCER_HOST,
+            store_host=BROKER_HOST,
+            **more,
+        )
+        assert transactions.is_half(kept, message.reconsume_times)
+        self.transactions.hold_back(message, kept, self.clock.now_ms())
+        message.property_bytes = props.encode(kept)
+        result = self.store.put(message, self.clock.now_ms())
+        assert result.status.is_stored, result.reason
+        self.store.step()
+        return self.at(result.physical_offset)
+
+    def at(self, physical_offset: int) -> StoredMessage:
+        data = self.store.record_at(physical_offset)
+        assert data is not None
+        return record.decode(data)
+
+    def commit(self, half: StoredMessage) -> PutResult:
+        return self._decide(half, is_commit=True)
+
+    def roll_back(self, half: StoredMessage) -> PutResult:
+        return self._decide(half, is_commit=False)
+
+    def _decide(self, half: StoredMessage, *, is_commit: bool) -> PutResult:
+        now_ms = self.clock.now_ms()
+        result = self.transactions.decide(half, is_commit=is_commit, now_ms=now_ms)
+        self.store.step()
+        return result
+
+    def round(self, after_ms: int = INTERVAL_MS) -> list[StoredMessage]:
+        """Let time pass, do all that is due then; return what the producer was asked about."""
+        self.asked.clear()
+        self.clock.advance(after_ms)
+        self.run()
+        return list(self.asked)
+
+    def run(self) -> None:
+        while self.transactions.step(self.clock.now_ms()):
+            self.store.step()
+        self.store.step()
+
+    def messages(self, topic: str = "T", queue_id: int = 2) -> list[StoredMessage]:
+        found: list[StoredMessage] = []
+        at = 0
+        while records := self.store.get(topic, queue_id, at).records:
+            found += [record.decode(bytes(one)) for one in records]
+            at = found[-1].queue_offset + 1
+        return found
+
+    def bodies(self, topic: str = "T", queue_id: int = 2) -> list[bytes]:
+        return [one.body for one in self.messages(topic, queue_id)]
+
+    def given_up(self) -> list[bytes]:
+        return self.bodies(names.CHECK_MAX_TIME_TOPIC, 0)
+
+    def ops(self) -> list[bytes]:
+        return self.bodies(names.OP_HALF_TOPIC, 0)
+
+    def saved(self) -> tuple[int | None, int | None]:
+        """How far half and op messages are said to be dealt with."""
+        topics = (names.HALF_TOPIC, names.OP_HALF_TOPIC)
+        half, op = (self.offsets.get(one, names.TRANSACTION_GROUP, 0) for one in topics)
+        return half, op
+
+    def sync(self) -> None:
+        """Make durable what was put, and take note of that."""
+        self.store.sync()
+        self.run()
+
+    def save(self) -> None:
+        self.offsets.save(self.clock.now_ms())
+        self.topics.table.save(self.clock.now_ms())
+
+    def stop(self) -> None:
+        """Stop as a broker does."""
+        self.transactions.close()
+        self.save()
+        self.store.close()

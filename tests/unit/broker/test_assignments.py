@@ -1,0 +1,143 @@
+"""400 to 402: how groups read topics, and which queues a member gets."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import broker_subject
+from broker_subject import Subject
+from reput.broker.assignments import divide
+from reput.broker.config import MessageRequestMode
+from reput.format import bodies
+from reput.format.bodies import (
+    ConsumerData,
+    HeartbeatData,
+    MessageQueue,
+    RequestModesBody,
+    SubscriptionData,
+)
+from reput.format.codes import RequestCode, ResponseCode
+from reput.store.pop_tables import POP, PULL, RequestMode
+
+QUEUES = [MessageQueue("T", broker, one) for broker in ("b", "a") for one in range(2)]
+ALL = ["m1", "m2", "m3", "m4"]
+
+
+def numbers(found: list[MessageQueue] | None) -> list[tuple[str, int]] | None:
+    return None if found is None else [(one.broker_name, one.queue_id) for one in found]
+
+
+@pytest.mark.parametrize(
+    ("mode", "share", "strategy", "client", "clients", "expected"),
+    [
+        # Pulled: as members divide queues themselves.
+        (PULL, 0, "AVG", "m1", ALL[:2], [("a", 0), ("a", 1)]),
+        (PULL, 0, "AVG_BY_CIRCLE", "m2", ALL[:2], [("a", 1), ("b", 1)]),
+        (PULL, 0, "AVG", "gone", ALL[:2], []),
+        # Popped: any queue of every broker.
+        (POP, 0, "AVG", "m1", ALL, [("a", -1), ("b", -1)]),
+        (POP, -1, "AVG", "m1", ALL[:1], [("a", -1), ("b", -1)]),
+        (POP, 3, "AVG", "m4", ALL, [("a", -1), ("b", -1)]),
+        # With a share: a member's own, and those of the next members.
+        (POP, 1, "AVG", "m1", ALL, [("a", 0), ("a", 1)]),
+        (POP, 1, "AVG", "m4", ALL, [("b", 1), ("a", 0)]),
+        (POP, 2, "AVG", "m3", ALL, [("b", 0), ("b", 1), ("a", 0)]),
+        (POP, 1, "AVG", "m6", [f"m{one}" for one in range(1, 7)], [("a", 1)]),
+        # Nobody knows: members keep what they have.
+        (POP, 0, "MACHINE_ROOM", "m1", ALL, None),
+        (PULL, 0, "AVG", "m1", [], None),
+    ],
+)
+def test_who_reads_what(
+    mode: str, share: int, strategy: str, client: str, clients: list[str], expected: Any
+) -> None:
+    """Worked out by hand from ``QueryAssignmentProcessor``."""
+    found = divide(RequestMode("T", "G", mode, share), strategy, client, QUEUES, clients)
+    assert numbers(found) == expected
+
+
+async def set_mode(subject: Subject, **fields: Any) -> ResponseCode:
+    body = {"topic": "T", "consumerGroup": "G", "mode": "POP", "popShareQueueNum": 0, **fields}
+    reply = await subject.tell(RequestCode.SET_MESSAGE_REQUEST_MODE, body)
+    return ResponseCode(reply.code)
+
+
+async def assigned(subject: Subject, topic: str = "T", **fields: Any) -> Any:
+    body = {
+        "topic": topic,
+        "consumerGroup": "G",
+        "clientId": "client",
+        "strategyName": "AVG",
+        "messageModel": "CLUSTERING",
+        **fields,
+    }
+    reply = await subject.tell(RequestCode.QUERY_ASSIGNMENT, body)
+    assert reply.code == ResponseCode.SUCCESS
+    found = json.loads(reply.body).get("messageQueueAssignments")
+    if found is None:
+        return None
+    return sorted((one["messageQueue"]["queueId"], one["mode"]) for one in found)
+
+
+async def join(subject: Subject) -> None:
+    data = HeartbeatData(
+        client_id="client",
+        consumer_data_set=[
+            ConsumerData(
+                consume_from_where="CONSUME_FROM_FIRST_OFFSET",
+                consume_type="CONSUME_PASSIVELY",
+                group_name="G",
+                message_model="CLUSTERING",
+                subscription_data_set=[SubscriptionData(sub_version=1, topic="T")],
+                unit_mode=False,
+            )
+        ],
+        producer_data_set=[],
+    )
+    assert (await subject.tell(RequestCode.HEART_BEAT, data)).code == ResponseCode.SUCCESS
+
+
+async def test_a_mode_is_set_seen_and_kept(tmp_path: Path) -> None:
+    async with broker_subject.running(tmp_path) as subject:
+        await subject.send("T", b"body")
+        await join(subject)
+        assert await assigned(subject) == [(one, "PULL") for one in range(4)]
+        assert await set_mode(subject) is ResponseCode.SUCCESS
+        assert await assigned(subject) == [(-1, "POP")]
+        assert await assigned(subject, "%RETRY%G") == [(0, "PULL")]
+        assert await assigned(subject, "nowhere") is None
+        assert await assigned(subject, consumerGroup="others") is None
+    path = tmp_path / "config/messageRequestMode.json"
+    kept = json.loads(path.read_text())["messageRequestModeMap"]
+    assert kept == {
+        "T": {"G": {"topic": "T", "consumerGroup": "G", "mode": "POP", "popShareQueueNum": 0}}
+    }
+    async with broker_subject.running(tmp_path) as subject:
+        await join(subject)
+        assert await assigned(subject) == [(-1, "POP")]
+        reply = await subject.ask(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
+        found = bodies.decode(RequestModesBody, reply.body).message_request_mode_map
+        assert found["T"]["G"].mode == "POP"
+        assert await set_mode(subject, mode="PULL") is ResponseCode.SUCCESS
+        assert await assigned(subject) == [(one, "PULL") for one in range(4)]
+
+
+async def test_modes_that_cannot_be_set(tmp_path: Path) -> None:
+    async with broker_subject.running(tmp_path, auto_create_subscription_group=False) as subject:
+        await subject.send("T", b"body")
+        assert await set_mode(subject, topic="nowhere") is ResponseCode.TOPIC_NOT_EXIST
+        assert await set_mode(subject, topic="%RETRY%G") is ResponseCode.NO_PERMISSION
+        assert await set_mode(subject) is ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        assert await set_mode(subject, mode="PUSH") is ResponseCode.INVALID_PARAMETER
+
+
+async def test_what_holds_for_all(tmp_path: Path) -> None:
+    async with broker_subject.running(
+        tmp_path,
+        default_message_request_mode=MessageRequestMode.POP,
+        server_load_balancer_enable=False,
+    ) as subject:
+        await subject.send("T", b"body")
+        assert await assigned(subject) == [(one, "POP") for one in range(4)]

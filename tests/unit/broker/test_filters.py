@@ -1,0 +1,352 @@
+"""SQL filters of groups: how they come and go, and what their bits are good for.
+
+What a heartbeat changes is Java's ``ConsumerFilterManager``; that bits are Java's bytes is
+tests/crash/test_rebuild.py, that results are is tests/interop/test_sql_pull.py.
+"""
+
+import dataclasses
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import broker_subject
+import golden
+from broker_subject import Subject
+from reput import config
+from reput.broker.consumer_filters import ConsumerFilters
+from reput.broker.server import Broker
+from reput.clock import ManualClock
+from reput.format import message as record, sql92
+from reput.format.bloom import BloomFilter
+from reput.format.bodies import CheckClientBody, ConsumerData, HeartbeatData, SubscriptionData
+from reput.format.codes import RequestCode, ResponseCode
+from reput.format.command import Command
+from reput.format.headers import UnregisterClientHeader
+from reput.store.config import StoreConfig
+from reput.store.disk import Disk
+from reput.store.table_files import ConsumerFilter, ConsumerFilterTable
+
+DAY_MS = 24 * 3_600_000
+NOW_MS = 1_700_000_000_000
+BLOOM = BloomFilter.of(20, 32)
+
+
+def filters_of(root: Path, bloom: BloomFilter = BLOOM) -> ConsumerFilters:
+    (root / "config").mkdir(exist_ok=True)
+    table = ConsumerFilterTable.load(str(root), Disk())
+    return ConsumerFilters(table, bloom, DAY_MS, lambda expression: expression != "bad")
+
+
+def wants(topic: str, expression: str, version: int = 1, kind: str = "SQL92") -> SubscriptionData:
+    return SubscriptionData(
+        topic=topic, sub_string=expression, expression_type=kind, sub_version=version
+    )
+
+
+def register(
+    filters: ConsumerFilters, *wanted: SubscriptionData, now_ms: int = NOW_MS, newest_ms: int = 0
+) -> bool:
+    return filters.register("g", wanted, now_ms, lambda topic: newest_ms)
+
+
+def found(filters: ConsumerFilters, topic: str = "T") -> ConsumerFilter:
+    one = filters.find(topic, "g")
+    assert one is not None
+    return one
+
+
+# --- what heartbeats change -----------------------------------------------------
+
+
+def test_a_heartbeat_registers_what_is_no_tag(tmp_path: Path) -> None:
+    filters = filters_of(tmp_path)
+    assert register(filters, wants("T", "a > 5", 7), wants("U", "TagA", kind="TAG"))
+    assert found(filters) == ConsumerFilter(
+        topic="T", group="g", expression="a > 5", expression_type="SQL92", client_version=7,
+        born_ms=NOW_MS, bloom_bits=112, bloom_positions=BLOOM.positions_of("g", "T"),
+    )  # fmt: skip
+    assert filters.find("U", "g") is None
+    assert not register(filters, wants("T", "a > 5", 7), now_ms=NOW_MS + 30_000)
+    assert found(filters).born_ms == NOW_MS
+
+
+def test_a_newer_version_of_the_same_keeps_its_bits(tmp_path: Path) -> None:
+    filters = filters_of(tmp_path)
+    register(filters, wants("T", "a > 5", 7))
+    assert not register(filters, wants("T", "a > 5", 8), now_ms=NOW_MS + 9)
+    assert (found(filters).client_version, found(filters).born_ms) == (8, NOW_MS)
+
+
+def test_another_expression_is_born_anew_if_its_version_is_newer(tmp_path: Path) -> None:
+    filters = filters_of(tmp_path)
+    register(filters, wants("T", "a > 5", 7))
+    assert not register(filters, wants("T", "a > 6", 7), now_ms=NOW_MS + 9)
+    assert found(filters).expression == "a > 5"
+    assert register(filters, wants("T", "a > 6", 8), now_ms=NOW_MS + 9)
+    assert (found(filters).expression, found(filters).born_ms) == ("a > 6", NOW_MS + 9)
+
+
+def test_one_that_cannot_be_compiled_takes_the_old_one_away(tmp_path: Path) -> None:
+    filters = filters_of(tmp_path)
+    assert not register(filters, wants("T", "bad", 7))
+    register(filters, wants("T", "a > 5", 7))
+    assert register(filters, wants("T", "bad", 8))
+    assert filters.find("T", "g") is None
+    assert not register(filters, wants("T", "a > 5", 9, kind="GREP"))
+    assert filters.find("T", "g") is None
+
+
+def test_who_leaves_is_remembered_for_a_day(tmp_path: Path) -> None:
+    filters = filters_of(tmp_path)
+    register(filters, wants("T", "a > 5"), wants("U", "a > 5"))
+    register(filters, wants("T", "a > 5"), now_ms=NOW_MS + 5)
+    assert found(filters, "U").dead_ms == NOW_MS + 5, "not subscribed to any more"
+    filters.unregister("g", NOW_MS + 8)
+    assert found(filters).dead_ms == NOW_MS + 8
+    assert found(filters, "U").dead_ms == NOW_MS + 5, "dead already"
+    register(filters, wants("T", "a > 5"), now_ms=NOW_MS + 9)
+    assert not found(filters).is_dead
+    assert found(filters).born_ms == NOW_MS, "it has had its bits all the time"
+    filters.expire(NOW_MS + 5 + DAY_MS)
+    assert filters.find("U", "g") is None
+    assert filters.find("T", "g") is not None
+
+
+def test_bits_of_messages_from_before_it_was_born_are_not_believed(tmp_path: Path) -> None:
+    """Java compares with the clock alone, and so believes some if that is set back."""
+    filters = filters_of(tmp_path)
+    register(filters, wants("T", "a > 5"), newest_ms=NOW_MS + 3_600_000)
+    assert found(filters).born_ms == NOW_MS + 3_600_000
+
+
+def test_a_restart_takes_all_for_dead_and_keeps_their_bits(tmp_path: Path) -> None:
+    filters = filters_of(tmp_path)
+    register(filters, wants("T", "a > 5"))
+    filters.table.save(NOW_MS)
+    again = filters_of(tmp_path)
+    again.load(NOW_MS + 40_000)
+    assert found(again) == replace(found(filters), dead_ms=NOW_MS + 10_000)
+    register(again, wants("T", "a > 5"), now_ms=NOW_MS + 50_000)
+    assert found(again) == found(filters)
+
+
+def test_other_sizes_of_bits_drop_them_all(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    filters = filters_of(tmp_path)
+    register(filters, wants("T", "a > 5"))
+    filters.table.save(NOW_MS)
+    again = filters_of(tmp_path, BloomFilter.of(10, 32))
+    again.load(NOW_MS)
+    assert list(again.table.all()) == []
+    assert "expectConsumerNumUseFilter" in caplog.text
+
+
+# --- over the wire --------------------------------------------------------------
+
+BITS_ON = {"enable_consume_queue_ext": True, "enable_calc_filter_bit_map": True}
+
+
+def heartbeat(*wanted: SubscriptionData) -> HeartbeatData:
+    data = ConsumerData(
+        consume_from_where="CONSUME_FROM_FIRST_OFFSET",
+        consume_type="CONSUME_PASSIVELY",
+        group_name="consumers",
+        message_model="CLUSTERING",
+        subscription_data_set=list(wanted),
+        unit_mode=False,
+    )
+    return HeartbeatData(client_id="one", consumer_data_set=[data], producer_data_set=[])
+
+
+def bodies_of(reply: Command) -> list[bytes]:
+    return [one.body for one in broker_subject.messages_in(reply.body)]
+
+
+async def send_numbers(subject: Subject, numbers: range) -> None:
+    for number in numbers:
+        await subject.send("T", str(number).encode(), properties={"n": str(number)})
+
+
+@pytest.mark.parametrize("store", [BITS_ON, {"enable_consume_queue_ext": True}, {}])
+async def test_a_group_gets_what_its_expression_takes(
+    tmp_path: Path, store: dict[str, bool]
+) -> None:
+    clock = ManualClock(NOW_MS)
+    async with broker_subject.running(
+        tmp_path, clock=clock, store=store, enable_property_filter=True
+    ) as subject:
+        await send_numbers(subject, range(4))  # before there is a filter
+        await subject.tell(RequestCode.HEART_BEAT, heartbeat(wants("T", "n > 2")))
+        await send_numbers(subject, range(4))  # in the same millisecond
+        clock.advance(1)
+        await send_numbers(subject, range(4))
+        reply = await subject.pull("T", sys_flag=0)
+        assert bodies_of(reply) == [b"3", b"3", b"3"]
+        clock.advance(1)
+        await subject.tell(RequestCode.HEART_BEAT, heartbeat(wants("T", "n < 1", 2)))
+        assert bodies_of(await subject.pull("T", sys_flag=0)) == [b"0", b"0", b"0"]
+
+
+async def test_bits_spare_a_look_at_the_message(tmp_path: Path) -> None:
+    clock = ManualClock(NOW_MS)
+    async with broker_subject.running(
+        tmp_path, clock=clock, store=BITS_ON, enable_property_filter=True
+    ) as subject:
+        await subject.tell(RequestCode.HEART_BEAT, heartbeat(wants("T", "n > 2")))
+        clock.advance(1)
+        await send_numbers(subject, range(6))
+        looked_at: list[bytes] = []
+
+        class Spy:
+            looks_at_tags = False
+
+            def takes_unit(self, tags_code: int, bit_map: bytes, store_timestamp: int) -> bool:
+                return by_group.takes_unit(tags_code, bit_map, store_timestamp)
+
+            def takes_record(self, data: memoryview) -> bool:
+                looked_at.extend(one.body for one in broker_subject.messages_in(bytes(data)))
+                return by_group.takes_record(data)
+
+        one = subject.broker.consumer_filters.find("T", "consumers")
+        assert one is not None
+        by_group = subject.broker.filters.of_group(one).message_filter
+        assert by_group is not None
+        subject.broker.store.get("T", 0, 0, 32, message_filter=Spy())
+        assert looked_at == [b"3", b"4", b"5"]
+
+
+async def test_what_is_not_known_or_too_old_is_refused(tmp_path: Path) -> None:
+    async with broker_subject.running(tmp_path, enable_property_filter=True) as subject:
+        await send_numbers(subject, range(1))
+        await subject.tell(RequestCode.HEART_BEAT, heartbeat(wants("T", "n >", 1)))
+        unknown = await subject.pull("T", sys_flag=0, sub_version=1)
+        assert unknown.code == ResponseCode.FILTER_DATA_NOT_EXIST
+        assert unknown.remark == (
+            "The broker's consumer filter data is not exist!Your expression may be wrong!"
+        )
+        await subject.tell(RequestCode.HEART_BEAT, heartbeat(wants("T", "n > 2", 5)))
+        older = await subject.pull("T", sys_flag=0, sub_version=6)
+        assert older.code == ResponseCode.SUBSCRIPTION_NOT_LATEST
+
+        filters = subject.broker.consumer_filters
+        one = filters.find("T", "consumers")
+        assert one is not None
+        filters.table.put(replace(one, client_version=4))
+        older = await subject.pull("T", sys_flag=0, sub_version=5)
+        assert older.code == ResponseCode.FILTER_DATA_NOT_LATEST
+        assert older.remark == "the consumer's consumer filter data not latest"
+
+
+async def test_without_filters_by_properties_nothing_is_registered(subject: Subject) -> None:
+    await subject.tell(RequestCode.HEART_BEAT, heartbeat(wants("T", "n > 2", 5)))
+    reply = await subject.pull("T", sys_flag=0, sub_version=5)
+    assert reply.code == ResponseCode.SYSTEM_ERROR
+    assert reply.remark == "The broker does not support consumer to filter message by SQL92"
+    assert list(subject.broker.consumer_filters.table.all()) == []
+
+
+async def test_a_filter_by_class_is_refused_where_it_is_seen(subject: Subject) -> None:
+    by_class = replace_mode(wants("T", "org.example.Filter", 1, kind="TAG"))
+    body = CheckClientBody(client_id="one", group="consumers", subscription_data=by_class)
+    for reply in (
+        await subject.tell(RequestCode.CHECK_CLIENT_CONFIG, body),
+        await subject.pull("T", sys_flag=4 | 8),
+    ):
+        assert reply.code == ResponseCode.SYSTEM_ERROR
+        assert "filter by class is not supported" in (reply.remark or "")
+    await subject.tell(RequestCode.HEART_BEAT, heartbeat(by_class))
+    reply = await subject.pull("T", sys_flag=0)
+    assert "filter by class is not supported" in (reply.remark or "")
+
+
+def replace_mode(one: SubscriptionData) -> SubscriptionData:
+    one.class_filter_mode = True
+    return one
+
+
+async def test_the_last_member_that_goes_leaves_a_dead_filter(tmp_path: Path) -> None:
+    clock = ManualClock(NOW_MS)
+    async with broker_subject.running(
+        tmp_path, clock=clock, store=BITS_ON, enable_property_filter=True
+    ) as subject:
+        await send_numbers(subject, range(1))
+        await subject.tell(RequestCode.HEART_BEAT, heartbeat(wants("T", "n > 2")))
+        header = UnregisterClientHeader(client_id="one", consumer_group="consumers")
+        clock.advance(7)
+        await subject.ask(RequestCode.UNREGISTER_CLIENT, header)
+        one = subject.broker.consumer_filters.find("T", "consumers")
+        assert one is not None
+        assert one.dead_ms == NOW_MS + 7
+        clock.advance(DAY_MS)
+        subject.broker.expire_clients()
+        assert subject.broker.consumer_filters.find("T", "consumers") is None
+
+
+async def test_a_filter_whose_bits_are_used_is_on_disk_at_once(tmp_path: Path) -> None:
+    async with broker_subject.running(
+        tmp_path, store=BITS_ON, enable_property_filter=True
+    ) as subject:
+        await send_numbers(subject, range(1))
+        await subject.tell(RequestCode.HEART_BEAT, heartbeat(wants("T", "n > 2")))
+        saved = ConsumerFilterTable.load(str(tmp_path), Disk())
+        assert saved.get("T", "consumers") is not None
+
+
+# --- bits of Java ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", golden.VERSIONS)
+async def test_filters_and_bits_of_java_are_taken_over(version: str, tmp_path: Path) -> None:
+    """Of a store with extension files the groups come back, and get what their filters take."""
+    root = golden.copy_store(version, "ext", tmp_path)
+    manifest = golden.manifest(version, "ext")
+    settings = dataclasses.replace(
+        config.load(StoreConfig, manifest["config"], environment={}).value,
+        store_path_root_dir=str(root),
+        store_path_commit_log=None,
+        enable_calc_filter_bit_map=True,
+    )
+    properties = {
+        (one["topic"], one["queueId"], one["queueOffset"]): one["properties"]
+        for one in golden.messages(version, "ext")
+    }
+    taken, left_out = 0, 0
+    broker = Broker(broker_subject.broker_config(enable_property_filter=True), settings)
+    async with broker:
+        filters = broker.consumer_filters
+        for one in list(filters.table.all()):
+            assert one.is_dead, "nobody is there yet"
+            again = wants(one.topic, one.expression, one.client_version + 1)
+            filters.register(one.group, [again], broker.clock.now_ms(), lambda topic: 0)
+            known = filters.find(one.topic, one.group)
+            assert known is not None
+            assert known.born_ms == one.born_ms, "its bits are good"
+            by_group = broker.filters.of_group(known).message_filter
+            assert by_group is not None
+            compiled = sql92.compile_filter(one.expression)
+            for queue in manifest["queues"]:
+                if queue["topic"] != one.topic:
+                    continue
+                expected = []
+                for number, unit in enumerate(queue["units"], queue["minOffset"]):
+                    matches = compiled.matches(properties[one.topic, queue["queueId"], number])
+                    bits = bytes.fromhex(unit["ext"].get("bitMap") or "")
+                    if not by_group.takes_unit(0, bits, unit["ext"]["msgStoreTime"]):
+                        assert not matches
+                        left_out += 1
+                    if matches:
+                        expected.append(number)
+                found = []
+                queue_offset = queue["minOffset"]
+                while queue_offset < queue["maxOffset"]:
+                    result = broker.store.get(
+                        one.topic, queue["queueId"], queue_offset, 32, message_filter=by_group
+                    )
+                    found += [record.decode(data).queue_offset for data in result.records]
+                    queue_offset = result.next_offset
+                assert found == expected
+                taken += len(found)
+    assert taken > 20
+    assert left_out > 20

@@ -1,0 +1,57 @@
+"""Priorities choose queues. What 5.5.0 does is compared in tests/interop/test_light_queues.py."""
+
+import pytest
+
+from broker_subject import Subject, messages_in
+from reput.broker import priority
+from reput.format.codes import ResponseCode
+
+NAME = "_SYS_MSG_PRIORITY_"
+
+
+@pytest.mark.parametrize(
+    ("text", "queue_id"),
+    [("0", 0), ("2", 2), ("+3", 3), ("4", 3), ("2147483647", 3), ("2147483648", None),
+     ("-1", None), ("", None), ("high", None), (" 1", None), ("1.0", None)],
+)  # fmt: skip
+def test_the_queue_of_a_priority(text: str, queue_id: int | None) -> None:
+    properties = {NAME: text}
+    assert priority.queue_of(properties, 4) == queue_id
+    assert properties == {NAME: text}
+
+
+def test_without_one_any_queue_will_do() -> None:
+    assert priority.queue_of({}, 4) is None
+
+
+def test_a_topic_without_queues_to_write_to() -> None:
+    assert priority.queue_of({NAME: "3"}, 0) == 0
+
+
+@pytest.mark.parametrize(
+    "other", ["DELAY", "TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS", "__SHARDINGKEY"]
+)
+def test_messages_of_other_kinds_lose_it(other: str) -> None:
+    properties = {NAME: "3", other: "1"}
+    assert priority.queue_of(properties, 4) is None
+    assert properties == {other: "1"}
+
+
+def test_half_messages_lose_it() -> None:
+    properties = {NAME: "3", "TRAN_MSG": "true"}
+    assert priority.queue_of(properties, 4) is None
+    assert properties == {"TRAN_MSG": "true"}
+
+
+async def test_a_producer_is_told_which_queue_it_was(subject: Subject) -> None:
+    reply = await subject.send("T", b"urgent", queue_id=1, properties={NAME: "2"})
+    assert reply.code == ResponseCode.SUCCESS
+    assert (reply.ext_fields or {})["queueId"] == "2"
+    (one,) = messages_in((await subject.pull("T", 2)).body)
+    assert (one.body, one.properties[NAME]) == (b"urgent", "2")
+    reply = await subject.send(
+        "T", b"in order", queue_id=1, properties={NAME: "2", "__SHARDINGKEY": "a"}
+    )
+    assert (reply.ext_fields or {})["queueId"] == "1"
+    (one,) = messages_in((await subject.pull("T", 1)).body)
+    assert NAME not in one.properties

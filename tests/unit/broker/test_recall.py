@@ -1,0 +1,158 @@
+"""Sends that wait for the timer, and what takes them back: replies, checks, codes."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+import broker_subject
+from broker_subject import NAME, Subject
+from reput.clock import ManualClock
+from reput.format import headers, message as record, names, recall_handle as handles, timer_check
+from reput.format.codes import RequestCode, ResponseCode
+from reput.format.command import Command
+from reput.format.headers import RecallMessageHeader
+from reput.format.message import StoredMessage
+from reput.format.recall_handle import RecallHandle
+
+START_MS = 1_700_000_000_000
+SECOND_MS = 1000
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(START_MS)
+
+
+@pytest_asyncio.fixture
+async def timed(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Subject]:
+    """A broker that recalls, whose clock is the test's."""
+    async with broker_subject.running(tmp_path, clock=clock, recall_message_enable=True) as subject:
+        yield subject
+
+
+def stored(subject: Subject, topic: str, queue_id: int = 0) -> list[StoredMessage]:
+    subject.broker.store.step_memory()
+    result = subject.broker.store.get(topic, queue_id, 0)
+    return [record.decode(bytes(one)) for one in result.records]
+
+
+def deliver(subject: Subject) -> None:
+    timers, clock = subject.broker.timers, subject.broker.clock
+    while timers.step(clock.now_ms()):
+        subject.broker.store.step_memory()
+
+
+async def recall(subject: Subject, handle: str, topic: str = "T") -> Command:
+    header = RecallMessageHeader(producer_group="producers", topic=topic, recall_handle=handle)
+    return await subject.ask(RequestCode.RECALL_MESSAGE, header)
+
+
+async def send(subject: Subject, topic: str = "T", **properties: str) -> dict[str, str]:
+    reply = await subject.send(topic, b"body", queue_id=3, properties=properties)
+    assert reply.code == ResponseCode.SUCCESS, reply.remark
+    return reply.ext_fields or {}
+
+
+async def test_a_message_that_waits_is_parked_and_told_where_it_goes(timed: Subject) -> None:
+    fields = await send(timed, TIMER_DELAY_SEC="5", UNIQ_KEY="0A", WAIT="true", TAGS="a")
+    assert fields["queueId"] == "3"
+    (waiting,) = stored(timed, names.TIMER_TOPIC)
+    assert stored(timed, "T", 3) == []
+    assert waiting.properties == {
+        "TIMER_DELAY_SEC": "5", "UNIQ_KEY": "0A", "WAIT": "true", "TAGS": "a",
+        "CLUSTER": broker_subject.CLUSTER, "REAL_TOPIC": "T", "REAL_QID": "3",
+        "TIMER_OUT_MS": str(START_MS + 4000),
+    }  # fmt: skip
+    handle = handles.decode(fields["recallHandle"])
+    assert handle == RecallHandle("T", NAME, str(START_MS + 4001), "0A")
+    topic = timed.broker.topics.get(names.TIMER_TOPIC)
+    assert topic is not None
+    assert (topic.read_queue_count, topic.write_queue_count, topic.perm) == (1, 1, 6)
+
+
+async def test_what_does_not_wait_has_no_handle(timed: Subject) -> None:
+    assert "recallHandle" not in await send(timed, UNIQ_KEY="0A")
+    assert "recallHandle" not in await send(timed, UNIQ_KEY="0B", TIMER_DELIVER_MS="5")
+    assert "recallHandle" not in await send(timed, UNIQ_KEY="0C", DELAY="3")
+    assert "recallHandle" not in await send(timed, TIMER_DELAY_SEC="3")
+    assert [one.properties["UNIQ_KEY"] for one in stored(timed, "T", 3)] == ["0A", "0B"]
+
+
+async def test_a_recalled_message_does_not_come(timed: Subject, clock: ManualClock) -> None:
+    kept = await send(timed, UNIQ_KEY="kept", TIMER_DELAY_MS="1500")
+    gone = await send(timed, UNIQ_KEY="gone", TIMER_DELAY_MS="1500")
+    assert kept != gone
+    clock.advance(1000)
+    reply = await recall(timed, gone["recallHandle"])
+    assert (reply.code, reply.ext_fields) == (0, {"msgId": "gone", "MSG_REGION": "DefaultRegion"})
+    mark = stored(timed, names.TIMER_TOPIC)[-1]
+    assert (mark.body, mark.tags) == (b"0", "_RECALL_TAG_")
+    assert mark.properties["TIMER_DEL_UNIQKEY"] == mark.properties["UNIQ_KEY"] == "gone"
+    assert mark.properties["TIMER_OUT_MS"] == str(START_MS + 1000)
+    clock.advance(1000)
+    deliver(timed)
+    assert [one.properties["UNIQ_KEY"] for one in stored(timed, "T", 3)] == ["kept"]
+
+
+@pytest.mark.parametrize(
+    ("handle", "code", "text"),
+    [
+        ("", ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid"),
+        ("@@@", ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid"),
+        ("djIgVCBiIDUgaw==", ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid"),
+        ("djEgVCBi", ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid"),
+        (("Other", NAME, 5 * SECOND_MS), ResponseCode.ILLEGAL_OPERATION, "topic not match"),
+        (("T", "broker-x", 5 * SECOND_MS), ResponseCode.ILLEGAL_OPERATION, "service not available"),
+        (("T", NAME, 0), ResponseCode.ILLEGAL_OPERATION, "timestamp invalid"),
+        (("T", NAME, 3 * 86400 * SECOND_MS), ResponseCode.ILLEGAL_OPERATION, "timestamp invalid"),
+    ],
+)
+async def test_recalls_that_java_refuses(
+    timed: Subject, handle: str | tuple[str, str, int], code: ResponseCode, text: str
+) -> None:
+    await send(timed)
+    if not isinstance(handle, str):
+        topic, broker, after_ms = handle
+        handle = handles.encode(RecallHandle(topic, broker, str(START_MS + after_ms), "k"))
+    reply = await recall(timed, handle)
+    assert (reply.code, text in (reply.remark or "")) == (code, True), reply.remark
+
+
+async def test_a_topic_that_is_not_there(timed: Subject) -> None:
+    reply = await recall(timed, "x", topic="Missing")
+    assert reply.code == ResponseCode.TOPIC_NOT_EXIST
+    assert reply.remark == "recall failed, the topic[Missing] not exist"
+
+
+async def test_recalling_is_off_by_default(tmp_path: Path) -> None:
+    async with broker_subject.running(tmp_path) as subject:
+        fields = await send(subject, UNIQ_KEY="k", TIMER_DELAY_SEC="9")
+        reply = await recall(subject, fields["recallHandle"])
+        assert reply.code == ResponseCode.NO_PERMISSION
+        assert reply.remark == "recall failed, operation is forbidden"
+
+
+async def test_a_batch_does_not_wait(timed: Subject) -> None:
+    reply = await timed.send("T", code=RequestCode.SEND_BATCH_MESSAGE, batch=True,
+                             properties={"TIMER_DELAY_SEC": "5"})  # fmt: skip
+    assert reply.code == ResponseCode.MESSAGE_ILLEGAL
+
+
+async def test_the_timers_queue_is_not_for_clients(timed: Subject) -> None:
+    reply = await timed.send(names.TIMER_TOPIC)
+    assert reply.code == ResponseCode.NO_PERMISSION
+
+
+async def test_how_far_the_timer_is(timed: Subject, clock: ManualClock) -> None:
+    await send(timed, TIMER_DELAY_SEC="5")
+    deliver(timed)
+    reply = await timed.ask(RequestCode.GET_TIMER_CHECK_POINT)
+    assert timer_check.decode(reply.body)[:4] == (START_MS - 999, 0, 1, 1)
+
+
+def test_fields_of_the_header() -> None:
+    """As Java names them."""
+    header = RecallMessageHeader(producer_group="g", topic="T", recall_handle="h")
+    assert headers.encode(header) == {"producerGroup": "g", "topic": "T", "recallHandle": "h"}

@@ -1,0 +1,577 @@
+"""Messages with a time of their own, on a real store: when they leave, what they look like."""
+
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import golden
+import store_fixture
+from reput.broker import timers
+from reput.broker.timer_runs import TimerRuns
+from reput.broker.timers import Timers
+from reput.clock import ManualClock
+from reput.errors import RequestRefused
+from reput.format import message as record, names, properties as props, timer_check
+from reput.format.codes import ResponseCode
+from reput.format.message import Host, StoredMessage
+from reput.format.timer_check import TimerCheck
+from reput.store.disk import Disk
+from reput.store.incoming import IncomingMessage, PutResult, PutStatus
+from reput.store.message_store import MessageStore
+from reput.store.timer_table import TimerTable
+from store_fixture import START_MS, RoomyDisk, Stores
+
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+
+
+class Subject:
+    """A store with a timer, and its clock."""
+
+    def __init__(self, stores: Stores, **settings: Any) -> None:
+        self.stores = stores
+        self._settings = {"mapped_file_size_consume_queue": 20 * 1000, **settings}
+        self.clock = ManualClock(START_MS)
+        self.open()
+
+    def open(self, **settings: Any) -> None:
+        self._settings |= settings
+        self.take(self.stores.open(clock=self.clock, **self._settings))
+
+    def take(self, store: MessageStore) -> None:
+        self.store = store
+        self.table = TimerTable.load(self.store.root, Disk())
+        self.timers = Timers(self.store, self.table)
+        self.timers.load()
+
+    @property
+    def now_ms(self) -> int:
+        return self.clock.now_ms()
+
+    def put(self, body: bytes, topic: str = "T", queue_id: int = 2, **properties: str) -> bool:
+        """Put a message as a send does; return whether it waits."""
+        waits = self.timers.park(topic, queue_id, properties, self.now_ms)
+        place = (names.TIMER_TOPIC, 0) if waits else (topic, queue_id)
+        message = IncomingMessage(place[0], body, place[1], props.encode(properties))
+        message.born_timestamp = START_MS - 5
+        result = self.store.put(message)
+        assert result.status is PutStatus.PUT_OK, result.reason
+        self.store.step()
+        return waits
+
+    def put_at(self, body: bytes, deliver_ms: int, **properties: str) -> bool:
+        return self.put(
+            body, TIMER_DELIVER_MS=str(deliver_ms), UNIQ_KEY=body.decode(), **properties
+        )
+
+    def recall(self, key: str, deliver_ms: int) -> None:
+        """Recall a message, as code 370 does with the handle of its send."""
+        out_ms = -(-deliver_ms // 1000) * 1000 - 1000
+        self.put(b"0", queue_id=0, TIMER_DELIVER_MS=str(out_ms + 1), UNIQ_KEY=key,
+                 TIMER_DEL_UNIQKEY=key)  # fmt: skip
+
+    def run(self) -> int:
+        """Do all steps that have something to do; return how many."""
+        count = 0
+        while self.timers.step(self.now_ms):
+            self.store.step()
+            count += 1
+        return count
+
+    def messages(self, topic: str = "T", queue_id: int = 2) -> list[StoredMessage]:
+        found: list[StoredMessage] = []
+        while records := self.store.get(topic, queue_id, len(found)).records:
+            found += [record.decode(bytes(one)) for one in records]
+        return found
+
+    def bodies(self, topic: str = "T", queue_id: int = 2) -> list[bytes]:
+        return [one.body for one in self.messages(topic, queue_id)]
+
+    def stop(self) -> None:
+        """Stop as a broker does."""
+        self.timers.close(self.now_ms)
+        self.table.save(self.now_ms)
+        self.store.close()
+
+    def crash(self) -> None:
+        """End as a killed process does: what the system was given stays."""
+        self.store.abandon()
+
+
+@pytest.fixture
+def subject(stores: Stores) -> Subject:
+    return Subject(stores)
+
+
+# --- parking -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", ["5.5.0"])
+def test_java_parks_at_the_same_time(version: str) -> None:
+    """Its stores say for each message what was asked, and when it leaves."""
+    precision_ms = 1000
+    seen = set()
+    for one in golden.messages(version, "v5"):
+        properties = one["properties"]
+        if one["topic"] != names.TIMER_TOPIC or "TIMER_DELIVER_MS" not in properties:
+            continue
+        deliver_ms = int(properties["TIMER_DELIVER_MS"])
+        asked = {"TIMER_DELIVER_MS": properties["TIMER_DELIVER_MS"]}
+        timer = Timers.__new__(Timers)
+        timer._config = store_fixture.config("unused")
+        timer._precision_ms, timer._runs = precision_ms, TimerRuns()
+        assert timer.park(
+            properties["REAL_TOPIC"], int(properties["REAL_QID"]), asked, deliver_ms - 9
+        )
+        for name in ("TIMER_OUT_MS", "REAL_TOPIC", "REAL_QID"):
+            assert asked[name] == properties[name]
+        seen.add(deliver_ms % precision_ms)
+    assert len(seen) > 10
+
+
+@pytest.mark.parametrize(
+    ("properties", "out_ms"),
+    [
+        ({"TIMER_DELAY_SEC": "2"}, 1000),
+        ({"TIMER_DELAY_MS": "2"}, 0),
+        ({"TIMER_DELAY_MS": "2000", "TIMER_DELIVER_MS": "x"}, 1000),
+        ({"TIMER_DELAY_SEC": "3", "TIMER_DELAY_MS": "9999"}, 2000),
+        ({"TIMER_DELIVER_MS": str(START_MS + 2001)}, 2000),
+        ({"TIMER_DELIVER_MS": f"+{START_MS + 2000}"}, 1000),
+        ({"TIMER_DELIVER_MS": str(START_MS + 1)}, 0),
+        ({"TIMER_DELAY_SEC": str(3 * 86400)}, 3 * DAY_MS - 1000),
+        # a time that is past is none
+        ({"TIMER_DELIVER_MS": str(START_MS)}, None),
+        ({"TIMER_DELIVER_MS": "-5"}, None),
+        ({"TIMER_DELAY_SEC": "0"}, None),
+        # a level wins; who has waited already waits no more
+        ({"TIMER_DELAY_SEC": "2", "DELAY": "1"}, None),
+        ({"TIMER_DELAY_SEC": "2", "TIMER_OUT_MS": "5"}, None),
+        ({"KEYS": "k"}, None),
+    ],
+)
+def test_when_a_message_leaves(
+    subject: Subject, properties: dict[str, str], out_ms: int | None
+) -> None:
+    waits = subject.timers.park("T", 3, properties, START_MS)
+    assert waits == (out_ms is not None)
+    if out_ms is not None:
+        assert properties["TIMER_OUT_MS"] == str(START_MS + out_ms)
+        assert (properties["REAL_TOPIC"], properties["REAL_QID"]) == ("T", "3")
+    elif "DELAY" in properties:
+        assert properties == {"DELAY": "1"}
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"TIMER_DELAY_SEC": "x"},
+        {"TIMER_DELAY_SEC": " 5"},
+        {"TIMER_DELAY_SEC": "1_0"},
+        {"TIMER_DELIVER_MS": "9223372036854775808"},
+        {"TIMER_DELIVER_MS": str(START_MS + 3 * DAY_MS + 1)},
+        {"TIMER_DELAY_SEC": str(3 * 86400 + 1)},
+        {"TIMER_DELIVER_MS": "5", "TIMER_DEL_UNIQKEY": "k"},
+    ],
+)
+def test_what_java_refuses(subject: Subject, properties: dict[str, str]) -> None:
+    with pytest.raises(RequestRefused, match="max delay 259200000ms") as refused:
+        subject.timers.park("T", 0, properties, START_MS)
+    assert refused.value.response_code == ResponseCode.MESSAGE_ILLEGAL
+
+
+def test_without_a_timer_they_are_refused(stores: Stores) -> None:
+    subject = Subject(stores, timer_wheel_enable=False)
+    with pytest.raises(RequestRefused, match="timerWheelEnable is false"):
+        subject.put_at(b"one", START_MS + 1)
+
+
+@pytest.mark.parametrize(("drawn", "accepted"), [(0.0, 6), (0.5, 8), (0.999, 10)])
+def test_a_crowd_is_refused(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch, drawn: float, accepted: int
+) -> None:
+    """Some of those beyond the limit, all beyond twice the limit."""
+    monkeypatch.setattr("random.random", lambda: drawn)
+    subject = Subject(stores, timer_congest_num_each_slot=5)
+    for number in range(accepted):
+        subject.put_at(b"%d" % number, START_MS + 5000)
+        subject.run()
+    with pytest.raises(RequestRefused, match="under flow control, max num limit is 5 or"):
+        subject.put_at(b"one more", START_MS + 5000)
+    assert subject.put_at(b"another time", START_MS + 9000)
+
+
+# --- leaving -------------------------------------------------------------------------
+
+
+def test_it_comes_when_it_is_due_and_not_before(subject: Subject) -> None:
+    for after_ms in (1, 999, 1000, 1001, 1500, 3000):
+        subject.put_at(b"%d" % after_ms, START_MS + after_ms)
+    arrived: dict[int, int] = {}
+    for _ in range(400):
+        subject.run()
+        for body in subject.bodies():
+            arrived.setdefault(int(body), subject.now_ms - START_MS)
+        subject.clock.advance(10)
+    assert arrived == {1: 1000, 999: 1000, 1000: 1000, 1001: 2000, 1500: 2000, 3000: 3000}
+
+
+def test_a_finer_precision(stores: Stores) -> None:
+    subject = Subject(stores, timer_precision_ms=100)
+    subject.put_at(b"one", START_MS + 250)
+    subject.clock.advance(299)
+    subject.run()
+    assert subject.bodies() == []
+    assert subject.timers.next_due_ms(subject.now_ms) == START_MS + 300
+    subject.clock.advance(1)
+    subject.run()
+    assert subject.bodies() == [b"one"]
+
+
+def test_what_is_delivered_is_what_java_delivers(subject: Subject) -> None:
+    """Names as in Java's stores: all that were there, and when it came and went."""
+    subject.clock.advance(345)
+    subject.put(b"body", "Topic", 3, TIMER_DELAY_SEC="1", TAGS="a", UNIQ_KEY="0A", WAIT="true")
+    (waiting,) = subject.run_and_read() if False else subject.messages(names.TIMER_TOPIC, 0)
+    subject.clock.advance(2000)
+    subject.run()
+    (found,) = subject.messages("Topic", 3)
+    assert found.properties == {
+        **waiting.properties,
+        "TIMER_OUT_MS": str(START_MS + 1000),
+        "TIMER_ENQUEUE_MS": str(START_MS),
+        "TIMER_DEQUEUE_MS": str(START_MS + 2345),
+    }
+    assert found.properties["WAIT"] == "true"
+    assert (found.born_timestamp, found.born_host) == (waiting.born_timestamp, waiting.born_host)
+    assert found.store_timestamp == START_MS + 2345
+    delivered = [
+        one
+        for one in golden.messages("5.5.0", "v5")
+        if one["topic"] == one["properties"].get("REAL_TOPIC")
+        and "TIMER_OUT_MS" in one["properties"]
+    ]
+    assert delivered
+    for one in delivered:
+        assert {"REAL_QID", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS"} <= one["properties"].keys()
+
+
+def test_they_leave_by_time_and_then_in_the_order_they_came(subject: Subject) -> None:
+    times = [5, 3, 9, 3, 5, 1, 3, 2, 9, 1]
+    for number, second in enumerate(times):
+        subject.put_at(b"%d" % number, START_MS + 1000 * second)
+        if number % 3 == 0:
+            subject.run()
+    subject.clock.advance(10_000)
+    subject.run()
+    order = sorted(range(len(times)), key=lambda number: (times[number], number))
+    assert subject.bodies() == [b"%d" % number for number in order]
+
+
+@pytest.mark.parametrize("bytes_per_step", [1, 3000, 1 << 20])
+def test_a_step_is_bounded(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch, bytes_per_step: int
+) -> None:
+    monkeypatch.setattr(timers, "MESSAGES_PER_STEP", 7)
+    monkeypatch.setattr(timers, "BYTES_PER_STEP", bytes_per_step)
+    for number in range(30):
+        subject.put_at(b"%d" % number, START_MS + 1000)
+    subject.clock.advance(1000)
+    before = 0
+    while subject.timers.step(subject.now_ms):
+        subject.store.step()
+        assert len(subject.bodies()) - before <= 7
+        before = len(subject.bodies())
+    assert subject.bodies() == [b"%d" % number for number in range(30)]
+
+
+def test_long_topics_hosts_of_ipv6_and_checksums_go_the_long_way(stores: Stores) -> None:
+    subject = Subject(stores, enabled_append_prop_crc=True)
+    topic = "%RETRY%" + "g" * 150
+    subject.put(b"long", topic, 0, TIMER_DELAY_MS="10")
+    properties = {"TIMER_DELAY_MS": "10"}
+    subject.timers.park("T", 2, properties, subject.now_ms)
+    message = IncomingMessage(names.TIMER_TOPIC, b"six", 0, props.encode(properties))
+    message.born_host = Host(bytes(range(16)), 4711)
+    assert subject.store.put(message).status is PutStatus.PUT_OK
+    subject.store.step()
+    subject.clock.advance(1000)
+    subject.run()
+    assert subject.bodies(topic, 0) == [b"long"]
+    (six,) = subject.messages()
+    assert (six.body, str(six.born_host)) == (b"six", str(message.born_host))
+
+
+def test_a_message_without_a_time_or_a_place_is_said_to_be_lost(
+    subject: Subject, caplog: pytest.LogCaptureFixture
+) -> None:
+    subject.put_at(b"good", START_MS + 1)
+    lost: Sequence[dict[str, str]] = (
+        {"KEYS": "k"},
+        {"TIMER_OUT_MS": "soon", "REAL_TOPIC": "T", "REAL_QID": "2"},
+        {"TIMER_OUT_MS": str(START_MS)},
+        {"TIMER_OUT_MS": str(START_MS), "REAL_TOPIC": "T", "REAL_QID": "4294967296"},
+        {"TIMER_OUT_MS": str(START_MS), "REAL_TOPIC": "a/b", "REAL_QID": "0"},
+    )
+    for properties in lost:
+        message = IncomingMessage(names.TIMER_TOPIC, b"lost", 0, props.encode(properties))
+        assert subject.store.put(message).status is PutStatus.PUT_OK
+    subject.put_at(b"good too", START_MS + 1)
+    subject.clock.advance(1000)
+    with caplog.at_level(logging.ERROR):
+        subject.run()
+    assert subject.bodies() == [b"good", b"good too"]
+    assert len(caplog.messages) == len(lost)
+    assert len(subject.timers) == 0
+
+
+def test_a_refused_message_is_tried_again_and_nothing_overtakes_it(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        subject.put_at(b"%d" % number, START_MS + 1000)
+    subject.clock.advance(1000)
+    put = subject.store.put
+    refusals = [None, None, PutResult(PutStatus.OS_PAGE_CACHE_BUSY, reason="busy")]
+
+    def refuse_third(message: IncomingMessage, now_ms: int | None = None) -> PutResult:
+        return (refusals.pop(0) if refusals else None) or put(message, now_ms)
+
+    monkeypatch.setattr(subject.store, "put", refuse_third)
+    monkeypatch.setattr(subject.store, "put_encoded", lambda *_: (0, memoryview(b"")))
+    subject.run()
+    assert subject.bodies() == [b"0", b"1"]
+    assert subject.timers.next_due_ms(subject.now_ms) == subject.now_ms + timers.RETRY_MS
+    subject.clock.advance(timers.RETRY_MS)
+    subject.run()
+    assert subject.bodies() == [b"%d" % number for number in range(5)]
+
+
+# --- recalls -------------------------------------------------------------------------
+
+
+def test_a_recalled_message_does_not_come(subject: Subject) -> None:
+    for key in ("one", "two", "three"):
+        subject.put_at(key.encode(), START_MS + 5000)
+    subject.recall("two", START_MS + 5000)
+    subject.recall("never sent", START_MS + 5000)
+    subject.recall("three", START_MS + 9000)  # another time: nothing is found there, as in Java
+    subject.clock.advance(20_000)
+    subject.run()
+    assert subject.bodies() == [b"one", b"three"]
+    assert subject.timers.recalled_count == 1
+
+
+def test_a_recall_outlives_restarts(subject: Subject) -> None:
+    subject.put_at(b"one", START_MS + 5000)
+    subject.run()
+    subject.stop()
+    subject.open()
+    subject.recall("one", START_MS + 5000)
+    subject.run()
+    subject.crash()
+    subject.open()
+    subject.clock.advance(5000)
+    subject.run()
+    assert subject.bodies() == []
+
+
+# --- long waits ----------------------------------------------------------------------
+
+
+def test_who_waits_for_long_is_put_again_and_comes_once(stores: Stores) -> None:
+    subject = Subject(stores, timer_roll_window_slot=3600)
+    subject.put_at(b"long", START_MS + 5 * HOUR_MS // 2 + 500)
+    subject.put_at(b"gone", START_MS + 5 * HOUR_MS // 2 + 500)
+    subject.recall("gone", START_MS + 5 * HOUR_MS // 2 + 500)
+    for _ in range(20 * 60):
+        subject.clock.advance(12_500)
+        subject.run()
+        if subject.bodies():
+            break
+    assert subject.bodies() == [b"long"]
+    assert (
+        START_MS + 5 * HOUR_MS // 2 + 500 <= subject.now_ms < START_MS + 5 * HOUR_MS // 2 + 20_000
+    )
+    (found,) = subject.messages()
+    assert found.properties["TIMER_ROLL_TIMES"] == "2"
+    waited = [one.body for one in subject.messages(names.TIMER_TOPIC, 0)]
+    assert waited.count(b"long") == 3
+
+
+@pytest.mark.parametrize(("hours", "window_ms"), [(72, 48 * HOUR_MS), (12, 8 * HOUR_MS)])
+def test_no_message_waits_until_its_file_expires(
+    tmp_path: Path, hours: int, window_ms: int
+) -> None:
+    assert store_fixture.config(tmp_path, file_reserved_time=hours).timer_roll_ms == window_ms
+
+
+# --- restarts ------------------------------------------------------------------------
+
+
+def test_a_clean_stop_delivers_nothing_twice(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timers, "MESSAGES_PER_STEP", 7)
+    for number in range(40):
+        subject.put_at(b"%02d" % number, START_MS + 1000 * (1 + number % 4))
+    for _ in range(9):
+        subject.timers.step(subject.now_ms)
+    for _ in range(12):
+        subject.clock.advance(400)
+        subject.timers.step(subject.now_ms)
+        subject.store.step()
+        subject.stop()
+        subject.open()
+        subject.run()
+    assert sorted(subject.bodies()) == [b"%02d" % number for number in range(40)]
+
+
+def test_after_a_crash_each_comes_at_least_once(subject: Subject) -> None:
+    for number in range(20):
+        subject.put_at(b"%02d" % number, START_MS + 1000 * (1 + number % 4))
+    subject.clock.advance(2000)
+    subject.run()
+    subject.crash()
+    subject.open()
+    subject.clock.advance(5000)
+    subject.run()
+    assert set(subject.bodies()) == {b"%02d" % number for number in range(20)}
+
+
+def test_nothing_is_saved_before_the_log_is_on_disk(subject: Subject) -> None:
+    subject.put_at(b"one", START_MS + 1000)
+    subject.clock.advance(1000)
+    subject.run()
+    before = subject.table.progress
+    subject.store.sync()
+    subject.timers.step(subject.now_ms)
+    after = subject.table.progress
+    assert before != after
+    assert after is not None
+    assert after.oldest == after.taken_up == 1
+
+
+def test_d35_progress_beyond_a_log_that_was_cut(subject: Subject) -> None:
+    subject.put_at(b"one", START_MS + 5000)
+    subject.run()
+    subject.stop()
+    path = Path(subject.store.root, "config", "timerProgress.json")
+    text = json.loads(path.read_text())
+    text["timer"] |= {"takenUp": 999, "oldest": 998}
+    path.write_text(json.dumps(text))
+    subject.open()
+    subject.put_at(b"two", START_MS + 5000)
+    subject.clock.advance(5000)
+    subject.run()
+    assert subject.bodies()[-1:] == [b"two"]
+
+
+def test_a_clock_that_was_set_back_delivers_nothing_early_and_nothing_twice(
+    subject: Subject,
+) -> None:
+    subject.put_at(b"one", START_MS + HOUR_MS)
+    subject.clock.advance(HOUR_MS)
+    subject.run()
+    assert subject.bodies() == [b"one"]
+    subject.clock.set(START_MS)
+    subject.put_at(b"two", START_MS + HOUR_MS // 2)
+    subject.run()
+    assert subject.bodies() == [b"one"]
+    subject.clock.advance(HOUR_MS // 2)
+    subject.run()
+    assert subject.bodies() == [b"one", b"two"]
+    subject.stop()
+    subject.open()
+    subject.run()
+    assert subject.bodies() == [b"one", b"two"]
+
+
+def test_a_clock_that_was_set_forward_loses_nothing(subject: Subject) -> None:
+    subject.clock.advance(HOUR_MS)
+    subject.put_at(b"ahead", subject.now_ms + 1000)
+    subject.clock.advance(1000)
+    subject.run()
+    subject.clock.set(START_MS)
+    subject.put_at(b"now", START_MS + 2000)
+    subject.run()
+    subject.stop()
+    subject.open()
+    subject.clock.advance(2000)
+    subject.run()
+    assert subject.bodies() == [b"ahead", b"now"]
+
+
+# --- stores of Java --------------------------------------------------------------------
+
+
+def test_what_waits_in_a_store_of_java_is_delivered_and_nothing_else(tmp_path: Path) -> None:
+    root = golden.copy_store("5.5.0", "v5", tmp_path)
+    settings = golden.manifest("5.5.0", "v5")["config"]
+    config = store_fixture.config(
+        root,
+        mapped_file_size_commit_log=int(settings["mappedFileSizeCommitLog"]),
+        mapped_file_size_consume_queue=int(settings["mappedFileSizeConsumeQueue"]),
+        max_hash_slot_num=int(settings["maxHashSlotNum"]),
+        max_index_num=int(settings["maxIndexNum"]),
+        max_message_size=int(settings["maxMessageSize"]),
+        enable_multi_dispatch=True,
+    )
+    known = golden.messages("5.5.0", "v5")
+    waiting = {
+        one["uniqKey"]: one
+        for one in known
+        if one["topic"] == names.TIMER_TOPIC and one["properties"].get("TIMER_DELAY_SEC", "") > "8"
+    }
+    assert len(waiting) == 4
+    last_ms = max(one["storeTimestamp"] for one in known)
+    subject = Subject.__new__(Subject)
+    subject.clock = ManualClock(last_ms)
+    with MessageStore.open(config=config, clock=subject.clock, disk=RoomyDisk()) as store:
+        subject.take(store)
+        end = store.max_physical_offset
+        subject.run()
+        assert store.max_physical_offset == end
+        subject.clock.set(max(int(one["properties"]["TIMER_OUT_MS"]) for one in waiting.values()))
+        subject.clock.advance(1000)
+        subject.run()
+        found = [
+            one
+            for queue_id in (0, 1)
+            for one in subject.messages("GoldenDelay-timer", queue_id)
+            if one.physical_offset >= end
+        ]
+        assert {one.properties["UNIQ_KEY"] for one in found} == waiting.keys()
+        assert len(found) == 4
+        for one in found:
+            java = waiting[one.properties["UNIQ_KEY"]]
+            added = {"TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS"}
+            kept = {name: text for name, text in one.properties.items() if name not in added}
+            assert kept == java["properties"]
+        subject.timers.close(subject.now_ms)
+        check = timer_check.decode(Path(root, "config", "timercheck").read_bytes())
+        # Java finds all that waits from here on; what is before is in its own wheel.
+        assert check.queue_offset == check.master_queue_offset == 65
+
+
+def test_rocketmq_has_run_in_between(subject: Subject) -> None:
+    """Its timercheck is newer than what was saved here; what it said is believed."""
+    subject.put_at(b"one", START_MS + 1000)
+    subject.put_at(b"two", START_MS + 5000)
+    subject.run()
+    subject.stop()
+    path = Path(subject.store.root, "config", "timercheck")
+    assert timer_check.decode(path.read_bytes())[:4] == (START_MS, 0, 0, 0)
+    path.write_bytes(timer_check.encode_file(TimerCheck(START_MS + 1000, 104, 2, 2)))
+    subject.clock.advance(9000)
+    subject.open()
+    subject.put_at(b"three", subject.now_ms + 1)
+    subject.run()
+    assert subject.bodies() == [b"two"]
+    subject.clock.advance(1000)
+    subject.run()
+    assert subject.bodies() == [b"two", b"three"]

@@ -1,0 +1,69 @@
+"""``topic stats``, ``cluster counter`` and ``delay list`` against a broker."""
+
+import pytest
+
+from reput.client import Message, blocking
+from reput.testing.local_broker import LocalBroker
+from wire_command import Command
+
+
+@pytest.fixture
+def consumed(rocketmq: LocalBroker) -> LocalBroker:
+    """A broker with six messages, of which a group has got and committed all but two."""
+    rocketmq.create_topic("Orders", queues=1)
+    with blocking.Producer("g", namesrv=rocketmq.namesrv_addr) as producer:
+        producer.send_batch([Message("Orders", b"x") for _ in range(4)])
+        with blocking.PullConsumer("Billing", namesrv=rocketmq.namesrv_addr) as member:
+            (queue,) = member.queues("Orders")
+            member.assign([queue])
+            member.seek(queue, 0)
+            got = 0
+            while got < 4:
+                messages = member.poll(32, 20_000)
+                assert messages
+                got += len(messages)
+        for _ in range(2):
+            producer.send(Message("Orders", b"x"))
+    with blocking.Admin(namesrv=rocketmq.namesrv_addr) as admin:
+        admin.update_consumer_offset("Billing", queue, 4)
+    return rocketmq
+
+
+def test_what_goes_into_topics_and_out_of_them(command: Command, consumed: LocalBroker) -> None:
+    (found,) = command.json("topic", "stats", "Orders")["topics"]
+    assert (found["topic"], found["kind"]) == ("Orders", "user")
+    (group,) = found["groups"]
+    assert (group["group"], group["lag"]) == ("Billing", 2)
+    text = command("topic", "stats")
+    assert "Orders" in text
+    assert "SCHEDULE_TOPIC_XXXX" not in text
+
+
+def test_counters_have_windows(command: Command, consumed: LocalBroker) -> None:
+    found = command.json("cluster", "counter", "TOPIC_PUT_NUMS", "Orders")["windows"]
+    assert [one["window"] for one in found] == ["minute", "hour", "day"]
+    assert {one["broker_name"] for one in found} == {"broker-a"}
+    assert "minute" in command("cluster", "counter", "BROKER_PUT_NUMS", "DefaultCluster")
+    complaint = command.complaint("cluster", "counter", "TOPIC_PUT_NUMS", "Nothing")
+    assert complaint == "no broker has counted TOPIC_PUT_NUMS of Nothing since it started"
+
+
+def test_what_waits_at_each_delay_level(command: Command, rocketmq: LocalBroker) -> None:
+    assert command.json("delay", "list")["levels"] == []
+    rocketmq.create_topic("Orders", queues=1)
+
+    with blocking.Producer("g", namesrv=rocketmq.namesrv_addr) as producer:
+        for _ in range(3):
+            producer.send(Message("Orders", b"x", delay_level=18))
+    while not command.json("delay", "list")["levels"]:
+        pass  # it is in the queue a moment later
+    assert command.json("delay", "list")["levels"] == [
+        {
+            "broker_name": "broker-a",
+            "level": 18,
+            "delay": "2h",
+            "waiting_count": 3,
+            "delivered_count": 0,
+        }
+    ]
+    assert "2h" in command("delay", "list")

@@ -1,0 +1,194 @@
+"""Traces that producers and consumers write, and how they are read."""
+
+import asyncio
+
+import pytest
+
+from reput.client import (
+    Admin,
+    ClientConfig,
+    ConsumeFromWhere,
+    ConsumerConfig,
+    ConsumeResult,
+    Message,
+    NoRoute,
+    Producer,
+    PushConsumer,
+    trace as traces,
+)
+from reput.client.core.trace_codec import (
+    Begun,
+    Consumed,
+    MessageKind,
+    Outcome,
+    Sent,
+    TransactionEnded,
+)
+from reput.client.message import ReceivedMessage, SendResult
+from reput.client.trace import TraceWriter
+from reput.client.transaction_producer import TransactionProducer, TransactionState
+from reput.clock import ManualClock
+from reput.errors import Unreachable
+from reput.format.bodies import MessageQueue
+from reput.testing.local_broker import LocalBroker
+
+
+@pytest.fixture
+def namesrv(rocketmq: LocalBroker) -> str:
+    return rocketmq.namesrv_addr
+
+
+def traced(namesrv: str, **settings: str) -> ClientConfig:
+    return ClientConfig(namesrv_addr=namesrv, enable_trace=True, **settings)
+
+
+@pytest.mark.parametrize("namespace", ["", "tenant"])
+async def test_a_message_from_its_producer_to_its_consumer(namesrv: str, namespace: str) -> None:
+    config = traced(namesrv, namespace=namespace)
+    key = f"key-of-{namespace}"  # traces of the other test are in the log still
+    consumed: asyncio.Queue[ReceivedMessage] = asyncio.Queue()
+
+    async def listen(messages: list[ReceivedMessage], _: object) -> ConsumeResult:
+        for one in messages:
+            consumed.put_nowait(one)
+        return ConsumeResult.SUCCESS
+
+    async with Producer("p", client=config) as producer:
+        result = await producer.send(Message("T", b"body", "tag", ["k1", key]))
+    first = ConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+    consumer = PushConsumer("c", listener=listen, config=first, client=config)
+    await consumer.subscribe("T")
+    async with consumer:
+        await consumed.get()
+    async with Admin(namesrv) as admin:
+        sent, begun, done = await admin.message_trace(result.message_id)
+        by_key = await admin.messages_by_key("RMQ_SYS_TRACE_TOPIC", key)
+    assert len(by_key) == 2
+    assert sent.client_address.startswith("127.0.0.1:")
+    one = sent.trace
+    assert isinstance(one, Sent)
+    assert (one.group, one.topic, one.tags, one.keys) == ("p", "T", "tag", f"k1 {key}")
+    assert (one.region, one.body_bytes, one.kind) == ("DefaultRegion", 4, MessageKind.NORMAL)
+    assert (one.offset_message_id, one.is_success) == (result.offset_message_id, True)
+    assert isinstance(begun.trace, Begun)
+    assert isinstance(done.trace, Consumed)
+    assert (begun.trace.group, begun.trace.retry_count, begun.trace.keys) == ("c", 0, f"k1 {key}")
+    assert (done.trace.call_id, done.trace.group) == (begun.trace.call_id, "c")
+    assert (done.trace.is_success, done.trace.outcome) == (True, Outcome.SUCCESS)
+
+
+async def test_each_message_of_a_batch_is_traced(namesrv: str) -> None:
+    async with Producer("p", client=traced(namesrv)) as producer:
+        result = await producer.send_batch([Message("T", b"1"), Message("T", b"22", "tag")])
+    async with Admin(namesrv) as admin:
+        found = [(await admin.message_trace(one))[0].trace for one in result.message_ids]
+    assert [one.body_bytes for one in found if isinstance(one, Sent)] == [1, 2]
+    assert [one.tags for one in found if isinstance(one, Sent)] == [None, "tag"]
+
+
+async def test_another_topic_for_traces(namesrv: str) -> None:
+    async with Producer("p", client=traced(namesrv, trace_topic="Traces")) as producer:
+        result = await producer.send(Message("T", b"body"))
+    async with Admin(namesrv) as admin:
+        assert len(await admin.message_trace(result.message_id, topic="Traces")) == 1
+        with pytest.raises(NoRoute):
+            await admin.message_trace(result.message_id, topic="NoSuchTopic")
+
+
+# --- the writer by itself ---------------------------------------------------------------
+
+
+class Collector:
+    """Keeps what it is to send."""
+
+    def __init__(self) -> None:
+        self.sent: list[Message] = []
+        self.error: Unreachable | None = None
+        self.arrived = asyncio.Event()
+
+    async def start(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def send(self, message: Message, *, timeout_ms: int | None = None) -> SendResult:
+        if self.error is not None:
+            raise self.error
+        self.sent.append(message)
+        self.arrived.set()
+        return result()
+
+
+def result() -> SendResult:
+    return SendResult(traces.SendStatus.SEND_OK, "ID", "7F", MessageQueue("T", "b", 0), 0)
+
+
+@pytest.fixture
+def collector() -> Collector:
+    return Collector()
+
+
+def write(writer: TraceWriter, topic: str = "T") -> None:
+    writer.sent(
+        [Message(topic, b"body")],
+        result(),
+        region="R",
+        broker_address="b:1",
+        body_bytes=4,
+        begun_ms=0,
+    )
+
+
+async def test_traces_are_sent_when_there_are_enough(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(traces, "GATHER_MS", 600_000)
+    writer = TraceWriter(collector, "Traces", "g", ManualClock())
+    await writer.start()
+    for _ in range(traces.ENOUGH_COUNT):
+        write(writer)
+    await collector.arrived.wait()
+    await writer.close()
+    (message,) = collector.sent
+    assert message.body.count(b"\x02") == traces.ENOUGH_COUNT
+    assert (message.topic, message.keys) == ("Traces", "ID")
+
+
+async def test_what_is_too_much_or_cannot_be_sent_is_counted(collector: Collector) -> None:
+    writer = TraceWriter(collector, "Traces", "g", ManualClock())
+    for _ in range(traces.WAITING_MAX + 5):
+        write(writer)
+    assert writer.dropped_count == 5
+    collector.error = Unreachable("b:1", "gone")
+    await writer.close()
+    assert writer.dropped_count == traces.WAITING_MAX + 5
+    assert collector.sent == []
+
+
+async def test_traces_are_not_traced(collector: Collector) -> None:
+    writer = TraceWriter(collector, "Traces", "g", ManualClock())
+    write(writer, "Traces")
+    await writer.close()
+    assert collector.sent == []
+
+
+@pytest.mark.parametrize("state", list(TransactionState))
+async def test_the_end_of_a_transaction(namesrv: str, state: TransactionState) -> None:
+    async with TransactionProducer(
+        "p", client=traced(namesrv), check=lambda _: TransactionState.UNKNOWN
+    ) as producer:
+        done = await producer.send_in_transaction(
+            Message("T", b"body", "tag", "k1 k2"), lambda *_: state
+        )
+    async with Admin(namesrv) as admin:
+        sent, ended = [one.trace for one in await admin.message_trace(done.half.message_id)]
+    assert isinstance(sent, Sent)
+    assert isinstance(ended, TransactionEnded)
+    assert (sent.kind, ended.kind) == (MessageKind.HALF, MessageKind.COMMIT)
+    assert (ended.topic, ended.tags, ended.keys, ended.group) == ("T", "tag", "k1 k2", "p")
+    assert ended.broker_address == sent.broker_address
+    assert (ended.state, ended.is_check) == (
+        {"commit": "COMMIT_MESSAGE", "rollback": "ROLLBACK_MESSAGE", "unknown": "UNKNOW"}[
+            state.value
+        ],
+        False,
+    )
