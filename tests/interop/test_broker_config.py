@@ -32,6 +32,12 @@ OURS = {
     "rebalanceLockMaxLiveTime",  # in Java a system property
 }
 SINCE_5 = {
+    "defaultMessageRequestMode",
+    "defaultPopShareQueueNum",
+    "maxPopPollingSize",
+    "popFromRetryProbability",
+    "reviveQueueNum",
+    "serverLoadBalancerEnable",
     "enableMixedMessageType",
     "useServerSideResetOffset",
     "recallMessageEnable",

@@ -225,7 +225,7 @@ class StoreConfig:
     """They are delivered at multiples of this: never early, late by less than this."""
     timer_max_delay_sec: Annotated[int, Range(1)] = 3 * 24 * 3600
     """Longer delays are refused."""
-    timer_roll_window_slot: int = 2 * 24 * 3600
+    timer_roll_window_slot: Annotated[int, Range(-JAVA_INT_MAX - 1)] = 2 * 24 * 3600
     """After so many times ``timerPrecisionMs`` a message that waits on is put again, so that it
     does not expire; at most two thirds of ``fileReservedTime``. See ``timer_roll_ms``."""
     timer_congest_num_each_slot: Count = JAVA_INT_MAX

@@ -13,7 +13,7 @@ import pytest
 from interop import java_oracle
 from interop.conftest import _or_skip
 from interop.java_cluster import JavaClient, JavaCluster, JavaMessage
-from interop.mqadmin.sides import Both, Side, our_cluster
+from interop.mqadmin.sides import TRACES, Both, Side, our_cluster
 
 TOOLS = ("4.9.7", "5.5.0") if java_oracle.wants_all_versions() else ("4.9.7",)
 
@@ -26,7 +26,7 @@ def both(
     with contextlib.ExitStack() as stack:
         java = stack.enter_context(_or_skip(lambda: JavaClient(request.param, folder / "java")))
         cluster = stack.enter_context(
-            _or_skip(lambda: JavaCluster(request.param, folder / "official"))
+            _or_skip(lambda: JavaCluster(request.param, folder / "official", TRACES))
         )
         namesrv, broker, conf = stack.enter_context(our_cluster(folder / "ours"))
         ours, official = Side(namesrv, broker, []), Side(cluster.namesrv, cluster.address, [])

@@ -60,6 +60,10 @@ class Side:
     """Of topic ``Messages``."""
 
 
+TRACES = {"traceTopicEnable": "true"}
+"""The topic of traces is there from the start: who makes it first is a matter of time."""
+
+
 @dataclass
 class Both:
     """Our cluster and the official one, and the tools."""
@@ -200,6 +204,7 @@ def our_cluster(folder: Path) -> Iterator[tuple[str, str, Path]]:
                 "listenPort": java_cluster.free_triple(),
                 "namesrvAddr": namesrv,
                 "storePathRootDir": folder / "store",
+                **TRACES,
                 **java_cluster.SMALL_FILES,
             }
             conf.write_text("".join(f"{key}={one}\n" for key, one in known.items()))

@@ -111,9 +111,11 @@ def test_what_a_member_says_of_itself(asked: list[Asked]) -> None:
     ours, official = (one.call("getConsumerRunningInfo", GROUP, "CLIENT", False) for one in asked)
     assert ours.keys() == official.keys()
     assert shape(ours["statusTable"]) == shape(official["statusTable"])
-    assert [shape(one) for one in ours["mqTable"].values()] == [
-        shape(one) for one in official["mqTable"].values()
-    ]
+    # How many queues a member has by now depends on its last look at the others.
+    mine, theirs = (
+        {str(shape(queue)) for queue in one["mqTable"].values()} for one in (ours, official)
+    )
+    assert mine == theirs
 
 
 def test_runtime_stats_can_be_read_as_the_exporter_reads_them(

@@ -77,7 +77,8 @@ async def test_what_a_pool_holds_is_told(tmp_path: Path) -> None:
     async with broker_subject.running(tmp_path, store=pool) as subject:
         await subject.send("T", b"one")
         found = await runtime(subject)
-    assert found["remainTransientStoreBufferNumbs"] == "2"
+    # The log has one, and by and by one for its next file.
+    assert found["remainTransientStoreBufferNumbs"] in ("2", "1")
     assert found["remainHowManyDataToCommit"].endswith(" B")
 
 
