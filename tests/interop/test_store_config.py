@@ -41,6 +41,7 @@ SINCE_5 = {
     "timerWheelEnable",
 }
 SINCE_4_9 = {
+    "enableLmq",
     "enableMultiDispatch",
     "maxLmqConsumeQueueNum",
     "readOnlyCommitLogStorePaths",
