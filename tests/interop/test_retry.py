@@ -139,10 +139,13 @@ async def test_after_the_last_attempt_it_is_a_dead_letter(
     assert [one.reconsume_times for one in found] == [0, 1, 2]
     with contextlib.closing(java_client.pull_consumer(ours.namesrv, group)) as consumer:
         (queue,) = await asyncio.to_thread(consumer.queues, dead_topic)
-        (dead,) = (await asyncio.to_thread(consumer.pull, queue, 0)).messages
-    assert (dead.body, dead.reconsume_times) == (b"body", 3)
-    assert dead.properties["ORIGIN_MESSAGE_ID"] == found[0].offset_msg_id
-    assert dead.properties["RETRY_TOPIC"] == group
+        letters = (await asyncio.to_thread(consumer.pull, queue, 0)).messages
+    # A client that hears nothing of a message it sent back within 5 s sends a copy besides.
+    assert letters
+    for dead in letters:
+        assert (dead.body, dead.reconsume_times) == (b"body", 3)
+        assert dead.properties["ORIGIN_MESSAGE_ID"] == found[0].offset_msg_id
+        assert dead.properties["RETRY_TOPIC"] == group
 
 
 async def test_consumers_see_the_same_on_the_official_broker(
