@@ -3,7 +3,7 @@
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -22,25 +22,28 @@ def seconds(work: Callable[[], object], repeats: int = 5) -> float:
 def cpu_of(*names: str) -> float:
     """Return the CPU seconds of all processes whose command line holds one of these texts."""
     total = 0
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            command = (process / "cmdline").read_bytes().decode(errors="replace")
-            fields = (process / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if any(name in command for name in names):
-            total += sum(map(int, fields[11:15]))  # user and system, own and of reaped children
+    for state, _ in _processes(names):
+        fields = state.rpartition(")")[2].split()
+        total += sum(map(int, fields[11:15]))  # user and system, own and of reaped children
     return total / _TICKS
 
 
 def peak_mb_of(name: str) -> float:
     """Return the most memory that one process with this text in its command line has had, MB."""
     peaks = [0]
+    for _, status in _processes((name,)):
+        lines = status.splitlines()
+        peaks += [int(line.split()[1]) for line in lines if line.startswith("VmHWM")]
+    return max(peaks) / 1024
+
+
+def _processes(names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield ``stat`` and ``status`` of processes whose command line holds one of these texts."""
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            if name in (process / "cmdline").read_bytes().decode(errors="replace"):
-                lines = (process / "status").read_text().splitlines()
-                peaks += [int(line.split()[1]) for line in lines if line.startswith("VmHWM")]
+            command = (process / "cmdline").read_bytes().decode(errors="replace")
+            found = (process / "stat").read_text(), (process / "status").read_text()
         except OSError:
             continue
-    return max(peaks) / 1024
+        if any(name in command for name in names):
+            yield found

@@ -6,11 +6,15 @@ Times are monotonic ms.
 
 import heapq
 import itertools
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from reput.broker.selection import Selection
+from reput.errors import ReputError
+from reput.format import command as commands
+from reput.format.codes import ResponseCode
 from reput.format.command import Command
 from reput.format.headers import PullMessageHeader
 from reput.remoting.channel import Channel
@@ -49,6 +53,10 @@ class Held(Protocol):
         """Who waits."""
 
     @property
+    def request(self) -> Command:
+        """For what."""
+
+    @property
     def queue(self) -> Queue:
         """Where."""
 
@@ -58,6 +66,23 @@ class Held(Protocol):
 
 
 _Held = TypeVar("_Held", bound=Held)
+_log = logging.getLogger(__name__)
+
+
+def answer(held: Held, look: Callable[[], Command | None]) -> bool:
+    """Answer a request that waits, if there is an answer now; return whether there was."""
+    try:
+        found = look()
+    except ReputError as error:
+        found = commands.reply(held.request, error.response_code, str(error))
+    except Exception as error:  # noqa: BLE001 - the outermost edge of a request
+        _log.exception("a request of %s that waited failed", held.channel.peer)
+        text = f"{type(error).__name__}: {error}"
+        found = commands.reply(held.request, ResponseCode.SYSTEM_ERROR, text)
+    if found is None:
+        return False
+    held.channel.answer(held.request, found)
+    return True
 
 
 class HeldPulls(Generic[_Held]):

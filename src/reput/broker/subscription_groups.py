@@ -4,7 +4,9 @@ from collections.abc import Callable
 
 from reput.broker import light_queues
 from reput.broker.config import PERM_READ, BrokerConfig
+from reput.errors import RequestRefused
 from reput.format import names
+from reput.format.codes import ResponseCode
 from reput.store.table_files import SubscriptionGroup, SubscriptionGroupTable
 
 
@@ -50,6 +52,23 @@ class SubscriptionGroups:
             group = SubscriptionGroup(name=name)
             self.table.put(group, now_ms)
         return group
+
+    def check_consuming(self, name: str, now_ms: int) -> None:
+        """Refuse a group that may not consume; it is made if that is allowed.
+
+        Raises:
+            RequestRefused: SUBSCRIPTION_GROUP_NOT_EXIST, NO_PERMISSION.
+        """
+        group = self.find(name, now_ms)
+        if group is None:
+            raise RequestRefused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group [{name}] does not exist",
+            )
+        if not group.consume_enable:
+            raise RequestRefused(
+                ResponseCode.NO_PERMISSION, f"subscription group no permission, {name}"
+            )
 
     def get(self, name: str) -> SubscriptionGroup | None:
         """Return a group, or None."""

@@ -299,9 +299,7 @@ class StorePlanner:
 
     def tasks(self) -> list[Task]:
         """Plan a batch read. Raises as ``MessageScan.tasks`` does."""
-        self._check_topics()
-        self._reader.learn_starts(self._plain_queues())
-        self._check_queue_ends()
+        self._check_queues()
         limits = self._limits()
         parts: list[plan.Partition] = []
         if not self._constraint.is_empty:
@@ -344,9 +342,7 @@ class StorePlanner:
             InvalidOption: Topics, offsets or times that were named do not fit the store.
             DataLoss: What was named is gone, unless ``failOnDataLoss`` is false.
         """
-        self._check_topics()
-        self._reader.learn_starts(self._plain_queues())
-        self._check_queue_ends()
+        self._check_queues()
         limits = {queue: self._queue_limits(*queue) for queue in self.queues()}
         self._check_named_queues(limits)
         return {queue: start for queue, (start, _) in limits.items()}
@@ -377,14 +373,13 @@ class StorePlanner:
             found = {topic: [i for i in ids if i in wanted] for topic, ids in found.items()}
         return found
 
-    def _plain_queues(self) -> list[tuple[str, int]]:
-        batch = self._reader.batch_queue_ids
-        return [
-            (topic, queue_id)
-            for topic, ids in self._wanted_queues().items()
-            for queue_id in ids
-            if queue_id not in batch.get(topic, ())
-        ]
+    def _check_queues(self) -> None:
+        self._check_topics()
+        wanted = self._wanted_queues()
+        self._reader.learn_starts(
+            self.queue_view(topic, i) for topic in wanted for i in wanted[topic]
+        )
+        self._check_queue_ends(wanted)
 
     def _check_topics(self) -> None:
         named = self._options.topics or (self._options.assign or {}).keys()
@@ -401,12 +396,12 @@ class StorePlanner:
             has = ", ".join(known[:_NAMES_SHOWN])
             self._lose(f"topic {missing[0]!r} is not in {self._path}; it has {has}")
 
-    def _check_queue_ends(self) -> None:
+    def _check_queue_ends(self, wanted: Mapping[str, Sequence[int]]) -> None:
         """A queue of a store that was stopped cleanly cannot reach behind its log."""
         if self._reader.state.condition is not Condition.CLEAN:
             return
         end = self._reader.end_offset
-        for topic, ids in self._wanted_queues().items():
+        for topic, ids in wanted.items():
             for queue_id in ids:
                 reached = self.queue_view(topic, queue_id).end_physical_offset
                 if reached is not None and reached > end:

@@ -239,9 +239,9 @@ class StoreReader:
             )
         return self._queue_views[key]
 
-    def learn_starts(self, queues: Iterable[tuple[str, int]]) -> None:
+    def learn_starts(self, queues: Iterable[ConsumeQueueView | BatchConsumeQueueView]) -> None:
         """Find out where queues begin, many at a time where each costs requests."""
-        self._ask([self.queue(*key) for key in queues], lambda queue: queue.min_offset)
+        self._ask(queues, lambda queue: queue.min_offset)
 
     def _ask(
         self,

@@ -1557,8 +1557,9 @@ def test_where_reads_take_requests_queues_are_asked_at_once() -> None:
     reader = StoreReader(folder)
     manifest = golden.manifest(version, name)
     assert reader.end_offset == manifest["maxPhyOffset"]
-    queues = [(queue["topic"], queue["queueId"]) for queue in manifest["queues"]]
-    reader.learn_starts(queues)
+    reader.learn_starts(
+        reader.queue(queue["topic"], queue["queueId"]) for queue in manifest["queues"]
+    )
     reads = folder.queue_reads
     for java in manifest["queues"]:
         view = reader.queue(java["topic"], java["queueId"])

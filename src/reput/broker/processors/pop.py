@@ -4,13 +4,12 @@ The order of the checks and the codes are Java's ``PopMessageProcessor``, ``Peek
 ``NotificationProcessor`` and ``PollingInfoProcessor`` of 5.5.0.
 """
 
-import logging
 from typing import TYPE_CHECKING, Protocol
 
-from reput.broker import selection
+from reput.broker import pull_hold, selection
 from reput.broker.pop import ANY_QUEUE, HeldPop, Popped, Wanted
 from reput.broker.selection import Selection
-from reput.errors import ReputError, RequestRefused
+from reput.errors import RequestRefused
 from reput.format import command as commands, headers
 from reput.format.codes import ResponseCode
 from reput.format.command import Command
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from reput.broker.server import Broker
 
 _STARTS_AT_END = 1
-_log = logging.getLogger(__name__)
 
 
 class _AsksForQueue(Protocol):
@@ -140,18 +138,7 @@ def look_again(broker: "Broker", held: HeldPop, *, is_last: bool = False) -> boo
     Returns:
         Whether it was answered.
     """
-    try:
-        answer = _looked_again(broker, held, is_last=is_last)
-    except ReputError as error:
-        answer = commands.reply(held.request, error.response_code, str(error))
-    except Exception as error:  # noqa: BLE001 - the outermost edge of a request
-        _log.exception("a pop of %s that waited failed", held.channel.peer)
-        text = f"{type(error).__name__}: {error}"
-        answer = commands.reply(held.request, ResponseCode.SYSTEM_ERROR, text)
-    if answer is None:
-        return False
-    held.channel.answer(held.request, answer)
-    return True
+    return pull_hold.answer(held, lambda: _looked_again(broker, held, is_last=is_last))
 
 
 def _looked_again(broker: "Broker", held: HeldPop, *, is_last: bool) -> Command | None:
@@ -208,16 +195,7 @@ def _check_group(broker: "Broker", topic: str, group: str, queue_id: int) -> Non
             f"queueId[{queue_id}] is illegal, topic:[{topic}] "
             f"topicConfig.readQueueNums:[{known.read_queue_count}] consumer:[{group}]",
         )
-    settings = broker.subscription_groups.find(group, broker.clock.now_ms())
-    if settings is None:
-        raise RequestRefused(
-            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-            f"subscription group [{group}] does not exist",
-        )
-    if not settings.consume_enable:
-        raise RequestRefused(
-            ResponseCode.NO_PERMISSION, f"subscription group no permission, {group}"
-        )
+    broker.subscription_groups.check_consuming(group, broker.clock.now_ms())
 
 
 def _selection(broker: "Broker", expression_type: str | None, expression: str | None) -> Selection:

@@ -3,13 +3,12 @@
 The order of the checks and the codes are Java's ``PullMessageProcessor``.
 """
 
-import logging
 from typing import TYPE_CHECKING
 
-from reput.broker import selection
+from reput.broker import pull_hold, selection
 from reput.broker.pull_hold import HeldPull
 from reput.broker.selection import Selection
-from reput.errors import ReputError, RequestRefused
+from reput.errors import RequestRefused
 from reput.format import command as commands, headers
 from reput.format.codes import PullFlag, ResponseCode
 from reput.format.command import Command
@@ -22,7 +21,6 @@ from reput.store.getting import GetResult, GetStatus
 if TYPE_CHECKING:
     from reput.broker.server import Broker
 
-_log = logging.getLogger(__name__)
 
 _CODES = {
     GetStatus.FOUND: ResponseCode.SUCCESS,
@@ -77,18 +75,7 @@ def look_again(broker: "Broker", held: HeldPull, *, is_last: bool = False) -> bo
     Returns:
         Whether it was answered.
     """
-    try:
-        answer = _looked_again(broker, held, is_last=is_last)
-    except ReputError as error:
-        answer = commands.reply(held.request, error.response_code, str(error))
-    except Exception as error:  # noqa: BLE001 - the outermost edge of a request
-        _log.exception("a pull of %s that waited failed", held.channel.peer)
-        text = f"{type(error).__name__}: {error}"
-        answer = commands.reply(held.request, ResponseCode.SYSTEM_ERROR, text)
-    if answer is None:
-        return False
-    held.channel.answer(held.request, answer)
-    return True
+    return pull_hold.answer(held, lambda: _looked_again(broker, held, is_last=is_last))
 
 
 def _looked_again(broker: "Broker", held: HeldPull, *, is_last: bool) -> Command | None:
@@ -143,17 +130,7 @@ def _check(broker: "Broker", header: PullMessageHeader) -> TopicConfig:
             ResponseCode.NO_PERMISSION,
             f"the broker[{broker.config.broker_ip1}] pulling message is forbidden",
         )
-    group = broker.subscription_groups.find(header.consumer_group, broker.clock.now_ms())
-    if group is None:
-        raise RequestRefused(
-            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-            f"subscription group [{header.consumer_group}] does not exist",
-        )
-    if not group.consume_enable:
-        raise RequestRefused(
-            ResponseCode.NO_PERMISSION,
-            f"subscription group no permission, {header.consumer_group}",
-        )
+    broker.subscription_groups.check_consuming(header.consumer_group, broker.clock.now_ms())
     if broker.subscription_groups.is_forbidden(header.consumer_group, header.topic):
         raise RequestRefused(
             ResponseCode.NO_PERMISSION,
