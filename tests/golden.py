@@ -50,6 +50,16 @@ TORN = [
 ]
 """Every way a ``clean`` store was damaged, as (version, variant)."""
 
+EACH_DAMAGE = (
+    TORN
+    if "REPUT_SOAK" in os.environ
+    else [
+        (VERSIONS[number % len(VERSIONS)], variant)
+        for number, variant in enumerate(sorted({variant for _, variant in TORN}))
+    ]
+)
+"""Each way of damage in one version, by turns; with ``make soak`` the same as ``TORN``."""
+
 _WINDOW_BYTES_MAX = 128 * 1024 * 1024  # of torn.tar.zst: the default limit of zstd
 
 ROOT_VARIABLE = "GOLDEN_STORES"

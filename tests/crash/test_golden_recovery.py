@@ -5,13 +5,11 @@ must have the same queues, with the same units, and find the same messages by ke
 it differs, ``DIFFERENCES`` says how and why.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 import golden
-import store_fixture
 from reput.clock import ManualClock
 from reput.store.config import StoreConfig
 from reput.store.message_store import MessageStore
@@ -66,16 +64,10 @@ def found_by_unique_key(root: Path) -> set[int]:
     return found
 
 
-def torn(version: str) -> Sequence[str]:
-    """Damaged stores that Java recovered; 4.5.2 does as 4.9.7."""
-    found = golden.torn_recovered(version)
-    return store_fixture.some(found) if version == "4.5.2" else found
-
-
 CASES = [(version, "unclean", "recovered") for version in golden.VERSIONS] + [
     (version, f"torn/{name}", f"torn/{name}-recovered")
-    for version in golden.VERSIONS
-    for name in torn(version)
+    for version, name in golden.EACH_DAMAGE
+    if name in golden.torn_recovered(version)
 ]
 
 DIFFERENCES = {

@@ -201,7 +201,7 @@ def some_stream(random: Random) -> bytes:
 
 
 @given(SEEDS)
-@settings(max_examples=500)
+@settings(max_examples=200)
 def test_deliver(seed: int) -> None:
     check_deliver(seed)
 

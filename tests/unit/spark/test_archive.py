@@ -41,7 +41,7 @@ from spark.in_process import InProcess
 SESSION: Any = InProcess()
 ALL_STORES = [
     *golden.STORES,
-    *((golden.VERSIONS[i % 3], f"torn/{name}") for i, (_, name) in enumerate(golden.TORN[:22])),
+    *((version, f"torn/{variant}") for version, variant in golden.EACH_DAMAGE),
 ]
 """Each version's layouts, and each kind of damage, in one of the versions."""
 EVERY_STORE = pytest.mark.parametrize(("version", "name"), ALL_STORES)

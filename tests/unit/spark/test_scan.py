@@ -27,7 +27,7 @@ from spark.reading import message_offsets, offsets, read, read_light
 ALL = "all"
 STORE = pytest.mark.parametrize(("version", "name"), golden.STORES)
 VERSION = pytest.mark.parametrize("version", golden.VERSIONS)
-TORN = pytest.mark.parametrize(("version", "variant"), golden.TORN)
+TORN = pytest.mark.parametrize(("version", "variant"), golden.EACH_DAMAGE)
 MODES = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST", "SALVAGE")
 
 Messages = list[dict[str, Any]]
@@ -934,6 +934,16 @@ def test_sql92(version: str) -> None:
         InvalidOption, match="option 'sql92' is 'a >'; allowed: a filter expression"
     ):
         read(store, sql92="a >")
+
+
+def test_what_rocketmq_ignores_of_an_expression_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    got = read_light(clean("4.9.7"), sql92="TAGS = 'TagA' LIKE 'b'")
+    assert offsets(got.rows) == offsets(read_light(clean("4.9.7"), sql92="TAGS = 'TagA'").rows)
+    (warning,) = [one.getMessage() for one in caplog.records if "ignores" in one.getMessage()]
+    assert warning == (
+        """SQL92 expression "TAGS = 'TagA' LIKE 'b'" means "TAGS = 'TagA'": RocketMQ ignores """
+        """what follows, "LIKE 'b'\""""
+    )
 
 
 def test_constraints_are_the_full_scan_filtered() -> None:

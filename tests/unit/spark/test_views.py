@@ -190,7 +190,7 @@ def test_index_files_say_their_times() -> None:
 # --- gaps -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("version", "variant"), golden.TORN)
+@pytest.mark.parametrize(("version", "variant"), golden.EACH_DAMAGE)
 def test_gaps_are_the_damage(version: str, variant: str) -> None:
     store = golden.unpack(version, f"torn/{variant}")
     found = [

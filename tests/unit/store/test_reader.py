@@ -43,11 +43,11 @@ from reput.store.reader import (
 from store_builder import MemoryFolder, message
 
 OPENED = [one for one in golden.STORES if one[1] != "unclean"]
-TORN = [(version, f"torn/{variant}") for version, variant in golden.TORN]
+TORN = [(version, f"torn/{variant}") for version, variant in golden.EACH_DAMAGE]
 RECOVERED = [
     (version, f"torn/{variant}-recovered")
-    for version in golden.VERSIONS
-    for variant in golden.torn_recovered(version)
+    for version, variant in golden.EACH_DAMAGE
+    if variant in golden.torn_recovered(version)
 ]
 
 JAVA_HITS_MAX = 64
@@ -61,7 +61,7 @@ each_damaged_store = pytest.mark.parametrize(("version", "name"), TORN + RECOVER
 each_version = pytest.mark.parametrize("version", golden.VERSIONS)
 
 
-@functools.cache
+@functools.lru_cache(4)  # each keeps files open
 def reader_of(version: str, name: str) -> StoreReader:
     return StoreReader.open(str(golden.unpack(version, name)))
 
