@@ -1,9 +1,4 @@
-import java.io.BufferedReader;
-import java.io.InputStreamReader;
-import java.io.PrintStream;
-import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.Collections;
 import java.util.HashSet;
 import java.util.Iterator;
@@ -18,38 +13,20 @@ import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueConsist
 import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
- * Asks the allocation strategies of RocketMQ's client, for the tests; speaks as {@code Oracle} does.
+ * Asks the allocation strategies of RocketMQ's client, for the tests.
  *
  * <p>{@code sort COUNT (TOPIC BROKER QUEUE_ID)... COUNT CLIENT_ID...} is answered with the sorted
  * places of the queues and of the clients; {@code STRATEGY CLIENT_ID COUNT QUEUE... COUNT
  * CLIENT_ID...} and arguments with the places of the queues that the client gets. Rooms stand before
  * the {@code @} of a broker's name or a client's id.
  */
-public final class AssignOracle {
-    private static final String EMPTY = "-";
-
+public final class AssignOracle extends WordOracle {
     public static void main(String[] arguments) throws Exception {
-        PrintStream out = new PrintStream(System.out, false, StandardCharsets.US_ASCII);
-        System.setOut(System.err); // loggers write to stdout
-        BufferedReader in =
-            new BufferedReader(new InputStreamReader(System.in, StandardCharsets.US_ASCII));
-        List<String> lines = new ArrayList<>();
-        for (String line = in.readLine(); line != null; line = in.readLine()) {
-            if (!line.equals(".")) {
-                lines.add(line);
-                continue;
-            }
-            for (String request : lines) {
-                out.println("{\"value\": " + answer(request) + "}");
-            }
-            out.flush();
-            lines.clear();
-        }
+        new AssignOracle().serve();
     }
 
-    private static String answer(String request) {
-        Iterator<String> words = Arrays.asList(request.split(" ")).iterator();
-        String command = words.next();
+    @Override
+    Object run(String command, Iterator<String> words) {
         if (command.equals("sort")) {
             List<MessageQueue> queues = queues(words);
             List<String> clients = texts(words);
@@ -57,13 +34,13 @@ public final class AssignOracle {
             List<String> sortedClients = new ArrayList<>(clients);
             Collections.sort(sortedQueues);
             Collections.sort(sortedClients);
-            return "[" + places(sortedQueues, queues) + ", " + places(sortedClients, clients) + "]";
+            return List.of(places(sortedQueues, queues), places(sortedClients, clients));
         }
-        String client = text(words.next());
+        String client = text(words);
         List<MessageQueue> queues = queues(words);
         List<String> clients = texts(words);
         AllocateMessageQueueStrategy strategy = strategy(command, words, queues);
-        return places(strategy.allocate("group", client, queues, clients), queues).toString();
+        return places(strategy.allocate("group", client, queues, clients), queues);
     }
 
     private static AllocateMessageQueueStrategy strategy(
@@ -74,12 +51,12 @@ public final class AssignOracle {
             case "AVG_BY_CIRCLE":
                 return new AllocateMessageQueueAveragelyByCircle();
             case "CONSISTENT_HASH":
-                return new AllocateMessageQueueConsistentHash(Integer.parseInt(words.next()));
+                return new AllocateMessageQueueConsistentHash(number(words));
             case "CONFIG":
                 AllocateMessageQueueByConfig byConfig = new AllocateMessageQueueByConfig();
                 List<MessageQueue> chosen = new ArrayList<>();
-                for (int rest = Integer.parseInt(words.next()); rest > 0; rest--) {
-                    chosen.add(queues.get(Integer.parseInt(words.next())));
+                for (int rest = number(words); rest > 0; rest--) {
+                    chosen.add(queues.get(number(words)));
                 }
                 byConfig.setMessageQueueList(chosen);
                 return byConfig;
@@ -89,7 +66,7 @@ public final class AssignOracle {
                 return byRoom;
             case "MACHINE_ROOM_NEARBY":
                 return new AllocateMachineRoomNearby(
-                    strategy(text(words.next()), words, queues), new Rooms());
+                    strategy(text(words), words, queues), new Rooms());
             default:
                 throw new IllegalArgumentException(name);
         }
@@ -109,18 +86,18 @@ public final class AssignOracle {
 
     private static List<MessageQueue> queues(Iterator<String> words) {
         List<MessageQueue> queues = new ArrayList<>();
-        for (int rest = Integer.parseInt(words.next()); rest > 0; rest--) {
-            String topic = text(words.next());
-            String broker = text(words.next());
-            queues.add(new MessageQueue(topic, broker, Integer.parseInt(words.next())));
+        for (int rest = number(words); rest > 0; rest--) {
+            String topic = text(words);
+            String broker = text(words);
+            queues.add(new MessageQueue(topic, broker, number(words)));
         }
         return queues;
     }
 
     private static List<String> texts(Iterator<String> words) {
         List<String> texts = new ArrayList<>();
-        for (int rest = Integer.parseInt(words.next()); rest > 0; rest--) {
-            texts.add(text(words.next()));
+        for (int rest = number(words); rest > 0; rest--) {
+            texts.add(text(words));
         }
         return texts;
     }
@@ -131,14 +108,5 @@ public final class AssignOracle {
             places.add(all.indexOf(one));
         }
         return places;
-    }
-
-    /** The text whose UTF-16 code units are given in hex. */
-    private static String text(String hex) {
-        StringBuilder text = new StringBuilder();
-        for (int i = 0; !hex.equals(EMPTY) && i < hex.length(); i += 4) {
-            text.append((char) Integer.parseInt(hex.substring(i, i + 4), 16));
-        }
-        return text.toString();
     }
 }

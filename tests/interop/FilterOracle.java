@@ -1,57 +1,36 @@
-import java.io.BufferedReader;
-import java.io.InputStreamReader;
-import java.io.PrintStream;
-import java.nio.charset.StandardCharsets;
-import java.util.ArrayList;
 import java.util.HashMap;
-import java.util.List;
+import java.util.Iterator;
 import java.util.Map;
 import org.apache.rocketmq.filter.FilterFactory;
 import org.apache.rocketmq.filter.expression.EvaluationContext;
 import org.apache.rocketmq.filter.expression.Expression;
 
 /**
- * Asks RocketMQ's own SQL92 filter, for the tests; speaks as {@code Oracle} does.
+ * Asks RocketMQ's own SQL92 filter, for the tests.
  *
  * <p>{@code filter EXPRESSION COUNT NAME VALUE NAME VALUE ... COUNT NAME VALUE ...} is answered with
  * a letter for each property map, T(rue), F(alse), N(ull) or E(rror); or, if the expression does
  * not compile, with C and the cause.
  */
-public final class FilterOracle {
-    private static final String EMPTY = "-";
-
+public final class FilterOracle extends WordOracle {
     public static void main(String[] arguments) throws Exception {
-        PrintStream out = new PrintStream(System.out, false, StandardCharsets.US_ASCII);
-        System.setOut(System.err); // loggers write to stdout
-        BufferedReader in =
-            new BufferedReader(new InputStreamReader(System.in, StandardCharsets.US_ASCII));
-        List<String> lines = new ArrayList<>();
-        for (String line = in.readLine(); line != null; line = in.readLine()) {
-            if (!line.equals(".")) {
-                lines.add(line);
-                continue;
-            }
-            for (String request : lines) {
-                out.println("{\"value\": " + quote(answer(request.split(" "))) + "}");
-            }
-            out.flush();
-            lines.clear();
-        }
+        new FilterOracle().serve();
     }
 
-    private static String answer(String[] words) {
+    @Override
+    Object run(String command, Iterator<String> words) {
         Expression expression;
         try {
-            expression = FilterFactory.INSTANCE.get("SQL92").compile(text(words[1]));
+            expression = FilterFactory.INSTANCE.get("SQL92").compile(text(words));
         } catch (Throwable e) {
             Throwable cause = e.getCause() == null ? e : e.getCause();
             return "C" + cause.getClass().getSimpleName() + ": " + cause.getMessage();
         }
         StringBuilder answers = new StringBuilder();
-        for (int i = 2; i < words.length; ) {
+        while (words.hasNext()) {
             Map<String, String> properties = new HashMap<>();
-            for (int rest = Integer.parseInt(words[i++]); rest > 0; rest--) {
-                properties.put(text(words[i++]), text(words[i++]));
+            for (int rest = number(words); rest > 0; rest--) {
+                properties.put(text(words), text(words));
             }
             answers.append(evaluate(expression, properties));
         }
@@ -85,23 +64,5 @@ public final class FilterOracle {
         public Map<String, Object> keyValues() {
             return new HashMap<>(properties);
         }
-    }
-
-    /** The text whose UTF-16 code units are given in hex. */
-    private static String text(String hex) {
-        StringBuilder text = new StringBuilder();
-        for (int i = 0; !hex.equals(EMPTY) && i < hex.length(); i += 4) {
-            text.append((char) Integer.parseInt(hex.substring(i, i + 4), 16));
-        }
-        return text.toString();
-    }
-
-    private static String quote(String text) {
-        StringBuilder quoted = new StringBuilder("\"");
-        for (char unit : text.toCharArray()) {
-            boolean isPlain = unit >= ' ' && unit <= '~' && unit != '"' && unit != '\\';
-            quoted.append(isPlain ? String.valueOf(unit) : String.format("\\u%04x", (int) unit));
-        }
-        return quoted.append('"').toString();
     }
 }

@@ -1,7 +1,4 @@
-import java.io.BufferedReader;
 import java.io.File;
-import java.io.InputStreamReader;
-import java.io.PrintStream;
 import java.lang.reflect.Field;
 import java.lang.reflect.Method;
 import java.net.Inet4Address;
@@ -12,7 +9,6 @@ import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.Iterator;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -30,16 +26,10 @@ import org.apache.rocketmq.store.config.MessageStoreConfig;
 import org.apache.rocketmq.store.index.IndexFile;
 
 /**
- * Asks RocketMQ's own classes, for the tests.
- *
- * <p>Reads lines of words, {@code command argument ...}, and collects them until a line with a dot;
- * then answers each with one line of JSON, {@code {"value": ...}} or {@code {"error": "..."}}.
- * Numbers are decimal, bytes hex, and text the hex of its UTF-16 code units, so that any Java
- * string can be said; {@code -} is empty. Works with 4.5 to 5.5; what moved in between is called
+ * Asks RocketMQ's own classes, for the tests. Works with 4.5 to 5.5; what moved in between is called
  * by reflection.
  */
-public final class Oracle {
-    private static final String EMPTY = "-";
+public final class Oracle extends WordOracle {
     private static final int CRC_PROPERTY_BYTES = 20;
 
     /** In 4.x the third argument of checkMessageAndReturnSize is readBody, in 5.x checkDupInfo. */
@@ -47,58 +37,30 @@ public final class Oracle {
         Oracle.class.getResource("/org/apache/rocketmq/common/message/MessageVersion.class") == null;
 
     public static void main(String[] arguments) throws Exception {
-        PrintStream out = new PrintStream(System.out, false, StandardCharsets.US_ASCII);
-        System.setOut(System.err); // loggers write to stdout
-        BufferedReader in =
-            new BufferedReader(new InputStreamReader(System.in, StandardCharsets.US_ASCII));
-        Oracle oracle = new Oracle();
-        List<String> lines = new ArrayList<>();
-        for (String line = in.readLine(); line != null; line = in.readLine()) {
-            if (!line.equals(".")) {
-                lines.add(line);
-                continue;
-            }
-            for (String request : lines) {
-                out.println(oracle.answer(request));
-            }
-            out.flush();
-            lines.clear();
-        }
+        new Oracle().serve();
     }
 
-    private String answer(String request) {
-        Map<String, Object> answer = new LinkedHashMap<>();
-        try {
-            Iterator<String> words = Arrays.asList(request.split(" ")).iterator();
-            answer.put("value", run(words.next(), words));
-        } catch (Throwable e) {
-            Throwable cause = e.getCause() == null ? e : e.getCause();
-            answer.clear();
-            answer.put("error", cause.toString());
-        }
-        return json(answer);
-    }
-
-    private Object run(String command, Iterator<String> words) throws Exception {
+    @Override
+    Object run(String command, Iterator<String> words) throws Exception {
         switch (command) {
-            case "decode": return decode(bytes(words.next()));
+            case "decode": return decode(bytes(words));
             case "encode": return encode(words);
             case "encodeStored": return encodeStored(words);
-            case "check": return check(text(words.next()), bytes(words.next()));
-            case "unwrap": return unwrap(bytes(words.next()));
-            case "decompressed": return decompressed(bytes(words.next()));
+            case "check": return check(text(words), bytes(words));
+            case "unwrap": return unwrap(bytes(words));
+            case "decompressed": return decompressed(bytes(words));
             case "encodeBatch": return encodeBatch(words);
-            case "decodeBatch": return decodeBatch(bytes(words.next()));
-            case "decodeText": return new String(bytes(words.next()), StandardCharsets.UTF_8);
-            case "encodeText": return hex(text(words.next()).getBytes(StandardCharsets.UTF_8));
+            case "decodeBatch": return decodeBatch(bytes(words));
+            case "decodeText": return new String(bytes(words), StandardCharsets.UTF_8);
+            case "encodeText": return hex(text(words).getBytes(StandardCharsets.UTF_8));
             case "properties2string": return properties2string(properties(words));
-            case "string2properties": return string2properties(bytes(words.next()));
-            case "hash": return text(words.next()).hashCode();
-            case "indexKeyHash": return indexFile().indexKeyHashMethod(text(words.next()));
-            case "tagsCode": return tagsCode(text(words.next()));
-            case "crc": return UtilAll.crc32(bytes(words.next()));
+            case "string2properties": return string2properties(bytes(words));
+            case "hash": return text(words).hashCode();
+            case "indexKeyHash": return indexFile().indexKeyHashMethod(text(words));
+            case "tagsCode": return tagsCode(text(words));
+            case "crc": return UtilAll.crc32(bytes(words));
             case "createMessageId": return createMessageId(words);
-            case "decodeMessageId": return decodeMessageId(text(words.next()));
+            case "decodeMessageId": return decodeMessageId(text(words));
             default: throw new IllegalArgumentException("no command " + command);
         }
     }
@@ -198,20 +160,20 @@ public final class Oracle {
     }
 
     private static MessageExt fill(MessageExt message, Iterator<String> words) throws Exception {
-        message.setTopic(text(words.next()));
-        message.setBody(bytes(words.next()));
-        message.setQueueId(Integer.parseInt(words.next()));
-        message.setQueueOffset(Long.parseLong(words.next()));
-        message.setCommitLogOffset(Long.parseLong(words.next()));
-        message.setBornTimestamp(Long.parseLong(words.next()));
+        message.setTopic(text(words));
+        message.setBody(bytes(words));
+        message.setQueueId(number(words));
+        message.setQueueOffset(longNumber(words));
+        message.setCommitLogOffset(longNumber(words));
+        message.setBornTimestamp(longNumber(words));
         message.setBornHost(address(words));
-        message.setStoreTimestamp(Long.parseLong(words.next()));
+        message.setStoreTimestamp(longNumber(words));
         message.setStoreHost(address(words));
-        message.setFlag(Integer.parseInt(words.next()));
-        message.setSysFlag(Integer.parseInt(words.next()));
-        message.setReconsumeTimes(Integer.parseInt(words.next()));
-        message.setPreparedTransactionOffset(Long.parseLong(words.next()));
-        message.setBodyCRC(Integer.parseInt(words.next()));
+        message.setFlag(number(words));
+        message.setSysFlag(number(words));
+        message.setReconsumeTimes(number(words));
+        message.setPreparedTransactionOffset(longNumber(words));
+        message.setBodyCRC(number(words));
         MessageAccessor.setProperties(message, properties(words));
         return message;
     }
@@ -253,8 +215,8 @@ public final class Oracle {
         List<Message> messages = new ArrayList<>();
         while (words.hasNext()) {
             Message message = new Message();
-            message.setFlag(Integer.parseInt(words.next()));
-            message.setBody(bytes(words.next()));
+            message.setFlag(number(words));
+            message.setBody(bytes(words));
             MessageAccessor.setProperties(message, properties(words));
             messages.add(message);
         }
@@ -302,11 +264,8 @@ public final class Oracle {
 
     private IndexFile indexFile() throws Exception {
         if (indexFile == null) {
-            File folder = Files.createTempDirectory("index").toFile();
-            File file = new File(folder, "20260101000000000");
+            File file = new File(Files.createTempDirectory("index").toFile(), "20260101000000000");
             indexFile = new IndexFile(file.getPath(), 10, 10, 0, 0);
-            folder.deleteOnExit();
-            file.deleteOnExit(); // files are deleted before their folders
         }
         return indexFile;
     }
@@ -316,7 +275,7 @@ public final class Oracle {
     }
 
     private static String createMessageId(Iterator<String> words) throws Exception {
-        return MessageDecoder.createMessageId(address(words), Long.parseLong(words.next()));
+        return MessageDecoder.createMessageId(address(words), longNumber(words));
     }
 
     private static Object decodeMessageId(String text) throws Exception {
@@ -355,20 +314,20 @@ public final class Oracle {
         return type.cast(((sun.misc.Unsafe) field.get(null)).allocateInstance(type));
     }
 
-    // --- words and JSON --------------------------------------------------
+    // --- words ------------------------------------------------------------
 
     /** A count, then as many names and values. */
     private static Map<String, String> properties(Iterator<String> words) {
         Map<String, String> properties = new LinkedHashMap<>();
-        for (int left = Integer.parseInt(words.next()); left > 0; left--) {
-            properties.put(text(words.next()), text(words.next()));
+        for (int left = number(words); left > 0; left--) {
+            properties.put(text(words), text(words));
         }
         return properties;
     }
 
     private static SocketAddress address(Iterator<String> words) throws Exception {
-        InetAddress address = InetAddress.getByAddress(bytes(words.next()));
-        return new InetSocketAddress(address, Integer.parseInt(words.next()));
+        InetAddress address = InetAddress.getByAddress(bytes(words));
+        return new InetSocketAddress(address, number(words));
     }
 
     private static String host(SocketAddress socketAddress) {
@@ -378,72 +337,11 @@ public final class Oracle {
         return (is4 ? text : "[" + text + "]") + ":" + address.getPort();
     }
 
-    private static byte[] bytes(String word) {
-        if (word.equals(EMPTY)) {
-            return new byte[0];
-        }
-        byte[] data = new byte[word.length() / 2];
-        for (int i = 0; i < data.length; i++) {
-            data[i] = (byte) (Character.digit(word.charAt(2 * i), 16) << 4
-                | Character.digit(word.charAt(2 * i + 1), 16));
-        }
-        return data;
-    }
-
-    private static String text(String word) {
-        byte[] data = bytes(word);
-        char[] units = new char[data.length / 2];
-        for (int i = 0; i < units.length; i++) {
-            units[i] = (char) ((data[2 * i] & 0xff) << 8 | data[2 * i + 1] & 0xff);
-        }
-        return new String(units);
-    }
-
     private static String hex(byte[] data) {
         StringBuilder out = new StringBuilder(data.length * 2);
         for (byte b : data) {
             out.append(Character.forDigit(b >> 4 & 0xf, 16)).append(Character.forDigit(b & 0xf, 16));
         }
         return out.toString();
-    }
-
-    private static String json(Object value) {
-        StringBuilder out = new StringBuilder();
-        json(out, value);
-        return out.toString();
-    }
-
-    private static void json(StringBuilder out, Object value) {
-        if (value instanceof Map<?, ?>) {
-            String separator = "{";
-            for (Map.Entry<?, ?> entry : ((Map<?, ?>) value).entrySet()) {
-                out.append(separator);
-                json(out, String.valueOf(entry.getKey()));
-                out.append(':');
-                json(out, entry.getValue());
-                separator = ",";
-            }
-            out.append(separator.equals("{") ? "{}" : "}");
-        } else if (value instanceof List<?>) {
-            String separator = "[";
-            for (Object item : (List<?>) value) {
-                out.append(separator);
-                json(out, item);
-                separator = ",";
-            }
-            out.append(separator.equals("[") ? "[]" : "]");
-        } else if (value instanceof String) {
-            out.append('"');
-            for (char unit : ((String) value).toCharArray()) {
-                if (unit < ' ' || unit > '~' || unit == '"' || unit == '\\') {
-                    out.append(String.format("\\u%04x", (int) unit));
-                } else {
-                    out.append(unit);
-                }
-            }
-            out.append('"');
-        } else {
-            out.append(value); // numbers, booleans, null
-        }
     }
 }

@@ -1,10 +1,8 @@
 import com.alibaba.fastjson2.JSON;
-import java.io.BufferedReader;
-import java.io.InputStreamReader;
-import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.BitSet;
+import java.util.Iterator;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -20,69 +18,52 @@ import org.apache.rocketmq.store.pop.AckMsg;
 import org.apache.rocketmq.store.pop.BatchAckMsg;
 import org.apache.rocketmq.store.pop.PopCheckPoint;
 
-/** Asks RocketMQ 5.5's own classes what pop consumption writes down; see Oracle.java. */
-public final class PopOracle {
+/** Asks RocketMQ 5.5's own classes what pop consumption writes down. */
+public final class PopOracle extends WordOracle {
     public static void main(String[] arguments) throws Exception {
-        PrintStream out = new PrintStream(System.out, false, StandardCharsets.US_ASCII);
-        System.setOut(System.err); // loggers write to stdout
-        BufferedReader in =
-            new BufferedReader(new InputStreamReader(System.in, StandardCharsets.US_ASCII));
-        List<String> lines = new ArrayList<>();
-        for (String line = in.readLine(); line != null; line = in.readLine()) {
-            if (!line.equals(".")) {
-                lines.add(line);
-                continue;
-            }
-            for (String one : lines) {
-                Map<String, Object> answer = new LinkedHashMap<>();
-                try {
-                    answer.put("value", answer(one.split(" ")));
-                } catch (Throwable e) {
-                    answer.put("error", String.valueOf(e));
-                }
-                out.println(com.alibaba.fastjson.JSON.toJSONString(answer,
-                    com.alibaba.fastjson.serializer.SerializerFeature.BrowserCompatible));
-            }
-            out.flush();
-            lines.clear();
-        }
+        new PopOracle().serve();
     }
 
-    private static Object answer(String[] words) {
-        String text = text(words[1]);
-        switch (words[0]) {
-            case "handle": // topic, broker, start, pop, invisible, revive, queue, offset
-                return ExtraInfoUtil.buildExtraInfo(number(words[3]), number(words[4]),
-                    number(words[5]), (int) number(words[6]), text, text(words[2]),
-                    (int) number(words[7]), number(words[8]));
+    @Override
+    Object run(String command, Iterator<String> words) {
+        String text = text(words);
+        switch (command) {
+            case "handle": { // topic, broker, start, pop, invisible, revive, queue, offset
+                String broker = text(words);
+                return ExtraInfoUtil.buildExtraInfo(longNumber(words), longNumber(words),
+                    longNumber(words), number(words), text, broker, number(words),
+                    longNumber(words));
+            }
             case "infos": { // topic, queue, start, offsets...
                 StringBuilder start = new StringBuilder();
                 StringBuilder messages = new StringBuilder();
+                int queue = number(words);
+                ExtraInfoUtil.buildStartOffsetInfo(start, text, queue, longNumber(words));
                 List<Long> offsets = new ArrayList<>();
-                for (int i = 4; i < words.length; i++) {
-                    offsets.add(number(words[i]));
+                while (words.hasNext()) {
+                    offsets.add(longNumber(words));
                 }
-                int queue = (int) number(words[2]);
-                ExtraInfoUtil.buildStartOffsetInfo(start, text, queue, number(words[3]));
                 ExtraInfoUtil.buildMsgOffsetInfo(messages, text, queue, offsets);
                 return List.of(start.toString(), messages.toString());
             }
             case "order": { // topic, queue, least, (offset, count)...
                 StringBuilder order = new StringBuilder();
-                int queue = (int) number(words[2]);
-                for (int i = 4; i < words.length; i += 2) {
+                int queue = number(words);
+                int least = number(words);
+                while (words.hasNext()) {
                     ExtraInfoUtil.buildQueueOffsetOrderCountInfo(order, text, queue,
-                        number(words[i]), (int) number(words[i + 1]));
+                        longNumber(words), number(words));
                 }
-                ExtraInfoUtil.buildQueueIdOrderCountInfo(order, text, queue,
-                    (int) number(words[3]));
+                ExtraInfoUtil.buildQueueIdOrderCountInfo(order, text, queue, least);
                 return order.toString();
             }
-            case "topics": // topic, group
-                return List.of(KeyBuilder.buildPopRetryTopicV1(text, text(words[2])),
-                    KeyBuilder.buildPopRetryTopicV2(text, text(words[2])));
+            case "topics": { // topic, group
+                String group = text(words);
+                return List.of(KeyBuilder.buildPopRetryTopicV1(text, group),
+                    KeyBuilder.buildPopRetryTopicV2(text, group));
+            }
             case "normal": // retry topic, group
-                return KeyBuilder.parseNormalTopic(text, text(words[2]));
+                return KeyBuilder.parseNormalTopic(text, text(words));
             case "checkpoint": { // a body: what Java reads of it, and writes again
                 PopCheckPoint read = JSON.parseObject(text, PopCheckPoint.class);
                 List<Long> offsets = new ArrayList<>();
@@ -140,16 +121,16 @@ public final class PopOracle {
             case "acks": { // topic, group, retry, start, bits...: the body of 200151
                 BatchAck ack = new BatchAck();
                 ack.setTopic(text);
-                ack.setConsumerGroup(text(words[2]));
-                ack.setRetry(words[3]);
-                ack.setStartOffset(number(words[4]));
+                ack.setConsumerGroup(text(words));
+                ack.setRetry(words.next());
+                ack.setStartOffset(longNumber(words));
                 ack.setQueueId(3);
                 ack.setReviveQueueId(5);
                 ack.setPopTime(1_700_000_000_000L);
                 ack.setInvisibleTime(60_000);
                 BitSet bits = new BitSet();
-                for (int i = 5; i < words.length; i++) {
-                    bits.set((int) number(words[i]));
+                while (words.hasNext()) {
+                    bits.set(number(words));
                 }
                 ack.setBitSet(bits);
                 BatchAckMessageRequestBody body = new BatchAckMessageRequestBody();
@@ -157,22 +138,7 @@ public final class PopOracle {
                 body.setAcks(List.of(ack));
                 return new String(body.encode(), StandardCharsets.UTF_8);
             }
-            default: throw new IllegalArgumentException(words[0]);
+            default: throw new IllegalArgumentException("no command " + command);
         }
-    }
-
-    private static long number(String word) {
-        return Long.parseLong(word);
-    }
-
-    private static String text(String hex) {
-        if (hex.equals("-")) {
-            return "";
-        }
-        StringBuilder found = new StringBuilder();
-        for (int i = 0; i < hex.length(); i += 4) {
-            found.append((char) Integer.parseInt(hex.substring(i, i + 4), 16));
-        }
-        return found.toString();
     }
 }

@@ -1,12 +1,5 @@
-import com.alibaba.fastjson.JSON;
-import java.io.BufferedReader;
-import java.io.InputStreamReader;
-import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
-import java.util.ArrayList;
-import java.util.Collections;
 import java.util.Iterator;
-import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
@@ -18,48 +11,19 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
-/**
- * Java's requests and replies (4.6 and later).
- *
- * <p>Lines of words as in {@code Oracle.java}. An answer is {@code {"value": ...}} or {@code
- * {"error": "..."}}.
- */
-public final class ReplyOracle {
+/** Java's requests and replies (4.6 and later). */
+public final class ReplyOracle extends WordOracle {
     private static int clients;
 
     public static void main(String[] arguments) throws Exception {
-        PrintStream out = new PrintStream(System.out, false, StandardCharsets.UTF_8);
-        System.setOut(System.err); // loggers write to stdout
-        BufferedReader in =
-            new BufferedReader(new InputStreamReader(System.in, StandardCharsets.US_ASCII));
-        List<String> lines = new ArrayList<>();
-        for (String line = in.readLine(); line != null; line = in.readLine()) {
-            if (!line.equals(".")) {
-                lines.add(line);
-                continue;
-            }
-            for (String request : lines) {
-                out.println(answer(List.of(request.split(" ")).iterator()));
-            }
-            out.flush();
-            lines.clear();
-        }
-        Runtime.getRuntime().halt(0);
+        new ReplyOracle().serve();
     }
 
-    private static String answer(Iterator<String> words) {
-        try {
-            return JSON.toJSONString(Collections.singletonMap("value", run(words.next(), words)));
-        } catch (Throwable e) {
-            return JSON.toJSONString(Collections.singletonMap("error",
-                e.getClass().getSimpleName() + ": " + e.getMessage()));
-        }
-    }
-
-    private static Object run(String command, Iterator<String> words) throws Exception {
+    @Override
+    Object run(String command, Iterator<String> words) throws Exception {
         switch (command) {
             case "request": return request(text(words), text(words), text(words),
-                Long.parseLong(words.next()));
+                longNumber(words));
             case "replier": return replier(text(words), text(words), text(words));
             default: throw new IllegalArgumentException("no command " + command);
         }
@@ -109,14 +73,5 @@ public final class ReplyOracle {
         });
         consumer.start();
         return "started";
-    }
-
-    private static String text(Iterator<String> words) {
-        String hex = words.next();
-        byte[] bytes = new byte[hex.equals("-") ? 0 : hex.length() / 2];
-        for (int i = 0; i < bytes.length; i++) {
-            bytes[i] = (byte) Integer.parseInt(hex.substring(2 * i, 2 * i + 2), 16);
-        }
-        return new String(bytes, StandardCharsets.UTF_16BE);
     }
 }

@@ -1,59 +1,24 @@
-import java.io.BufferedReader;
-import java.io.InputStreamReader;
-import java.io.PrintStream;
 import java.io.StringReader;
 import java.lang.reflect.Method;
-import java.nio.charset.StandardCharsets;
-import java.util.ArrayList;
 import java.util.Iterator;
-import java.util.List;
 import java.util.Map;
 import java.util.Properties;
 import java.util.TreeMap;
 import org.apache.rocketmq.common.MixAll;
 import org.apache.rocketmq.remoting.protocol.RemotingSerializable;
 
-/**
- * Asks a broker's own classes about its settings and tables.
- *
- * <p>Lines of words as in {@code Oracle.java}: bytes and text as hex, text in UTF-16. An answer is
- * {@code {"value": ...}} with a map of texts, or {@code {"error": "..."}}.
- */
-public final class TableOracle {
+/** Asks a broker's own classes about its settings and tables. */
+public final class TableOracle extends WordOracle {
     public static void main(String[] arguments) throws Exception {
-        PrintStream out = new PrintStream(System.out, false, StandardCharsets.US_ASCII);
-        System.setOut(System.err); // loggers write to stdout
-        BufferedReader in =
-            new BufferedReader(new InputStreamReader(System.in, StandardCharsets.US_ASCII));
-        List<String> lines = new ArrayList<>();
-        for (String line = in.readLine(); line != null; line = in.readLine()) {
-            if (!line.equals(".")) {
-                lines.add(line);
-                continue;
-            }
-            for (String request : lines) {
-                out.println(answer(List.of(request.split(" ")).iterator()));
-            }
-            out.flush();
-            lines.clear();
-        }
+        new TableOracle().serve();
     }
 
-    private static String answer(Iterator<String> words) {
-        try {
-            return "{\"value\":" + json(run(words.next(), words)) + "}";
-        } catch (Throwable e) {
-            Throwable cause = e.getCause() == null ? e : e.getCause();
-            return "{\"error\":" + json(cause.toString()) + "}";
-        }
-    }
-
-    private static Map<String, String> run(String command, Iterator<String> words)
-        throws Exception {
+    @Override
+    Object run(String command, Iterator<String> words) throws Exception {
         switch (command) {
-            case "properties": return properties(text(words.next()));
-            case "settings": return settings(text(words.next()), text(words.next()));
-            case "table": return table(text(words.next()), text(words.next()));
+            case "properties": return properties(text(words));
+            case "settings": return settings(text(words), text(words));
+            case "table": return table(text(words), text(words));
             default: throw new IllegalArgumentException("no command " + command);
         }
     }
@@ -104,31 +69,5 @@ public final class TableOracle {
         Object table = type.getConstructor().newInstance();
         type.getMethod("decode", String.class).invoke(table, text);
         return Map.of("text", (String) type.getMethod("encode").invoke(table));
-    }
-
-    private static String text(String word) {
-        StringBuilder text = new StringBuilder();
-        for (int i = 0; i + 4 <= word.length() && !word.equals("-"); i += 4) {
-            text.append((char) Integer.parseInt(word.substring(i, i + 4), 16));
-        }
-        return text.toString();
-    }
-
-    private static String json(Map<String, String> pairs) {
-        StringBuilder out = new StringBuilder("{");
-        for (Map.Entry<String, String> pair : pairs.entrySet()) {
-            out.append(out.length() == 1 ? "" : ",");
-            out.append(json(pair.getKey())).append(':').append(json(pair.getValue()));
-        }
-        return out.append('}').toString();
-    }
-
-    private static String json(String text) {
-        StringBuilder out = new StringBuilder("\"");
-        for (char c : text.toCharArray()) {
-            boolean isPlain = c >= 0x20 && c < 0x7F && c != '"' && c != '\\';
-            out.append(isPlain ? String.valueOf(c) : String.format("\\u%04x", (int) c));
-        }
-        return out.append('"').toString();
     }
 }

@@ -1,7 +1,3 @@
-import com.alibaba.fastjson.JSON;
-import java.io.BufferedReader;
-import java.io.InputStreamReader;
-import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Collections;
@@ -27,44 +23,16 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageType;
 
-/**
- * Java's traces: clients that write them, and the classes that encode and decode them.
- *
- * <p>Lines of words as in {@code Oracle.java}. An answer is {@code {"value": ...}} or {@code
- * {"error": "..."}}.
- */
-public final class TraceOracle {
+/** Java's traces: clients that write them, and the classes that encode and decode them. */
+public final class TraceOracle extends WordOracle {
     private static int clients;
 
     public static void main(String[] arguments) throws Exception {
-        PrintStream out = new PrintStream(System.out, false, StandardCharsets.UTF_8);
-        System.setOut(System.err); // loggers write to stdout
-        BufferedReader in =
-            new BufferedReader(new InputStreamReader(System.in, StandardCharsets.US_ASCII));
-        List<String> lines = new ArrayList<>();
-        for (String line = in.readLine(); line != null; line = in.readLine()) {
-            if (!line.equals(".")) {
-                lines.add(line);
-                continue;
-            }
-            for (String request : lines) {
-                out.println(answer(List.of(request.split(" ")).iterator()));
-            }
-            out.flush();
-            lines.clear();
-        }
-        Runtime.getRuntime().halt(0);
+        new TraceOracle().serve();
     }
 
-    private static String answer(Iterator<String> words) {
-        try {
-            return JSON.toJSONString(Collections.singletonMap("value", run(words.next(), words)));
-        } catch (Throwable e) {
-            return JSON.toJSONString(Collections.singletonMap("error", String.valueOf(e)));
-        }
-    }
-
-    private static Object run(String command, Iterator<String> words) throws Exception {
+    @Override
+    Object run(String command, Iterator<String> words) throws Exception {
         switch (command) {
             case "produce": return produce(text(words), text(words), text(words), text(words),
                 text(words), text(words));
@@ -168,14 +136,5 @@ public final class TraceOracle {
             found.add(one);
         }
         return found;
-    }
-
-    private static String text(Iterator<String> words) {
-        String hex = words.next();
-        byte[] bytes = new byte[hex.equals("-") ? 0 : hex.length() / 2];
-        for (int i = 0; i < bytes.length; i++) {
-            bytes[i] = (byte) Integer.parseInt(hex.substring(2 * i, 2 * i + 2), 16);
-        }
-        return new String(bytes, StandardCharsets.UTF_16BE);
     }
 }

@@ -1,7 +1,3 @@
-import com.alibaba.fastjson.JSON;
-import java.io.BufferedReader;
-import java.io.InputStreamReader;
-import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Collections;
@@ -22,11 +18,8 @@ import org.apache.rocketmq.common.message.MessageExt;
  *
  * <p>Its property {@code local} is {@code commit}, {@code rollback}, {@code unknown} or {@code
  * throw}; {@code checks} is the same for each check, with commas between; the last one stays.
- *
- * <p>Lines of words as in {@code Oracle.java}. An answer is {@code {"value": ...}} or {@code
- * {"error": "..."}}.
  */
-public final class TransactionOracle {
+public final class TransactionOracle extends WordOracle {
     /** A producer, and what it was asked. */
     private static final class Running implements TransactionListener {
         private final TransactionMQProducer producer;
@@ -76,34 +69,11 @@ public final class TransactionOracle {
     private static final Map<Integer, Running> RUNNING = new HashMap<>();
 
     public static void main(String[] arguments) throws Exception {
-        PrintStream out = new PrintStream(System.out, false, StandardCharsets.US_ASCII);
-        System.setOut(System.err); // loggers write to stdout
-        BufferedReader in =
-            new BufferedReader(new InputStreamReader(System.in, StandardCharsets.US_ASCII));
-        List<String> lines = new ArrayList<>();
-        for (String line = in.readLine(); line != null; line = in.readLine()) {
-            if (!line.equals(".")) {
-                lines.add(line);
-                continue;
-            }
-            for (String request : lines) {
-                out.println(answer(List.of(request.split(" ")).iterator()));
-            }
-            out.flush();
-            lines.clear();
-        }
-        Runtime.getRuntime().halt(0);
+        new TransactionOracle().serve();
     }
 
-    private static String answer(Iterator<String> words) {
-        try {
-            return JSON.toJSONString(Collections.singletonMap("value", run(words.next(), words)));
-        } catch (Throwable e) {
-            return JSON.toJSONString(Collections.singletonMap("error", String.valueOf(e)));
-        }
-    }
-
-    private static Object run(String command, Iterator<String> words) throws Exception {
+    @Override
+    Object run(String command, Iterator<String> words) throws Exception {
         switch (command) {
             case "start":
                 int number = RUNNING.size() + 1;
@@ -124,7 +94,7 @@ public final class TransactionOracle {
     }
 
     private static Running running(Iterator<String> words) {
-        return RUNNING.get(Integer.parseInt(words.next()));
+        return RUNNING.get(number(words));
     }
 
     /** Sends a message and runs its local transaction; an immunity of "" is none. */
@@ -145,17 +115,5 @@ public final class TransactionOracle {
         found.put("queueId", result.getMessageQueue().getQueueId());
         found.put("queueOffset", result.getQueueOffset());
         return found;
-    }
-
-    private static String text(Iterator<String> words) {
-        String word = words.next();
-        if (word.equals("-")) {
-            return "";
-        }
-        char[] chars = new char[word.length() / 4];
-        for (int i = 0; i < chars.length; i++) {
-            chars[i] = (char) Integer.parseInt(word.substring(4 * i, 4 * i + 4), 16);
-        }
-        return new String(chars);
     }
 }

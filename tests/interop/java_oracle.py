@@ -1,7 +1,8 @@
 """RocketMQ's own Java classes as a process that answers: what these tests compare with.
 
-``Oracle.java`` is compiled against the official jars of one version and started once a session.
-The jars come from Maven, once a user: ``$REPUT_JARS/VERSION``, or ``~/.cache/reput/jars/VERSION``.
+``Oracle.java`` is compiled against the official jars of one version, and started once a session.
+The jars come from Maven; they and the classes are kept: in ``$REPUT_JARS``, or
+``~/.cache/reput/jars``.
 """
 
 import hashlib
@@ -203,11 +204,11 @@ def _artifacts(pom: Path) -> list[ElementTree.Element]:
 
 
 class Oracle:
-    """A running ``Oracle.java``; a subclass may run another class, on other jars.
+    """A running ``Oracle.java``; a subclass may run another ``WordOracle``, on other jars.
 
     Args:
         version: Of RocketMQ.
-        work: An empty folder for classes, temporary files and the logs that RocketMQ writes home.
+        work: An empty folder for temporary files and the logs that RocketMQ writes home.
 
     Raises:
         JavaUnavailable: A tool or the jars are missing.
@@ -218,12 +219,10 @@ class Oracle:
     def __init__(self, version: str, work: Path) -> None:
         self.version = version
         self.is_4 = version.startswith("4.")
-        java, javac = tool("java"), tool("javac")
-        libraries = os.pathsep.join(str(one / "*") for one in self.folders(version, work))
-        # -XDignore.symbol.file: no warning that Unsafe is internal.
-        compiling = [javac, "-XDignore.symbol.file", "-proc:none", "-nowarn", "-cp", libraries]
-        source = HERE / f"{self.main_class}.java"
-        subprocess.run([*compiling, "-d", str(work), str(source)], check=True)
+        java = tool("java")
+        libraries = self.folders(version, work)
+        sources = [HERE / f"{name}.java" for name in ("WordOracle", self.main_class)]
+        compiled = classes(f"{self.main_class}-{version}", sources, libraries)
         self._log = work / "stderr.txt"
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -233,7 +232,7 @@ class Oracle:
                     f"-Djava.io.tmpdir={work}",
                     f"-Duser.home={work}",
                     "-cp",
-                    os.pathsep.join((str(work), libraries)),
+                    class_path(compiled, *libraries),
                     self.main_class,
                 ],
                 stdin=subprocess.PIPE,
@@ -273,6 +272,13 @@ class Oracle:
     def close(self) -> None:
         """Let the process end."""
         self._process.communicate()
+
+
+class ClusterOracle(Oracle):
+    """An oracle whose class is of brokers or clients."""
+
+    def folders(self, version: str, work: Path) -> list[Path]:
+        return [cluster_jars(version)]
 
 
 def property_words(properties: dict[str, str]) -> list[Word]:

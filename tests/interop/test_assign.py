@@ -6,7 +6,8 @@ from random import Random
 import pytest
 
 from interop import java_oracle
-from interop.java_oracle import JavaUnavailable, Oracle, Word
+from interop.conftest import StartOracle
+from interop.java_oracle import Oracle, Word
 from reput.client.core import assign
 from reput.client.core.assign import Strategy
 from reput.format.bodies import MessageQueue
@@ -30,17 +31,8 @@ class AssignOracle(Oracle):
         for version in java_oracle.versions()
     ],
 )
-def java(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[AssignOracle]:
-    try:
-        process = AssignOracle(request.param, tmp_path_factory.mktemp(f"assign-{request.param}"))
-    except JavaUnavailable as reason:
-        if java_oracle.wants_all_versions():
-            raise
-        pytest.skip(str(reason))
-    yield process
-    process.close()
+def java(request: pytest.FixtureRequest, start_oracle: StartOracle) -> AssignOracle:
+    return start_oracle(AssignOracle, request.param)
 
 
 def queues_of(random: Random, topic: str) -> list[MessageQueue]:
@@ -129,6 +121,8 @@ def test_by_config(java: AssignOracle) -> None:
 
 
 def test_by_machine_room(java: AssignOracle) -> None:
+    if java.version == "4.5.2":
+        pytest.skip("it counts the queues of the rooms, and takes so many of all: mended in 4.9")
     for queues, clients, random in cases(6):
         rooms = random.sample(ROOMS, random.randint(0, 3)) + [""] * random.randint(0, 1)
         strategy = assign.ByMachineRoom(rooms)

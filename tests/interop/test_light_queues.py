@@ -9,7 +9,8 @@ import pytest
 from interop import java_oracle, wire
 from interop.java_cluster import JavaCluster, Settings
 from interop.wire import Remote
-from reput.format import headers
+from reput.format import bodies, headers
+from reput.format.bodies import SubscriptionGroupConfig
 from reput.format.codes import PullFlag, RequestCode, ResponseCode
 from reput.format.headers import (
     OffsetReplyHeader,
@@ -113,6 +114,30 @@ async def test_offsets_of_groups(cluster: Cluster) -> None:
         await commit(broker, "%LMQ%offsets", OTHERS, 5)
         assert await committed(broker, "%LMQ%offsets", GROUP) == 1
         assert await committed(broker, "%LMQ%offsets", OTHERS) == 5
+
+
+async def test_topics_and_groups_of_light_queues_stay_as_they_are(cluster: Cluster) -> None:
+    name = "%LMQ%made"
+    topic = headers.CreateTopicHeader(
+        topic=name, default_topic="TBW102", read_queue_nums=8, write_queue_nums=8, perm=6,
+        topic_filter_type="SINGLE_TAG", topic_sys_flag=0, order=False,
+    )  # fmt: skip
+    group = bodies.encode(SubscriptionGroupConfig(group_name=name, consume_enable=False))
+    async with wire.connected(cluster.address) as broker:
+        reply = await broker.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic)
+        assert reply.code == ResponseCode.SUCCESS, reply.remark
+        reply = await broker.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, group)
+        assert reply.code == ResponseCode.SUCCESS, reply.remark
+        for code in (
+            RequestCode.GET_ALL_TOPIC_CONFIG,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+        ):
+            reply = await broker.ask(code)
+            assert reply.code == ResponseCode.SUCCESS
+            assert b"dataVersion" in reply.body
+            assert name.encode() not in reply.body
+        await send(broker, "Parent", b"a", name)
+        assert await broker.read(name, 1, consumer_group=name)
 
 
 @pytest.mark.skipif(not ALL, reason="REPUT_INTEROP is not all: starts four brokers")

@@ -1,21 +1,17 @@
 """A member that consumes in order, killed: its queues are another's when its locks have ended."""
 
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from interop import java_oracle
+from interop.clusters import KINDS, PAUSE, Cluster
 from interop.java_cluster import JVM, JavaClient, JavaCluster, JavaMessage, PushConsumer, Queue
 from reput_cluster import ReputCluster
 
 pytestmark = pytest.mark.interop
 
-Cluster = ReputCluster | JavaCluster
-
-KINDS = ("reput", "official") if java_oracle.wants_all_versions() else ("reput",)
 LOCK_MS = 25_000
 """Instead of a minute; clients renew their locks every 20 s."""
 LOCKED_S = 4
@@ -23,7 +19,6 @@ LOCKED_S = 4
 QUICK = {"pollNameServerInterval": 200, "heartbeatBrokerInterval": 1000}
 TOPIC = "Ordered"
 GUARD_S = 60
-PAUSE = threading.Event()  # nobody sets it
 
 
 @pytest.fixture(params=KINDS)

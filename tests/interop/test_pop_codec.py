@@ -1,13 +1,12 @@
 """What pop consumption writes down, against the classes of RocketMQ 5.5."""
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from interop import java_oracle
-from interop.java_oracle import JavaUnavailable, Oracle
+from interop.conftest import StartOracle
+from interop.java_oracle import ClusterOracle, Oracle
 from reput.format import bodies, names, pop_codec
 from reput.format.pop_codec import AckRecord, BatchAckBody, CheckpointRecord, Handle
 from reput.store import paths
@@ -20,29 +19,21 @@ from reput.store.pop_tables import (
     RequestModeTable,
 )
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("rocketmq-5.5.0")]
 
 TOPICS = ("T", "Orders-1", "%RETRY%G_T", "%RETRY%G+T", "%RETRY%g_with_more_x")
 POP_MS = 1_700_000_000_000
 
 
-class PopOracle(Oracle):
+class PopOracle(ClusterOracle):
     """A running ``PopOracle.java``."""
 
     main_class = "PopOracle"
 
-    def folders(self, version: str, work: Path) -> list[Path]:
-        return [java_oracle.cluster_jars(version)]
-
 
 @pytest.fixture(scope="module")
-def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Oracle]:
-    try:
-        oracle = PopOracle("5.5.0", tmp_path_factory.mktemp("pop"))
-    except JavaUnavailable as reason:
-        pytest.skip(str(reason))
-    yield oracle
-    oracle.close()
+def java(start_oracle: StartOracle) -> PopOracle:
+    return start_oracle(PopOracle, "5.5.0")
 
 
 def test_handles(java: Oracle) -> None:
@@ -126,7 +117,7 @@ def test_acks_both_ways(java: Oracle) -> None:
 def test_acks_of_many_messages(java: Oracle, bits: list[int]) -> None:
     body = java.ask_one("acks", "T", "G", 1, 40, *bits)
     (ack,) = bodies.decode(BatchAckBody, body.encode()).acks
-    assert ack.queue_offsets == [40 + one for one in bits]
+    assert (ack.start_offset, ack.distances) == (40, sum(1 << one for one in bits))
     assert (ack.topic, ack.group, ack.kind) == ("T", "G", "1")
     assert (ack.queue_id, ack.revive_queue_id, ack.pop_ms) == (3, 5, POP_MS)
     assert pop_codec.topic_of(ack.kind, ack.topic, ack.group) == "%RETRY%G_T"

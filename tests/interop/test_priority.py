@@ -9,6 +9,14 @@ from broker_subject import messages_in
 from interop import java_oracle, wire
 from interop.java_cluster import JavaCluster
 from interop.wire import LOOKS, PAUSE_S, Remote
+from reput.client import (
+    Admin,
+    ConsumeFromWhere,
+    ConsumerConfig,
+    Message,
+    PopConsumer,
+    Producer,
+)
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.headers import QueryMessageHeader
 from reput_cluster import ReputCluster
@@ -55,6 +63,28 @@ async def test_a_message_in_order_loses_it(cluster: Cluster) -> None:
         assert (reply.ext_fields or {})["queueId"] == "1"
         (one,) = await broker.read("InOrder", 1, 1)
         assert NAME not in one.properties
+
+
+@pytest.mark.parametrize(("kind", "is_first"), [("PRIORITY", True), ("NORMAL", False)])
+async def test_pops_read_the_highest_queue_first(
+    cluster: Cluster, kind: str, is_first: bool
+) -> None:
+    topic = f"Popped{kind}"
+    async with Admin(cluster.namesrv) as admin:
+        await admin.create_topic(
+            topic, queue_count=8, broker=cluster.address, attributes={"message.type": kind}
+        )
+    first = ConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+    async with Producer("producers", namesrv=cluster.namesrv) as producer:
+        for one in range(40):
+            await producer.send(Message(topic, b"x", properties={NAME: str(one % 8)}))
+    async with PopConsumer(topic, namesrv=cluster.namesrv, config=first) as consumer:
+        await consumer.subscribe(topic)
+        taken: list[int] = []
+        async with asyncio.timeout(60):
+            while len(taken) < 40:
+                taken += [one.queue_id for one in await consumer.pop(1)]
+    assert (taken == sorted(taken, reverse=True)) == is_first
 
 
 async def found(broker: Remote, key: str, **fields: object) -> list[bytes]:

@@ -1,12 +1,12 @@
 """What a producer decides by itself: the same as Java's."""
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
 
 from interop import java_oracle
-from interop.java_oracle import JavaUnavailable, Oracle
+from interop.conftest import StartOracle
+from interop.java_oracle import Oracle
 from reput.client.core.queue_choice import avoidance_ms
 from reput.client.core.unique_key import UniqueKeys
 
@@ -26,17 +26,8 @@ class ProducerOracle(Oracle):
         for version in java_oracle.versions()
     ],
 )
-def java(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ProducerOracle]:
-    try:
-        process = ProducerOracle(request.param, tmp_path_factory.mktemp(f"sends-{request.param}"))
-    except JavaUnavailable as reason:
-        if java_oracle.wants_all_versions():
-            raise
-        pytest.skip(str(reason))
-    yield process
-    process.close()
+def java(request: pytest.FixtureRequest, start_oracle: StartOracle) -> ProducerOracle:
+    return start_oracle(ProducerOracle, request.param)
 
 
 def test_java_finds_address_and_time_in_our_unique_keys(java: ProducerOracle) -> None:

@@ -1,19 +1,14 @@
-"""Requests and replies between Java and Python clients, on our broker.
-
-With ``REPUT_INTEROP=all`` the same tests run on the official broker too: what they expect is what
-it does.
-"""
+"""Requests and replies between Java and Python clients; see ``clusters``."""
 
 import asyncio
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from interop import java_oracle
-from interop.java_cluster import JavaCluster
-from interop.java_oracle import JavaError, JavaUnavailable, Oracle
+from interop.clusters import CLIENTS, KINDS, Cluster, start_cluster
+from interop.conftest import StartOracle
+from interop.java_oracle import ClusterOracle, JavaError
 from reput.client import (
     Admin,
     ClientConfig,
@@ -32,39 +27,23 @@ from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
 from reput.format.headers import PullMessageHeader, SendMessageHeader
 from reput.remoting.client import RemotingClient
-from reput_cluster import ReputCluster
 
 pytestmark = pytest.mark.interop
 
-Cluster = ReputCluster | JavaCluster
-KINDS = ("reput", "official") if java_oracle.wants_all_versions() else ("reput",)
-VERSIONS = ("4.9.7", "5.5.0") if java_oracle.wants_all_versions() else ("4.9.7",)
 REPLY_TOPIC = "DefaultCluster_REPLY_TOPIC"
 TIMEOUT_MS = 55_000
 """A Java consumer that misses its first chance to take queues waits 20 s for the next one."""
 
 
-class ReplyOracle(Oracle):
+class ReplyOracle(ClusterOracle):
     """A running ``ReplyOracle.java``."""
 
     main_class = "ReplyOracle"
 
-    def folders(self, version: str, work: Path) -> list[Path]:
-        return [java_oracle.cluster_jars(version)]
 
-
-@pytest.fixture(scope="module", params=VERSIONS)
-def java(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ReplyOracle]:
-    try:
-        oracle = ReplyOracle(request.param, tmp_path_factory.mktemp("replies"))
-    except JavaUnavailable as reason:
-        if java_oracle.wants_all_versions():
-            raise
-        pytest.skip(str(reason))
-    yield oracle
-    oracle.close()
+@pytest.fixture(scope="module", params=CLIENTS)
+def java(request: pytest.FixtureRequest, start_oracle: StartOracle) -> ReplyOracle:
+    return start_oracle(ReplyOracle, request.param)
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -72,8 +51,7 @@ def cluster(
     request: pytest.FixtureRequest, java: ReplyOracle, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("cluster")
-    is_ours = request.param == "reput"
-    with ReputCluster(folder) if is_ours else JavaCluster(java.version, folder) as running:
+    with start_cluster(request.param, java.version, folder) as running:
         yield running
 
 

@@ -12,21 +12,17 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from interop import java_oracle
-from interop.java_cluster import ClientError, JavaClient, JavaCluster
+from interop.clusters import KINDS, Cluster, start_cluster
+from interop.java_cluster import ClientError, JavaClient
 from reput.client.config import ClientConfig, ConsumeFromWhere, ConsumerConfig
 from reput.client.listener import ConsumeContext, ConsumeResult
 from reput.client.message import Message, ReceivedMessage
 from reput.client.producer import Producer
 from reput.client.pull_consumer import PullConsumer
 from reput.client.push_consumer import PushConsumer
-from reput_cluster import ReputCluster
 
 pytestmark = pytest.mark.interop
 
-Cluster = ReputCluster | JavaCluster
-
-KINDS = ("reput", "official") if java_oracle.wants_all_versions() else ("reput",)
 GUARD_S = 60
 QUICK = {"pollNameServerInterval": 200, "heartbeatBrokerInterval": 1000}
 _numbers = itertools.count()
@@ -40,11 +36,7 @@ def cluster(
 ) -> Iterator[Cluster]:
     """A broker, shared: take topics of your own."""
     folder = tmp_path_factory.mktemp("cluster")
-    if request.param == "reput":
-        running: Cluster = ReputCluster(folder)
-    else:
-        running = JavaCluster(java_client.version, folder)
-    with running:
+    with start_cluster(request.param, java_client.version, folder) as running:
         yield running
 
 

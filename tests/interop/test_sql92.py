@@ -2,14 +2,15 @@
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from interop import java_oracle
-from interop.java_oracle import JavaUnavailable, Oracle, Word, property_words
+from interop.conftest import StartOracle
+from interop.java_oracle import Oracle, Word, property_words
 from reput.format import sql92
 
 pytestmark = pytest.mark.interop
@@ -49,18 +50,8 @@ class FilterOracle(Oracle):
         for version in java_oracle.versions()
     ],
 )
-def oracle(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[FilterOracle]:
-    version = request.param
-    try:
-        process = FilterOracle(version, tmp_path_factory.mktemp(f"filter-{version}"))
-    except JavaUnavailable as reason:
-        if java_oracle.wants_all_versions():
-            raise
-        pytest.skip(str(reason))
-    yield process
-    process.close()
+def oracle(request: pytest.FixtureRequest, start_oracle: StartOracle) -> FilterOracle:
+    return start_oracle(FilterOracle, request.param)
 
 
 # --- comparing -------------------------------------------------------------

@@ -1,7 +1,6 @@
 """Messages with a time of their own, of Java's producer of 5.5.0 and ours; and taking them back.
 
-With ``REPUT_INTEROP=all`` the same tests run on the official broker too: what they expect is what
-it does.
+See ``clusters`` for what they run on.
 """
 
 import asyncio
@@ -12,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from broker_subject import messages_in
-from interop import java_oracle, wire
-from interop.java_cluster import JavaCluster, Settings
-from interop.java_oracle import JavaError, JavaUnavailable, Oracle
+from interop import wire
+from interop.clusters import KINDS, Cluster, start_cluster
+from interop.conftest import StartOracle
+from interop.java_cluster import Settings
+from interop.java_oracle import ClusterOracle, JavaError
 from interop.wire import LOOKS, PAUSE_S
 from reput.client import Message, Producer
 from reput.clock import SystemClock
@@ -24,12 +25,9 @@ from reput.format.codes import RequestCode, ResponseCode
 from reput.format.headers import RecallMessageHeader
 from reput.format.message import StoredMessage
 from reput.format.recall_handle import RecallHandle
-from reput_cluster import ReputCluster
 
 pytestmark = pytest.mark.interop
 
-Cluster = ReputCluster | JavaCluster
-KINDS = ("reput", "official") if java_oracle.wants_all_versions() else ("reput",)
 VERSION = "5.5.0"
 SETTINGS: Settings = {"recallMessageEnable": True}
 CLOCK = SystemClock()
@@ -37,25 +35,15 @@ LATE_MS_MAX = 6_000
 DAY_S = 86_400
 
 
-class TimerOracle(Oracle):
+class TimerOracle(ClusterOracle):
     """A running ``TimerOracle.java``."""
 
     main_class = "TimerOracle"
 
-    def folders(self, version: str, work: Path) -> list[Path]:
-        return [java_oracle.cluster_jars(version)]
-
 
 @pytest.fixture(scope="module")
-def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TimerOracle]:
-    try:
-        oracle = TimerOracle(VERSION, tmp_path_factory.mktemp("timers"))
-    except JavaUnavailable as reason:
-        if java_oracle.wants_all_versions():
-            raise
-        pytest.skip(str(reason))
-    yield oracle
-    oracle.close()
+def java(start_oracle: StartOracle) -> TimerOracle:
+    return start_oracle(TimerOracle, VERSION)
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -63,10 +51,7 @@ def cluster(
     request: pytest.FixtureRequest, java: TimerOracle, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("cluster")
-    is_ours = request.param == "reput"
-    with (
-        ReputCluster(folder, SETTINGS) if is_ours else JavaCluster(VERSION, folder, SETTINGS)
-    ) as running:
+    with start_cluster(request.param, VERSION, folder, SETTINGS) as running:
         yield running
 
 
@@ -106,7 +91,7 @@ async def test_java_sends_by_all_three_times_and_recalls(
         key = java.ask_one("recall", cluster.namesrv, "Timer", str(gone["handle"]))
         assert key == gone["id"]
         past = send("past", "at", at_ms - 60_000)
-        assert "handle" not in past
+        assert past["handle"] is None
         return sent
 
     sent = await asyncio.to_thread(play)
@@ -233,12 +218,6 @@ def test_handles_are_javas(java: TimerOracle) -> None:
 # --- one folder, now with one broker, now with the other --------------------------------
 
 
-def start(kind: str, folder: Path) -> Cluster:
-    if kind == "reput":
-        return ReputCluster(folder, SETTINGS)
-    return JavaCluster(VERSION, folder, SETTINGS)
-
-
 async def counts(cluster: Cluster, topic: str, wanted: set[bytes]) -> Counter[bytes]:
     """Return how often each message has arrived, once those are there, and a second later."""
     async with wire.connected(cluster.address) as broker:
@@ -285,7 +264,7 @@ async def test_a_folder_goes_on_with_the_other_broker(
     """Nothing is lost, and nothing comes twice but what is said above."""
     folder = tmp_path / "both"
     first, *others = kinds
-    with start(first, folder) as cluster:
+    with start_cluster(first, VERSION, folder, SETTINGS) as cluster:
         later_ms = CLOCK.now_ms() + 12_000 * (len(kinds) - 1)
         await send(cluster, "before", CLOCK.now_ms() + 1_200)
         for number in range(3):
@@ -298,7 +277,7 @@ async def test_a_folder_goes_on_with_the_other_broker(
     wanted = {b"before", b"between"}
     found: Counter[bytes] = Counter()
     for number, kind in enumerate(others):
-        with start(kind, folder) as cluster:
+        with start_cluster(kind, VERSION, folder, SETTINGS) as cluster:
             await send(cluster, f"new {number}", CLOCK.now_ms() + 1_200)
             wanted.add(b"new %d" % number)
             if kind is others[-1]:

@@ -1,22 +1,15 @@
-"""Traces that Java and Python clients write, and who can read them.
-
-With ``REPUT_INTEROP=all`` the same tests run on the official broker too: what they expect is what
-it does.
-"""
+"""Traces that Java and Python clients write, and who can read them; see ``clusters``."""
 
 import asyncio
 import re
-import threading
-import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
-from interop import java_oracle
-from interop.java_cluster import JavaClient, JavaCluster
-from interop.java_oracle import JavaUnavailable, Oracle
+from interop.clusters import CLIENTS, KINDS, Cluster, start_cluster, until
+from interop.conftest import StartOracle
+from interop.java_cluster import JavaClient
+from interop.java_oracle import ClusterOracle
 from reput.client import (
     ClientConfig,
     ConsumeFromWhere,
@@ -24,6 +17,7 @@ from reput.client import (
     ConsumeResult,
     Message,
     Producer,
+    PullConsumer,
     PushConsumer,
     blocking,
 )
@@ -39,39 +33,21 @@ from reput.client.core.trace_codec import (
     Trace,
     TransactionEnded,
 )
-from reput_cluster import ReputCluster
 
 pytestmark = pytest.mark.interop
 
-Cluster = ReputCluster | JavaCluster
-KINDS = ("reput", "official") if java_oracle.wants_all_versions() else ("reput",)
-VERSIONS = ("4.9.7", "5.5.0") if java_oracle.wants_all_versions() else ("4.9.7",)
-GUARD_S = 30
-PAUSE = threading.Event()  # nobody sets it
 WITH_TRACES = {"traceTopicEnable": True}
 
 
-class TraceOracle(Oracle):
+class TraceOracle(ClusterOracle):
     """A running ``TraceOracle.java``."""
 
     main_class = "TraceOracle"
 
-    def folders(self, version: str, work: Path) -> list[Path]:
-        return [java_oracle.cluster_jars(version)]
 
-
-@pytest.fixture(scope="module", params=VERSIONS)
-def java(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[TraceOracle]:
-    try:
-        oracle = TraceOracle(request.param, tmp_path_factory.mktemp("traces"))
-    except JavaUnavailable as reason:
-        if java_oracle.wants_all_versions():
-            raise
-        pytest.skip(str(reason))
-    yield oracle
-    oracle.close()
+@pytest.fixture(scope="module", params=CLIENTS)
+def java(request: pytest.FixtureRequest, start_oracle: StartOracle) -> TraceOracle:
+    return start_oracle(TraceOracle, request.param)
 
 
 @pytest.fixture(scope="module")
@@ -86,21 +62,8 @@ def cluster(
     request: pytest.FixtureRequest, java: TraceOracle, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("cluster")
-    if request.param == "reput":
-        with ReputCluster(folder, WITH_TRACES) as ours:
-            yield ours
-    else:
-        with JavaCluster(java.version, folder, WITH_TRACES) as official:
-            yield official
-
-
-def until(look: Callable[[], Any]) -> Any:
-    """Return what is there when Java has written it, in its own time."""
-    deadline = time.monotonic() + GUARD_S
-    while not (found := look()):
-        assert time.monotonic() < deadline, f"not there in {GUARD_S} s"
-        PAUSE.wait(0.1)
-    return found
+    with start_cluster(request.param, java.version, folder, WITH_TRACES) as running:
+        yield running
 
 
 # --- lines ------------------------------------------------------------------------------
@@ -223,14 +186,16 @@ async def test_traces_of_python(cluster: Cluster, tools: JavaClient) -> None:
     await consumer.subscribe("PythonTraced")
     async with consumer:
         await consumed.wait()
+    async with PullConsumer("python-l", config=first, client=config) as puller:
+        await puller.subscribe("PythonTraced")
+        assert await puller.poll(timeout_ms=30_000)
 
     def see() -> list[list[str]]:
-        lines: list[list[str]] = until(
-            lambda: len(found := printed(tools, cluster, result.message_id)) == 2 and found
-        )
-        return lines
+        found = printed(tools, cluster, result.message_id)
+        return sorted(found) if len(found) == 3 else []
 
-    assert await asyncio.to_thread(see) == [
+    assert await asyncio.to_thread(until, see) == [
         ["Pub", "python-p", "127.0.0.1", "success"],
         ["Sub", "python-c", "127.0.0.1", "success"],
+        ["Sub", "python-l", "127.0.0.1", "success"],
     ]

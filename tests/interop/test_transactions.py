@@ -1,10 +1,9 @@
 """Transactions of Java and Python producers.
 
-With ``REPUT_INTEROP=all`` the same tests run on the official broker too: what they expect is what
-it does. There a message may be delivered more than once that was decided while it was asked about.
+On the official broker (see ``clusters``) a message may be delivered more than once that was decided
+while it was asked about.
 """
 
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -13,9 +12,10 @@ from typing import Any, Protocol
 
 import pytest
 
-from interop import java_oracle
+from interop.clusters import CLIENTS, GUARD_S, KINDS, Cluster, start_cluster, until
+from interop.conftest import StartOracle
 from interop.java_cluster import JavaCluster, Settings
-from interop.java_oracle import JavaUnavailable, Oracle
+from interop.java_oracle import ClusterOracle
 from reput.client import (
     Message,
     ReceivedMessage,
@@ -30,11 +30,6 @@ from reput_cluster import ReputCluster
 
 pytestmark = pytest.mark.interop
 
-Cluster = ReputCluster | JavaCluster
-KINDS = ("reput", "official") if java_oracle.wants_all_versions() else ("reput",)
-VERSIONS = ("4.9.7", "5.5.0") if java_oracle.wants_all_versions() else ("4.9.7",)
-GUARD_S = 40
-PAUSE = threading.Event()  # nobody sets it
 GROUP = "transactions"
 SETTINGS: Settings = {
     "transactionTimeOut": 500,
@@ -50,37 +45,19 @@ STATES = {
 }
 
 
-class TransactionOracle(Oracle):
+class TransactionOracle(ClusterOracle):
     """A running ``TransactionOracle.java``."""
 
     main_class = "TransactionOracle"
 
-    def folders(self, version: str, work: Path) -> list[Path]:
-        return [java_oracle.cluster_jars(version)]
 
-
-@pytest.fixture(scope="module", params=VERSIONS)
-def java(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[TransactionOracle]:
-    try:
-        oracle = TransactionOracle(request.param, tmp_path_factory.mktemp("transactions"))
-    except JavaUnavailable as reason:
-        if java_oracle.wants_all_versions():
-            raise
-        pytest.skip(str(reason))
-    yield oracle
-    oracle.close()
+@pytest.fixture(scope="module", params=CLIENTS)
+def java(request: pytest.FixtureRequest, start_oracle: StartOracle) -> TransactionOracle:
+    return start_oracle(TransactionOracle, request.param)
 
 
 PATIENT: Settings = {**SETTINGS, "transactionCheckMax": 1000}
 """Checks count while no producer is there; how long one takes to find a broker is its affair."""
-
-
-def start(kind: str, version: str, folder: Path, settings: Settings = SETTINGS) -> Cluster:
-    if kind == "reput":
-        return ReputCluster(folder, settings)
-    return JavaCluster(version, folder, settings)
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -89,7 +66,8 @@ def cluster(
     java: TransactionOracle,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Cluster]:
-    with start(request.param, java.version, tmp_path_factory.mktemp("cluster")) as running:
+    folder = tmp_path_factory.mktemp("cluster")
+    with start_cluster(request.param, java.version, folder, SETTINGS) as running:
         with blocking.Admin(running.namesrv) as admin:
             for topic in ("ByJava", "ByPython"):
                 admin.create_topic(topic, queue_count=2)
@@ -190,15 +168,6 @@ SENDERS: dict[str, Callable[[TransactionOracle, Cluster], Sender]] = {
 
 
 # --- reading ----------------------------------------------------------------------------
-
-
-def until(look: Callable[[], Any]) -> Any:
-    """Return what is there when it has come, in its own time."""
-    deadline = time.monotonic() + GUARD_S
-    while not (found := look()):
-        assert time.monotonic() < deadline, f"not there in {GUARD_S} s"
-        PAUSE.wait(0.1)
-    return found
 
 
 def read_all(namesrv: str, topic: str) -> list[ReceivedMessage]:
@@ -356,7 +325,7 @@ def test_a_folder_goes_on_with_the_other_broker(
     """What one of them has stored, decided and put again the other one knows."""
     kinds = ("reput", "official") if way == "to Java" else ("official", "reput")
     folder = tmp_path / "both"
-    with start(kinds[0], java.version, folder, PATIENT) as first:
+    with start_cluster(kinds[0], java.version, folder, PATIENT) as first:
         with blocking.Admin(first.namesrv) as admin:
             admin.create_topic("T", queue_count=1)
         sender = JavaSender(java, first.namesrv)
@@ -368,7 +337,7 @@ def test_a_folder_goes_on_with_the_other_broker(
             sender.send("T", f"open {number}", "unknown", "commit")
         sender.close()
         first.stop()
-    with start(kinds[1], java.version, folder, PATIENT) as second:
+    with start_cluster(kinds[1], java.version, folder, PATIENT) as second:
         heir = JavaSender(java, second.namesrv)
         heir.send("T", "new", "commit", "throw")
         wanted = {"committed", "open 0", "open 1", "open 2", "new"}

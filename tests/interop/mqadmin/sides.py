@@ -128,13 +128,14 @@ class Both:
             while text not in (found := self.run(side, *arguments, *more)):
                 assert time.monotonic() < deadline, f"no {text!r} in {WAIT_S} s: {found}"
 
-    def run_until(self, pattern: str, side: Side, *arguments: str) -> str:
-        """Return what a tool that never ends prints, up to a line with this expression."""
+    @contextlib.contextmanager
+    def running(self, side: Side, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+        """Run a tool that never ends, in a process of its own, which is killed at the end."""
         java = java_oracle.tool("java")
         jars = java_oracle.class_path(java_oracle.cluster_jars(self.java.version))
         main = "org.apache.rocketmq.tools.command.MQAdminStartup"
-        home = f"-Drocketmq.home.dir={self.java_home}"
-        command = [java, *java_cluster.JVM, *java_cluster.SERVER_OPENS, home, "-cp", jars, main]
+        home = [f"-Drocketmq.home.dir={self.java_home}", f"-Duser.home={self.java_home}"]
+        command = [java, *java_cluster.JVM, *java_cluster.SERVER_OPENS, *home, "-cp", jars, main]
         process = subprocess.Popen(
             [*command, *arguments, "-n", side.namesrv],
             stdout=subprocess.PIPE,
@@ -143,18 +144,23 @@ class Both:
         )
         alarm = threading.Timer(WAIT_S, process.kill)
         alarm.start()
-        lines = []
         try:
+            yield process
+        finally:
+            alarm.cancel()
+            process.kill()
+            process.communicate()
+
+    def run_until(self, pattern: str, side: Side, *arguments: str) -> str:
+        """Return what a tool that never ends prints, up to a line with this expression."""
+        lines = []
+        with self.running(side, *arguments) as process:
             assert process.stdout is not None
             for line in process.stdout:
                 lines.append(line)
                 if re.search(pattern, line):
                     return "".join(lines)
-            raise AssertionError(f"no {pattern!r} in {WAIT_S} s: {lines}")
-        finally:
-            alarm.cancel()
-            process.kill()
-            process.communicate()
+        raise AssertionError(f"no {pattern!r} in {WAIT_S} s: {lines}")
 
     def await_committed(self, side: Side, consumer: PushConsumer, group: str) -> None:
         """Wait until a broker has the end of both queues of ``Messages`` as a group's offsets."""

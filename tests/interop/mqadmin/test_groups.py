@@ -104,3 +104,14 @@ def test_how_a_group_consumes_is_set(both: Both) -> None:
     for name in ("POP", "PULL"):
         text = both.prints(*mode, name, "-q", "1")
         assert f"consume mode[{name}] popShareQueueNum[1]" in text
+
+
+def test_groups_are_watched(both: Both) -> None:
+    """``startMonitoring`` goes on until it is killed; what it asks is in ``test_console``."""
+    with contextlib.ExitStack() as stack:
+        for side in both.sides:
+            stack.enter_context(both.running(side, "startMonitoring"))
+        both.await_text("CONSUME_PASSIVELY", "consumerConnection", "-g", "__MONITOR_CONSUMER")
+        monitor = [(r"\S*MonitorService_-?\d+", "MONITOR")]
+        text = both.prints("consumerConnection", "-g", "__MONITOR_CONSUMER", masks=monitor)
+        assert "OFFSET_MOVED_EVENT" in text

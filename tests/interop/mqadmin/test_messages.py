@@ -1,6 +1,7 @@
 """Messages by mqadmin: found, and printed."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -61,3 +62,18 @@ def test_messages_are_consumed(both: Both) -> None:
     assert "no matched msg, offset=9" in both.prints(
         *consume, "-b", "broker-a", "-i", "0", "-o", "9"
     )
+
+
+def test_records_of_a_file_are_printed(both: Both, tmp_path: Path) -> None:
+    """The tool is for logs of compacted topics; ours are of the same records."""
+    if both.is_4:
+        pytest.skip("of 5.x")
+    data = min((both.conf.parent / "store/commitlog").iterdir()).read_bytes()
+    end = count = 0
+    while size := int.from_bytes(data[end : end + 4], "big"):
+        end, count = end + size, count + 1
+    file = tmp_path / "log"
+    file.write_bytes(data[:end])
+    text = both.run(both.ours, "dumpCompactionLog", "-f", str(file))
+    assert text.count("MessageExt [") == count >= 6
+    assert both.ours.sent[0].offset_msg_id in text

@@ -1,0 +1,104 @@
+"""What a broker of 5.x says of itself once it was used in all ways: ours and the official one."""
+
+import asyncio
+
+import pytest
+
+from interop.clusters import until
+from interop.java_cluster import ClientError, JavaClient, JavaMessage
+from interop.mqadmin.sides import Both, Side
+from interop.mqadmin.test_console import shape
+from interop.mqadmin.test_reput_cli import GROUP as GIVES_UP, give_up
+from reput.client import Message, ReceivedMessage, SendResult, TransactionState, blocking
+
+pytestmark = pytest.mark.interop
+
+TOPIC = "Busy"
+POPS = "Pops"
+COUNTERS = (
+    ("TOPIC_PUT_NUMS", TOPIC),
+    ("TOPIC_PUT_SIZE", TOPIC),
+    ("GROUP_GET_NUMS", f"{TOPIC}@{POPS}"),
+    ("GROUP_GET_SIZE", f"{TOPIC}@{POPS}"),
+    ("GROUP_ACK_NUMS", f"{TOPIC}@{POPS}"),
+    ("GROUP_CK_NUMS", f"{TOPIC}@{POPS}"),
+    ("BROKER_ACK_NUMS", "DefaultCluster"),
+    ("BROKER_CK_NUMS", "DefaultCluster"),
+    ("BROKER_PUT_NUMS", "DefaultCluster"),
+    ("BROKER_GET_NUMS", "DefaultCluster"),
+    ("BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC", "DefaultCluster"),
+    ("BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC", "DefaultCluster"),
+    ("SNDBCK_PUT_NUMS", f"Messages@{GIVES_UP}"),
+    ("SNDBCK2DLQ_TIMES", f"null@Messages@{GIVES_UP}@SEND_BACK_TO_DLQ"),
+    ("DLQ_PUT_NUMS", f"null@Messages@{GIVES_UP}@SEND_BACK_TO_DLQ"),
+    ("TOPIC_PUT_NUMS", "RMQ_SYS_TRANS_HALF_TOPIC"),
+    ("TOPIC_PUT_NUMS", "RMQ_SYS_TRANS_OP_HALF_TOPIC"),
+    ("TOPIC_PUT_NUMS", "SCHEDULE_TOPIC_XXXX"),
+    ("TOPIC_PUT_NUMS", "rmq_sys_wheel_timer"),
+    ("QUEUE_PUT_NUMS", f"{TOPIC}@0"),
+    ("QUEUE_GET_NUMS", f"{TOPIC}@0@{POPS}"),
+    ("GROUP_GET_FROM_DISK_NUMS", f"{TOPIC}@{POPS}"),
+    ("GROUP_GET_FALL_SIZE", f"0@{TOPIC}@{POPS}"),
+    ("GROUP_GET_FALL_TIME", f"0@{TOPIC}@{POPS}"),
+    ("BROKER_GET_FROM_DISK_NUMS", "DefaultCluster"),
+)
+"""Not TOPIC_PUT_LATENCY, by queue: only Java has it. Pops are in our GROUP_GET_LATENCY, too."""
+
+
+def decide(message: Message, half: SendResult) -> TransactionState:
+    return TransactionState[message.body.decode()]
+
+
+def check(message: ReceivedMessage) -> TransactionState:
+    return TransactionState.COMMIT
+
+
+def use(java: JavaClient, side: Side) -> None:
+    """Transactions, delays, times, a dead letter, and pops that acknowledge."""
+    with blocking.TransactionProducer("transacts", check=check, namesrv=side.namesrv) as producer:
+        for state in ("COMMIT", "ROLLBACK"):
+            producer.send_in_transaction(Message(TOPIC, state.encode()), decide)
+    with blocking.Producer("delays", namesrv=side.namesrv) as delaying:
+        delaying.send(Message(TOPIC, b"level", delay_level=1))
+        delaying.send(Message(TOPIC, b"time", delay_ms=1000))
+    asyncio.run(give_up(side))
+    popping = {"clientRebalance": False, "heartbeatBrokerInterval": 1000}
+    with java.push_consumer(side.namesrv, POPS, TOPIC, **popping) as consumer:
+        with java.producer(side.namesrv) as producer:
+            producer.send([JavaMessage(TOPIC, b"plain")] * 5)
+        until(lambda: len({one.body for one in consumer.received}) == 4)
+
+
+@pytest.fixture(scope="module")
+def used(both: Both) -> Both:
+    if both.is_4:
+        pytest.skip("of 5.x")
+    for side in both.sides:
+        both.run(side, "updateTopic", "-b", "BROKER", "-t", TOPIC, "-r", "1", "-w", "1")
+        both.run(side, "updateSubGroup", "-b", "BROKER", "-g", POPS)
+        mode = ("-b", "BROKER", "-t", TOPIC, "-g", POPS, "-m", "POP", "-q", "1")
+        both.run(side, "setConsumeMode", *mode)
+        use(both.java, side)
+    return both
+
+
+def test_what_is_said_of_the_whole(used: Both) -> None:
+    ours, official = (used.table(side, "brokerStatus", "-b", "BROKER") for side in used.sides)
+    assert {name for name in official.keys() - ours.keys() if "/" not in name} == set()
+
+
+def test_what_is_counted(used: Both) -> None:
+    """The same counters have counted: each is there, or it is refused."""
+    found: list[dict[str, object]] = []
+    for side in used.sides:
+        with used.java.admin(side.namesrv) as admin:
+            shapes: dict[str, object] = {}
+            for name, key in COUNTERS:
+                try:
+                    value = admin.call("viewBrokerStatsData", side.broker, name, key)
+                    shapes[f"{name} {key}"] = shape(value)
+                except ClientError as error:
+                    shapes[f"{name} {key}"] = error.code
+            found.append(shapes)
+    assert found[0] == found[1]
+    assert isinstance(found[0][f"GROUP_ACK_NUMS {TOPIC}@{POPS}"], dict)

@@ -1,0 +1,82 @@
+"""Commands of mqadmin for what is not here: the tool is refused, and says so. None hangs."""
+
+import re
+
+import pytest
+
+from interop.mqadmin.sides import Both
+
+pytestmark = pytest.mark.interop
+
+ACL = ("-s", "User:user", "-r", "Topic:T", "-a", "PUB", "-d", "ALLOW")
+OURS_4 = (
+    ("clusterAclConfigVersion", "-b", "BROKER"),
+    ("deleteAclConfig", "-b", "BROKER", "-a", "RocketMQ"),
+    ("getAclConfig", "-b", "BROKER"),
+    ("updateAclConfig", "-b", "BROKER", "-a", "RocketMQ", "-s", "12345678"),
+    ("updateGlobalWhiteAddr", "-b", "BROKER", "-g", "10.0.0.1"),
+)
+OURS_5 = (
+    # Java refuses these as well, unless it was told where to keep users: with a text of its own.
+    ("createUser", "-b", "BROKER", "-u", "user", "-p", "password"),
+    ("updateUser", "-b", "BROKER", "-u", "user", "-p", "password"),
+    ("deleteUser", "-b", "BROKER", "-u", "user"),
+    ("getUser", "-b", "BROKER", "-u", "user"),
+    ("listUser", "-b", "BROKER"),
+    ("copyUser", "-f", "BROKER", "-t", "BROKER", "-u", "user"),
+    ("createAcl", "-b", "BROKER", *ACL),
+    ("updateAcl", "-b", "BROKER", *ACL),
+    ("deleteAcl", "-b", "BROKER", "-s", "User:user"),
+    ("getAcl", "-b", "BROKER", "-s", "User:user"),
+    ("listAcl", "-b", "BROKER"),
+    ("copyAcl", "-f", "BROKER", "-t", "BROKER", "-s", "User:user"),
+    ("getBrokerEpoch", "-b", "broker-a"),
+    # Java's broker does these.
+    ("getColdDataFlowCtrInfo", "-b", "BROKER"),
+    ("updateColdDataFlowCtrGroupConfig", "-b", "BROKER", "-g", "Progress", "-v", "1024"),
+    ("removeColdDataFlowCtrGroupConfig", "-b", "BROKER", "-g", "Progress"),
+    ("setCommitLogReadAheadMode", "-b", "BROKER", "-m", "0"),
+    ("checkRocksdbCqWriteProgress", "-c", "DefaultCluster"),
+    ("rocksDBConfigToJson", "-c", "DefaultCluster", "-t", "topics"),
+    ("switchTimerEngine", "-b", "BROKER", "-e", "R"),
+    ("updateStaticTopic", "-b", "broker-a", "-t", "Static", "-qn", "2"),
+    ("getBrokerLiteInfo", "-b", "BROKER"),
+)
+BOTH_5 = (
+    # A broker is no controller,
+    ("getControllerMetaData", "-a", "BROKER"),
+    ("getControllerConfig", "-a", "BROKER"),
+    ("updateControllerConfig", "-a", "BROKER", "-k", "key", "-v", "value"),
+    ("getSyncStateSet", "-a", "BROKER", "-b", "broker-a"),
+    ("electMaster", "-a", "BROKER", "-b", "0", "-bn", "broker-a", "-c", "DefaultCluster"),
+    ("cleanBrokerMetadata", "-a", "BROKER", "-bn", "broker-a", "-l"),
+    # no container of brokers,
+    ("addBroker", "-c", "BROKER", "-b", "/broker.conf"),
+    ("removeBroker", "-c", "BROKER", "-b", "DefaultCluster:broker-b:0"),
+    # and a topic neither static nor the parent of light ones.
+    ("remappingStaticTopic", "-b", "broker-a", "-t", "Messages"),
+    ("getParentTopicInfo", "-p", "Messages"),
+    ("getLiteTopicInfo", "-p", "Messages", "-l", "light"),
+    ("getLiteClientInfo", "-p", "Messages", "-g", "Progress", "-c", "client"),
+    ("getLiteGroupInfo", "-p", "Messages", "-g", "Progress"),
+    ("triggerLiteDispatch", "-p", "Messages", "-g", "Progress"),
+    # They read files of their own.
+    ("exportMetadataInRocksDB", "-p", "/no-folder", "-t", "topics"),
+    ("dumpCompactionLog", "-f", "/no-file"),
+)
+
+
+def test_what_is_not_here(both: Both) -> None:
+    for command in OURS_4 if both.is_4 else OURS_5:
+        text = both.run_masked(*command)
+        assert re.search(r"CODE: 3\b", text), (command, text)
+        assert "success" not in text
+
+
+def test_what_a_broker_is_not(both: Both) -> None:
+    if both.is_4:
+        pytest.skip("of 5.x")
+    for command in BOTH_5:
+        text = both.prints(*command, masks=[("Unconsumed Timestamp.*", "Unconsumed Timestamp")])
+        assert re.search(r"CODE: 3\b|error|invalid|not exist|should not be null", text), command
+        assert "success" not in text

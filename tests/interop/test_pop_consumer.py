@@ -1,0 +1,207 @@
+"""Our pop consumer: beside Java's members of its group, and on the official broker of 5.5.0."""
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from interop.clusters import KINDS, Cluster, start_cluster
+from interop.java_cluster import JavaClient
+from reput.client import (
+    Admin,
+    ConsumeContext,
+    ConsumeFromWhere,
+    ConsumerConfig,
+    ConsumeResult,
+    Message,
+    PopConsumer,
+    PoppedMessage,
+    Producer,
+    ReceivedMessage,
+    blocking,
+)
+from reput.client.popping import ANY_QUEUE
+
+pytestmark = pytest.mark.interop
+
+GUARD_S = 90
+SETTINGS = {"autoCreateTopicEnable": True, "enablePropertyFilter": True}
+POPPED = {"clientRebalance": False, "heartbeatBrokerInterval": 1000}
+CONFIG = ConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+SHORT = ConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET, pop_invisible_ms=3_000)
+VERSION = pytest.param("5.5.0", marks=pytest.mark.xdist_group("test_pop_consumer"))
+on_5_5 = pytest.mark.parametrize("java_client", [VERSION], indirect=True)
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def cluster(
+    request: pytest.FixtureRequest,
+    java_client: JavaClient,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Cluster]:
+    """A broker, shared: take topics of your own."""
+    folder = tmp_path_factory.mktemp("pop-consumer")
+    with start_cluster(request.param, java_client.version, folder, SETTINGS) as running:
+        yield running
+
+
+@pytest.fixture
+async def topic(request: pytest.FixtureRequest, cluster: Cluster) -> str:
+    """A topic of two queues, and a group of its name, which pops."""
+    name = "".join(one if one.isalnum() else "-" for one in request.node.name)[:60]
+    async with Admin(cluster.namesrv) as admin:
+        await admin.create_topic(name, queue_count=2, broker=cluster.address)
+        await admin.create_group(name, broker=cluster.address)
+        await admin.set_request_mode(name, name, "POP", broker=cluster.address)
+    return name
+
+
+def numbered(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+async def send(cluster: Cluster, topic: str, bodies: list[bytes]) -> None:
+    async with Producer("producers", namesrv=cluster.namesrv) as producer:
+        await producer.send_many([Message(topic, body) for body in bodies])
+
+
+async def popped(consumer: PopConsumer, count: int) -> list[PoppedMessage]:
+    found: list[PoppedMessage] = []
+    async with asyncio.timeout(GUARD_S):
+        while len(found) < count:
+            found += await consumer.pop()
+    return found
+
+
+class Listener:
+    """Keeps what it gets; fails with some bodies as often as it is told."""
+
+    def __init__(self, failures: dict[bytes, int] | None = None) -> None:
+        self.messages: list[ReceivedMessage] = []
+        self.failures = Counter(failures or {})
+
+    async def __call__(
+        self, messages: list[ReceivedMessage], context: ConsumeContext
+    ) -> ConsumeResult:
+        self.messages += messages
+        context.suspend_ms = 1_000
+        (one,) = messages
+        if self.failures[one.body]:
+            self.failures[one.body] -= 1
+            return ConsumeResult.LATER
+        return ConsumeResult.SUCCESS
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [one.body for one in self.messages]
+
+    async def wait_for(self, count: int) -> None:
+        async with asyncio.timeout(GUARD_S):
+            while len(self.messages) < count:
+                await asyncio.sleep(0.05)
+
+
+def status_of_python(java_client: JavaClient, cluster: Cluster, group: str) -> str:
+    """Return what ``consumerStatus`` prints of our member."""
+    with blocking.Admin(cluster.namesrv) as admin:
+        connection = admin.consumer_connection(group)
+    assert connection is not None
+    (ours,) = [one for one in connection.connection_set if one.language == "PYTHON"]
+    words = ("consumerStatus", "-g", group, "-i", ours.client_id)
+    return java_client.mqadmin(*words, namesrv=cluster.namesrv)
+
+
+@on_5_5
+async def test_members_of_both_kinds_share(
+    java_client: JavaClient, cluster: Cluster, topic: str
+) -> None:
+    listener = Listener()
+    with java_client.push_consumer(cluster.namesrv, topic, topic, "*", **POPPED) as javas:
+        ours = PopConsumer(
+            topic, namesrv=cluster.namesrv, config=CONFIG, listener=listener, asks_brokers=True
+        )
+        await ours.subscribe(topic)
+        async with ours, asyncio.timeout(GUARD_S):
+            sent: list[bytes] = []
+            while not (listener.messages and javas.received):  # until both have joined
+                sent += (more := [b"%d" % (len(sent) + number) for number in range(20)])
+                await send(cluster, topic, more)
+                await asyncio.sleep(0.2)
+            assert {one.queue_id for one in ours.queues()} == {ANY_QUEUE}
+            told = await asyncio.to_thread(status_of_python, java_client, cluster, topic)
+            assert re.search(rf"{topic} +\S+ +-1 ", told.partition("#Consumer Pop Detail#")[2]), (
+                told
+            )
+            while len(listener.messages) + len(javas.received) < len(sent):
+                await asyncio.sleep(0.05)
+        assert Counter([*listener.bodies, *(one.body for one in javas.received)]) == Counter(sent)
+
+
+@on_5_5
+async def test_what_is_acknowledged_does_not_come_again(cluster: Cluster, topic: str) -> None:
+    await send(cluster, topic, numbered(40))
+    async with PopConsumer(topic, namesrv=cluster.namesrv, config=SHORT) as consumer:
+        await consumer.subscribe(topic)
+        found = await popped(consumer, 40)
+        assert Counter(one.body for one in found) == Counter(numbered(40))
+        left, postponed, *acked = found
+        await consumer.ack(*acked)
+        await consumer.nack(postponed, delay_ms=1_000)
+        again = await popped(consumer, 2)
+        assert {one.body for one in again} == {left.body, postponed.body}
+        assert [one.reconsume_times for one in again] == [1, 1]
+        assert {one.topic for one in again} == {topic}
+        await consumer.ack(*again)
+        assert await consumer.pop(timeout_ms=10_000) == []
+
+
+@on_5_5
+async def test_what_is_held_on_is_not_seen_by_others(cluster: Cluster, topic: str) -> None:
+    await send(cluster, topic, [b"one"])
+    async with PopConsumer(topic, namesrv=cluster.namesrv, config=SHORT) as consumer:
+        await consumer.subscribe(topic)
+        (one,) = await popped(consumer, 1)
+        await consumer.extend(one, 60_000)
+        assert await consumer.pop(timeout_ms=10_000) == []
+        await consumer.ack(one)
+
+
+@on_5_5
+async def test_what_fails_too_often_is_a_dead_letter(cluster: Cluster, topic: str) -> None:
+    await send(cluster, topic, [b"bad", b"good"])
+    config = ConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET, max_reconsume_times=0)
+    listener = Listener({b"bad": 1})
+    consumer = PopConsumer(topic, namesrv=cluster.namesrv, config=config, listener=listener)
+    await consumer.subscribe(topic)
+    async with consumer:
+        await listener.wait_for(2)
+    async with Admin(cluster.namesrv) as admin:
+        status = await admin.topic_status(f"%DLQ%{topic}")
+        assert sum(one.max_offset for one in status.values()) == 1
+    async with PopConsumer(topic, namesrv=cluster.namesrv, config=SHORT) as other:
+        await other.subscribe(topic)
+        assert await other.pop(timeout_ms=5_000) == []
+
+
+@on_5_5
+async def test_in_order_nothing_overtakes_what_fails(cluster: Cluster, topic: str) -> None:
+    async with Producer("producers", namesrv=cluster.namesrv) as producer:
+        queues = await producer.queues(topic)
+        for number in range(12):
+            for queue in queues:
+                await producer.send(Message(topic, b"%d" % number), queue=queue)
+    listener = Listener({b"3": 2})
+    consumer = PopConsumer(
+        topic, namesrv=cluster.namesrv, config=CONFIG, listener=listener, orderly=True
+    )
+    await consumer.subscribe(topic)
+    async with consumer:
+        await listener.wait_for(26)
+    for queue in queues:
+        seen = [one for one in listener.messages if one.queue_id == queue.queue_id]
+        numbers = [int(one.body) for one in seen]
+        attempts = numbers.count(3)
+        assert numbers == [*range(3), *[3] * attempts, *range(4, 12)]
+        assert [one.reconsume_times for one in seen if one.body == b"3"] == list(range(attempts))
