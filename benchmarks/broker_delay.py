@@ -2,13 +2,18 @@
 
 A store is filled before the broker starts: so many messages become due each second, from a moment
 on. Then sends come at a steady rate. What was delivered is read from the store when all is over.
+
+And a million messages that wait for long: what they add to memory, and to the start.
 """
 
+import json
+import socket
+import time
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks import broker_targets as targets
+from benchmarks import broker_frames as frames, broker_targets as targets
 from benchmarks.broker_process import Usage
 from reput.broker.timers import Timers
 from reput.clock import SystemClock
@@ -20,10 +25,13 @@ from reput.store.message_store import MessageStore
 from reput.store.timer_table import TimerTable
 
 NAME = "broker_delay"
-QUESTION = "20 k due messages/s beside 5 k sends/s: lateness, broker CPU, p99 of the sends"
+QUESTION = (
+    "20 k due messages/s beside 5 k sends/s: lateness, CPU, p99 of sends; 1 M that wait: memory"
+)
 
 DUE_PER_S = 20_000
 SENDS_PER_S = 5_000
+WAITING = 1_000_000
 QUEUES = 4
 BODY = b"x" * 128
 _TOPIC = "due"
@@ -35,12 +43,62 @@ _RUN = 20
 
 
 def run(folder: Path, quick: bool) -> dict[str, object]:
-    """Measure sends alone, beside delay levels, and beside timers; quick: 4 s of each, not 10."""
+    """Measure sends alone, beside delay levels, and beside timers; quick: 4 s of each, not 10.
+
+    Then what waits; quick: a tenth of it.
+    """
     seconds = 4 if quick else 10
-    return {
+    count = WAITING // 10 if quick else WAITING
+    found: dict[str, object] = {
         kind: _measure(folder / NAME / kind, kind, seconds)
         for kind in ("alone", "levels", "timers")
     }
+    waiting = folder / NAME / "waiting"
+    found["waiting"] = {
+        "none": _waiting(waiting / "none", "levels", 0),
+        "levels": _waiting(waiting / "levels", "levels", count),
+        "timers": _waiting(waiting / "timers", "timers", count),
+    }
+    return found
+
+
+def _waiting(folder: Path, kind: str, count: int) -> dict[str, object]:
+    """Start a broker whose messages are due in an hour."""
+    root = folder / "store"
+    root.mkdir(parents=True)
+    _fill(root, kind, count, SystemClock().now_ms() + 3_600_000)
+    # Units say when they are due, but nothing waits longer than its level does.
+    settings = {"storePathRootDir": str(root), "messageDelayLevel": "1s 5s 10s 2h"}
+    begun = time.perf_counter()
+    with targets._ours(folder / "process", settings) as broker:
+        while _left_to_take_up(broker):
+            targets._pause(0.02)
+        taken_up_s = time.perf_counter() - begun
+        usage = Usage.of(broker.pid)
+    return {
+        "count": count,
+        "start_s": round(broker.start_s, 2),
+        "taken_up_s": round(taken_up_s, 2),
+        "rss_megabytes": round(usage.rss_bytes / 1e6, 1),
+        "anonymous_megabytes": round(usage.anonymous_bytes / 1e6, 1),
+        "log_megabytes": round(sum(one.stat().st_blocks for one in _files(root)) * 512 / 1e6, 1),
+    }
+
+
+def _files(root: Path) -> list[Path]:
+    return [one for one in root.rglob("*") if one.is_file()]
+
+
+def _left_to_take_up(broker: targets.Target) -> int:
+    """Return how many messages of the timer's queue the broker has not looked at."""
+    host, _, port = broker.address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=5) as connection:
+        connection.sendall(frames.request(28))
+        with connection.makefile("rb") as stream:
+            head = stream.read(8)
+            stream.read(int.from_bytes(head[5:8], "big"))
+            size = int.from_bytes(head[:4], "big") - 4 - int.from_bytes(head[5:8], "big")
+            return int(json.loads(stream.read(size))["table"]["timerOffsetBehind"])
 
 
 def _measure(folder: Path, kind: str, seconds: int) -> dict[str, object]:

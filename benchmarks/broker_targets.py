@@ -1,6 +1,7 @@
 """The brokers under load: the official one and ours, with the same ``broker.conf``, in turns."""
 
 import contextlib
+import functools
 import json
 import socket
 import statistics
@@ -53,12 +54,24 @@ class Target:
 
 @contextlib.contextmanager
 def brokers(
-    folder: Path, settings: Settings | None = None, *, is_ours_alone: bool = False
+    folder: Path,
+    settings: Settings | None = None,
+    *,
+    is_ours_alone: bool = False,
+    version: str = "4.9.7",
 ) -> Iterator[list[Target]]:
-    """Run the brokers that can be had; one that cannot is said so on stderr and left out."""
+    """Run the brokers that can be had; one that cannot is said so on stderr and left out.
+
+    Args:
+        folder: Where they have their stores.
+        settings: More for ``broker.conf``.
+        is_ours_alone: Without the official one.
+        version: Of the official one.
+    """
+    official = functools.partial(_official, version=version)
     with contextlib.ExitStack() as stack:
         found = []
-        for start in (_ours,) if is_ours_alone else (_official, _ours):
+        for start in (_ours,) if is_ours_alone else (official, _ours):
             try:
                 found.append(stack.enter_context(start(folder, {**OFFICIAL, **(settings or {})})))
             except BrokerMissing as reason:
@@ -67,17 +80,18 @@ def brokers(
 
 
 @contextlib.contextmanager
-def _official(folder: Path, settings: Settings) -> Iterator[Target]:
+def _official(folder: Path, settings: Settings, version: str) -> Iterator[Target]:
     cluster = java.cluster()
+    name = f"java_{version.replace('.', '_')}"
     if cluster is None:
         raise BrokerMissing("the official broker")
     start = time.perf_counter()
     options = ("-server", "-XX:+UseG1GC", "-Xlog:disable")
-    running = cluster("4.9.7", folder / JAVA, settings, heap_megabytes=HEAP_MEGABYTES, jvm=options)
+    running = cluster(version, folder / name, settings, heap_megabytes=HEAP_MEGABYTES, jvm=options)
     with running:
         await_send(running.address)
         took = time.perf_counter() - start  # with its name server's start
-        yield Target(JAVA, running.address, running.namesrv, running.broker_pid, took)
+        yield Target(name, running.address, running.namesrv, running.broker_pid, took)
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import broker_pair
 from broker_pair import NOW_MS, Both
 from broker_subject import with_fields
-from reput.format import batch, command as commands, headers
+from reput.format import batch, command as commands, headers, names
 from reput.format.codes import RequestCode
 from reput.format.command import IS_ONEWAY, LENGTH, MARK, Command, Serialization
 from reput.format.headers import SendMessageHeader
@@ -87,7 +87,22 @@ COMMON: dict[str, dict[str, Any]] = {
     "a long body": {"body": b"x" * 4096},
     "any bytes": {"body": bytes(range(256))},
     "quotes": {"properties": PROPERTIES.format('a\x01"x\\y/z"')},
+    "a delay": {"properties": PROPERTIES.format("DELAY\x011")},
+    "the longest delay, first": {"properties": "DELAY\x0118\x02TAGS\x01a\x02"},
+    "a delay, last": {"properties": "TAGS\x01a\x02DELAY\x012"},
+    "a half message": {
+        "properties": PROPERTIES.format("TRAN_MSG\x01true\x02PGROUP\x01g"),
+        "sys_flag": 4,
+    },
+    "a half message without the flag": {"properties": PROPERTIES.format("TRAN_MSG\x01true")},
+    "a compressed half message": {"properties": "TRAN_MSG\x01true", "sys_flag": 0x305},
+    "a half message of another topic": {
+        "properties": "WAIT\x01true\x02TRAN_MSG\x01true\x02",
+        "topic": "Narrow",
+        "queue_id": 0,
+    },
 }
+HALF = "UNIQ_KEY\x01AC\x02TRAN_MSG\x01true\x02PGROUP\x01g\x02"
 OTHERS: dict[str, dict[str, Any]] = {
     "an unknown field": {"extra": {"zz": "1"}},
     "a remark": {"remark": "hello"},
@@ -109,8 +124,23 @@ OTHERS: dict[str, dict[str, Any]] = {
     "the schedule topic": {"topic": "SCHEDULE_TOPIC_XXXX"},
     "a long topic": {"topic": "x" * 128},
     "no topic": {"topic": ""},
-    "a delay": {"properties": PROPERTIES.format("DELAY\x011")},
-    "a half message": {"properties": PROPERTIES.format("TRAN_MSG\x01true")},
+    "a delay without end": {"properties": PROPERTIES.format("DELAY\x0119")},
+    "no delay": {"properties": PROPERTIES.format("DELAY\x010")},
+    "a delay that is no number": {"properties": PROPERTIES.format("DELAY\x01one")},
+    "a delay as one would not write it": {"properties": PROPERTIES.format("DELAY\x0101")},
+    "a delay twice": {"properties": PROPERTIES.format("DELAY\x011\x02DELAY\x012")},
+    "a delay of a prepared one": {"properties": PROPERTIES.format("DELAY\x011"), "sys_flag": 4},
+    "a half message that says it oddly": {"properties": PROPERTIES.format("TRAN_MSG\x01True")},
+    "no half message": {"properties": PROPERTIES.format("TRAN_MSG\x01false")},
+    "a delayed half message": {"properties": PROPERTIES.format("TRAN_MSG\x01true\x02DELAY\x011")},
+    "a half message that waits for its check": {
+        "properties": PROPERTIES.format("TRAN_MSG\x01true\x02CHECK_IMMUNITY_TIME_IN_SECONDS\x0130")
+    },
+    "a half message of a retry": {
+        "properties": PROPERTIES.format("TRAN_MSG\x01true\x02DELAY\x011"),
+        "reconsume_times": 1,
+    },
+    "a half message that does not wait": {"properties": "TRAN_MSG\x01true\x02WAIT\x01false\x02"},
     "prepared": {"sys_flag": 4},
     "committed": {"sys_flag": 8},
     "v6 bits": {"sys_flag": 0x30},
@@ -140,7 +170,8 @@ OTHERS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("serialization", list(Serialization))
 @pytest.mark.parametrize("name", COMMON)
 def test_common_ones_are_the_kernels(both: Both, name: str, serialization: Serialization) -> None:
-    both.feed(send(topic="Narrow", queue_id=0) + send())  # so that the topics have rows
+    # So that all topics have rows.
+    both.feed(send(topic="Narrow", queue_id=0) + send() + send(properties=HALF))
     frame = send(serialization=serialization, **COMMON[name])
     assert both.feed(frame) == 1
     assert both.feed(frame * 3) == 3
@@ -169,6 +200,35 @@ def test_a_buffer_may_be_cut_anywhere(both: Both) -> None:
         both.feed(data[cut:])
 
 
+def test_the_first_half_message_makes_the_topics_for_them(both: Both) -> None:
+    both.feed(send())
+    assert both.feed(send(properties=HALF)) == 0
+    assert both.feed(send(properties=HALF) * 3) == 3
+
+
+def test_half_messages_that_are_not_wanted_are_the_processors(both: Both) -> None:
+    both.feed(send() + send(properties=HALF))
+    for wire in (both.with_kernel, both.without):
+        wire.broker.reconfigure({"rejectTransactionMessage": "true"})
+    assert both.feed(send() + send(properties=HALF) + send()) == 2
+    for wire in (both.with_kernel, both.without):
+        wire.broker.reconfigure({"rejectTransactionMessage": "false"})
+        wire.broker.topics.delete(names.OP_HALF_TOPIC, NOW_MS)
+    assert both.feed(send(properties=HALF)) == 0  # which makes the topic again
+    assert both.feed(send(properties=HALF)) == 1
+
+
+def test_deliver_times_are_in_the_units(both: Both) -> None:
+    delayed = send(properties="DELAY\x013\x02TAGS\x01a\x02")
+    both.feed(send() + delayed * 2)
+    assert both.feed(delayed) == 1
+    for wire in (both.with_kernel, both.without):
+        queue = wire.broker.store.queues.find(names.SCHEDULE_TOPIC, 2)
+        assert queue is not None
+        codes = queue.units(0, 3)["tags_code"].tolist()
+        assert codes == [NOW_MS + 10_000] * 3
+
+
 def test_keys_in_any_order(both: Both) -> None:
     both.feed(send())
     frame = send()
@@ -190,22 +250,20 @@ def test_rolls_of_files_are_in_between(both: Both) -> None:
     assert both.with_kernel.broker.store.max_physical_offset > 16 << 20
 
 
-NAMES = ["KEYS", "TAGS", "UNIQ_KEY", "WAIT", "a", "é", "", "CLUSTER"]
+NAMES = ["KEYS", "TAGS", "UNIQ_KEY", "WAIT", "a", "é", "", "CLUSTER", "TRAN_MSG", "DELAY"]
 VALUES = st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02"), max_size=5)
 fields = st.fixed_dictionaries(
     {
         "queue_id": st.integers(0, 5),
-        "sys_flag": st.sampled_from([0, 1, 2, 0x301, 0x700, 4]),
+        "sys_flag": st.sampled_from([0, 1, 2, 0x301, 0x700, 4, 5]),
         "born_timestamp": st.integers(-1, 1 << 62),
         "flag": st.integers(-1, 1 << 31),
         "properties": st.one_of(
             st.none(),
             st.lists(
                 st.tuples(
-                    st.sampled_from(["KEYS", "TAGS", "UNIQ_KEY", "WAIT", "a", "é", "", "CLUSTER"]),
-                    st.text(
-                        st.characters(codec="utf-8", exclude_characters="\x01\x02"), max_size=5
-                    ),
+                    st.sampled_from(NAMES),
+                    st.one_of(VALUES, st.sampled_from(["true", "1", "2", "18", "19"])),
                 ),
                 max_size=4,
             ).map(lambda pairs: "\x02".join("\x01".join(pair) for pair in pairs)),

@@ -231,6 +231,20 @@ def _seen(store: MessageStore) -> list[object]:
     ]
 
 
+def test_d31_queue_offsets_come_from_the_log_where_queues_are_behind(stores: Stores) -> None:
+    """As on who becomes the master with messages that it has not dispatched."""
+    store = stores.open(flush_disk_type="SYNC_FLUSH")
+    first = [store.begin_put(message()) for _ in range(3)]
+    store.step_memory()
+    assert store.max_offset("TopicA", 0) == 0  # nothing is dispatched before it is durable
+    assert [one.result for one in first] == [None] * 3
+    store.abandon()
+
+    store = stores.open(flush_disk_type="SYNC_FLUSH")
+    assert store.max_offset("TopicA", 0) == 3
+    assert store.put(message()).queue_offset == 3
+
+
 @pytest.mark.parametrize("ending", ["close", "abandon"])
 def test_listeners_hear_nothing_of_what_was_there_before(stores: Stores, ending: str) -> None:
     store = stores.open()

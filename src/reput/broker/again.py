@@ -1,12 +1,13 @@
 """A stored message, put again elsewhere: due, sent back, committed, or handed out anew.
 
-One alone is decoded, and put as any message is (``again``). Many in a row go from record to record:
-what is common is not decoded (``parcel``), and one pass appends them (``put_all``).
+Many in a row go from record to record, in a kernel (``put_places``). What is not common for that
+goes through Python: as bytes, if it can (``parcel``), or decoded, and put as any message is
+(``again``).
 """
 
 import functools
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from reput.format import (
@@ -17,19 +18,23 @@ from reput.format import (
     sys_flag as flags,
 )
 from reput.format.message import StoredMessage
+from reput.store.config import StoreConfig
+from reput.store.copying import CopyRule, Places
 from reput.store.incoming import IncomingMessage, PutStatus, with_properties
 from reput.store.message_store import MessageStore
 
 _SEPARATOR = props.PROPERTY_SEPARATOR.encode()
 _CRC = props.CRC32.encode()
 _LIGHT = props.INNER_MULTI_DISPATCH.encode()
-_QUEUE_ID_MAX = (1 << 31) - 1
+_INT_MAX = (1 << 31) - 1
 _V6 = flags.BORN_HOST_V6 | flags.STORE_HOST_V6
 _BODY_AT = record.FIXED_BYTES_V1 - record.TOPIC_LENGTH_V1.size - record.PROPERTIES_LENGTH.size
 """Where the body of a V1 record with IPv4 hosts begins."""
 _HEAD = struct.Struct(">4i")  # size, magic, body checksum, queue id
-_PREPARED = struct.Struct(">q")
-_PREPARED_AT = _BODY_AT - 12
+_COMMON = struct.Struct(">2i20xqi")  # size, magic, physical offset, sys flag
+_PREPARED = struct.Struct(">iq")  # reconsume times, prepared transaction offset
+_RECONSUME_AT = _BODY_AT - record.TAIL.size
+_STORE_HOST_AT = _RECONSUME_AT - record.HOST_V4_BYTES
 _PLACE = struct.Struct(">i16xqq")  # size, queue offset, physical offset
 _INT = struct.Struct(">i")
 
@@ -138,7 +143,7 @@ def destination(properties: bytes) -> tuple[bytes, int] | None:
     if topic is None or queue_id is None or not queue_id.isdigit():
         return None
     number = int(queue_id)
-    return (topic, number) if number <= _QUEUE_ID_MAX else None
+    return (topic, number) if number <= _INT_MAX else None
 
 
 def property_bytes(data: bytes) -> bytes:
@@ -147,29 +152,95 @@ def property_bytes(data: bytes) -> bytes:
     Raises:
         CorruptRecord: It is no whole record.
     """
-    at = _topic_at(data)
-    if at is None:
-        return record.decode(data, check_crc=False).property_bytes
-    return data[at + 1 + data[at] + record.PROPERTIES_LENGTH.size :]
+    found = common_record(data)
+    return found.properties if found else record.decode(data, check_crc=False).property_bytes
 
 
-def _topic_at(data: bytes) -> int | None:
-    """Return where the topic's length stands; None if the record is not common, or not whole."""
+class CommonRecord(NamedTuple):
+    """A stored V1 record with IPv4 hosts, in parts."""
+
+    head: bytes
+    """All fields before the body."""
+    body: bytes
+    topic: bytes
+    properties: bytes
+
+    @property
+    def reconsume_times(self) -> int:
+        """How often the message was consumed."""
+        times: int = _INT.unpack_from(self.head, _RECONSUME_AT)[0]
+        return times
+
+    @property
+    def offset_id(self) -> str:
+        """The message id that is made of host and place."""
+        place = self.head[record.POSITION_PHYSICAL_OFFSET : record.POSITION_SYS_FLAG]
+        return (self.head[_STORE_HOST_AT:_RECONSUME_AT] + place).hex().upper()
+
+
+def common_record(data: bytes, physical_offset: int | None = None) -> CommonRecord | None:
+    """Return the parts of a record; None if it is not common, not whole, or says another place."""
     if len(data) < record.FIXED_BYTES_V1:
         return None
-    size, magic, _, _ = _HEAD.unpack_from(data)
-    (sys_flag,) = _INT.unpack_from(data, record.POSITION_SYS_FLAG)
+    size, magic, own_offset, sys_flag = _COMMON.unpack_from(data)
     if size != len(data) or magic != record.MAGIC_V1 or sys_flag & _V6:
+        return None
+    if physical_offset is not None and own_offset != physical_offset:
         return None
     (body_bytes,) = _INT.unpack_from(data, _BODY_AT - _INT.size)
     at = _BODY_AT + body_bytes
     if body_bytes < 0 or at + 3 > size:
         return None
     behind: int = at + 1 + data[at]
-    if behind + 2 > size:
+    if data[at] > record.TOPIC_BYTES_MAX_V1 or behind + 2 > size:
         return None
     (length,) = record.PROPERTIES_LENGTH.unpack_from(data, behind)
-    return at if length >= 0 and behind + 2 + length == size else None
+    if length < 0 or behind + 2 + length != size:
+        return None
+    return CommonRecord(
+        data[:_BODY_AT], data[_BODY_AT:at], data[at + 1 : behind], data[behind + 2 :]
+    )
+
+
+def made_anew(
+    config: StoreConfig,
+    stored: CommonRecord,
+    topic: bytes,
+    queue_id: int,
+    properties: bytes,
+    reconsume_more: int = 0,
+) -> bytes | None:
+    """Return the record, which lacks its place, that a stored one is when it is put again.
+
+    Args:
+        config: Of the store where it goes.
+        stored: The stored one.
+        topic: Where it goes, in UTF-8.
+        queue_id: Which queue there.
+        properties: All that it gets.
+        reconsume_more: Is added to how often it was consumed.
+
+    Returns:
+        None: it is not common; it must be decoded.
+    """
+    size = record.FIXED_BYTES_V1 + len(stored.body) + len(topic) + len(properties)
+    reconsume_times = stored.reconsume_times + reconsume_more
+    if (
+        config.enabled_append_prop_crc
+        or not _is_common(topic, min(config.max_topic_length, record.TOPIC_BYTES_MAX_V1))
+        or len(properties) > props.LENGTH_MAX
+        or size > config.record_bytes_max
+        or reconsume_times > _INT_MAX
+        or _CRC in properties
+        or (config.enable_multi_dispatch and _LIGHT in properties)
+    ):
+        return None
+    head = bytearray(stored.head)
+    _HEAD.pack_into(head, 0, size, record.MAGIC_V1, 0, queue_id)
+    _PREPARED.pack_into(head, _RECONSUME_AT, reconsume_times, 0)
+    topic_length = record.TOPIC_LENGTH_V1.pack(len(topic))
+    length = record.PROPERTIES_LENGTH.pack(len(properties))
+    return b"".join((head, stored.body, topic_length, topic, length, properties))
 
 
 def parcel(
@@ -188,24 +259,14 @@ def parcel(
     Raises:
         CorruptRecord: It is no whole record.
     """
-    config = store.config
-    at = _topic_at(data)
-    topic_max = min(config.max_topic_length, record.TOPIC_BYTES_MAX_V1)
-    if at is not None and not config.enabled_append_prop_crc and _is_common(topic, topic_max):
-        own = data[at + 1 + data[at] + record.PROPERTIES_LENGTH.size :]
-        properties = props.append(own, more)
+    found = common_record(data)
+    if found is not None:
+        properties = props.append(found.properties, more)
         if len(properties) > props.LENGTH_MAX:
-            properties = own
-        if _CRC not in own and not (config.enable_multi_dispatch and _LIGHT in own):
-            size = at + 1 + len(topic) + 2 + len(properties)
-            if size <= config.record_bytes_max:
-                head = bytearray(data[:_BODY_AT])
-                _HEAD.pack_into(head, 0, size, record.MAGIC_V1, 0, queue_id)
-                _PREPARED.pack_into(head, _PREPARED_AT, 0)
-                topic_length = record.TOPIC_LENGTH_V1.pack(len(topic))
-                length = record.PROPERTIES_LENGTH.pack(len(properties))
-                parts = (head, data[_BODY_AT:at], topic_length, topic, length, properties)
-                return Parcel(b"".join(parts))
+            properties = found.properties
+        made = made_anew(store.config, found, topic, queue_id, properties)
+        if made is not None:
+            return Parcel(made)
     stored = record.decode(data, check_crc=False)
     message = again(stored, java.decode_utf8(topic), queue_id)
     joined = props.append(message.property_bytes, more)
@@ -244,6 +305,47 @@ def put_all(store: MessageStore, parcels: Sequence[Parcel], now_ms: int) -> Outc
         if result.status is not PutStatus.PUT_OK:
             return Outcome(count, end_offset, result.status, result.reason)
         count, end_offset = count + 1, result.end_offset
+    return Outcome(count, end_offset)
+
+
+def put_places(
+    store: MessageStore,
+    places: Places,
+    rule: CopyRule,
+    parcel_of: Callable[[int], Parcel | None],
+    now_ms: int,
+    *,
+    more: bytes = b"",
+) -> Outcome:
+    """Put stored messages again, in their order, up to the first that the store does not take.
+
+    Does not wait for the disk.
+
+    Args:
+        store: Where they are, and go.
+        places: Where they stand, and which bytes of ``more`` each gets.
+        rule: What becomes of those that are common.
+        parcel_of: Returns what is put in place of the others, by their number among the places;
+            None: nothing is, and that is well.
+        now_ms: Their store time.
+        more: Properties.
+
+    Returns:
+        What became of them; those in whose place nothing was put count as stored.
+    """
+    count = end_offset = 0
+    while count < len(places):
+        done, end = store.copier.put(places[count:], rule, now_ms, more=more)
+        count, end_offset = count + done, end or end_offset
+        if count == len(places):
+            break
+        one = parcel_of(count)
+        if one is not None:
+            outcome = put_all(store, [one], now_ms)
+            if not outcome.stored_count:
+                return Outcome(count, end_offset, outcome.status, outcome.reason)
+            end_offset = outcome.end_offset
+        count += 1
     return Outcome(count, end_offset)
 
 

@@ -163,6 +163,14 @@ class BrokerConfig:
     """Queues of the topic that remembers what was popped."""
     pop_from_retry_probability: Annotated[int, Range(0, 100)] = 20
     """So many of a hundred pops look for retries first; the others afterwards."""
+    pop_from_retry_probability_for_priority: Annotated[int, Range(0, 100)] = 0
+    """The same, of pops that read a topic of `message.type=PRIORITY` by priority."""
+    priority_order_asc: bool = True
+    """The higher the queue, the higher the priority: such pops begin with the last queue."""
+    enable_retry_topic_v2: bool = False
+    """Retry topics of pops are `%RETRY%group+topic`, not `%RETRY%group_topic`."""
+    retrieve_message_from_pop_retry_topic_v1: bool = True
+    """With those, what waits in the others is popped as well."""
     max_pop_polling_size: Annotated[int, Range(0)] = 100_000
     """Pops that wait at most; more are answered at once."""
 

@@ -104,12 +104,12 @@ ACCEPTED_WITHOUT_EFFECT: Mapping[str, str] = _keys_by_reason(
             skipWhenCKRePutReachMaxTimes""",
         "pop waits and retries in one way here": """
             enableNotifyAfterPopOrderLockRelease enableNotifyBeforePopCalculateLag
-            enablePopMessageThreshold enableRetryTopicV2 initPopOffsetByCheckMsgInMem
-            maxMessageFilterNumForNotification popFromRetryProbabilityForPriority
+            enablePopMessageThreshold initPopOffsetByCheckMsgInMem
+            maxMessageFilterNumForNotification
             popInflightMessageThreshold popLongPollingForceNotifyInterval
             popPollingMapExpireTimeSeconds popPollingMapSize popPollingSize
-            popResponseReturnActualRetryTopic retrieveMessageFromPopRetryTopicV1
-            useMessageFilterForNotification useSeparateRetryQueue priorityOrderAsc""",
+            popResponseReturnActualRetryTopic
+            useMessageFilterForNotification useSeparateRetryQueue""",
         "there are no light topics of 5.5 here": """
             enableLiteEventMode liteEventCheckInterval liteEventFullDispatchDelayTime
             liteEventFullDispatchDelayTimeForWildcardGroup liteSubscriptionCheckInterval

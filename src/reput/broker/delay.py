@@ -21,7 +21,7 @@ from reput.broker.again import (
     fitting,
     parcel,
     property_bytes,
-    put_all,
+    put_places,
     records_of,
 )
 from reput.broker.durable import DurableProgress
@@ -29,12 +29,13 @@ from reput.errors import CorruptRecord, WriteFailed
 from reput.format import cq_unit, names, properties as props
 from reput.store.consume_queue import ConsumeQueue
 from reput.store.consume_queue_view import UnitArray
+from reput.store.copying import CopyRule, places_of
 from reput.store.incoming import PutStatus
 from reput.store.message_store import MessageStore
 from reput.store.table_files import DelayOffsetTable
 
-MESSAGES_PER_STEP = 256
-"""What a step delivers at most: it takes 2 to 3 ms, in which nobody else is served."""
+MESSAGES_PER_STEP = 512
+"""What a step delivers at most: it takes about a millisecond, in which nobody else is served."""
 BYTES_PER_STEP = 1024 * 1024
 """Likewise, of records; the first one of a level always goes."""
 RETRY_MS = 1_000
@@ -44,6 +45,7 @@ _UNKNOWN_DELAY_MS = 1_000
 """Of a level that is no longer configured, where a unit does not say; as in Java."""
 
 _HALF_TOPIC = names.HALF_TOPIC.encode()
+_DELIVERY = CopyRule()
 
 _log = logging.getLogger(__name__)
 
@@ -268,39 +270,39 @@ class DelaySchedule:
             Queue offset of the next message, and how many before it cannot be read.
         """
         begin = level.position
-        sizes = units["size"].tolist()
-        end = begin + fitting(sizes, BYTES_PER_STEP)
-        physical_offsets = units["physical_offset"].tolist()
-        places = list(zip(range(begin, end), physical_offsets, sizes, strict=False))
-        parcels: list[Parcel] = []
-        offsets: list[int] = []  # queue offset of each
-        missing: list[int] = []
-        for queue_offset, data in enumerate(records_of(self._store, places), begin):
-            if data is None:
-                missing.append(queue_offset)
-                continue
+        if not len(units):
+            return begin, 0
+        units = units[: fitting(units["size"].tolist(), BYTES_PER_STEP)]
+        places = places_of(units, begin)
+        missing_count = 0
+
+        def parcel_of(number: int) -> Parcel | None:
+            nonlocal missing_count
+            place = (
+                begin + number,
+                int(units["physical_offset"][number]),
+                int(units["size"][number]),
+            )
+            (data,) = records_of(self._store, [place])
             try:
-                one = _arrived(self._store, data, level, queue_offset)
+                if data is not None:
+                    return _arrived(self._store, data, level, begin + number)
             except CorruptRecord as error:
                 _log.error("a delayed message is damaged: %s", error)
-                missing.append(queue_offset)
-                continue
-            if one is not None:
-                parcels.append(one)
-                offsets.append(queue_offset)
-        if not parcels:
-            return end, len(missing)
-        outcome = put_all(self._store, parcels, now_ms)
+            missing_count += 1
+            return None
+
+        outcome = put_places(self._store, places, _DELIVERY, parcel_of, now_ms)
         self._saved_end = max(self._saved_end, outcome.end_offset)
-        if outcome.stored_count < len(parcels):
-            end = offsets[outcome.stored_count]
+        end = begin + outcome.stored_count
+        if outcome.stored_count < len(units):
             level.position = end
             self._refused(level, outcome.status, outcome.reason, now_ms)
         else:
             if level.problem:
                 _log.info("delay level %d delivers again", level.number)
             level.refused_ms, level.problem = None, ""
-        return end, sum(one < end for one in missing)
+        return end, missing_count
 
     def _refused(self, level: _Level, status: PutStatus, reason: str, now_ms: int) -> None:
         level.refused_ms = now_ms

@@ -13,9 +13,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from reput.broker.pop_acks import PopAcks
+from reput.broker.pop_requests import HEADER_AT
 from reput.broker.processors import send
 from reput.broker.put_times import PutTimes
+from reput.broker.send_backs import SendBacks
+from reput.broker.transaction_ends import TransactionEnds
 from reput.format import command as commands, properties as props, send_reply
+from reput.format.codes import RequestCode
 from reput.format.command import Command
 from reput.remoting.channel import Channel
 from reput.remoting.connection import find_frame
@@ -24,6 +29,9 @@ from reput.store.incoming import IncomingMessage, PutResult, PutStatus
 
 if TYPE_CHECKING:
     from reput.broker.server import Broker
+
+_OF_POP = (b'{"code":2000', b'{"code":2001')
+"""How headers of requests about pops begin, as clients write them: neither sends nor pulls."""
 
 Answer = Callable[[PutResult], Command]
 """What becomes of a put -> the reply."""
@@ -56,6 +64,9 @@ class Intake:
         self.common_pull_count = 0
         """Pulls that the kernel answered."""
         self.put_times = PutTimes()
+        self.pop_acks = PopAcks(broker, buffer)
+        self.transaction_ends = TransactionEnds(broker, buffer)
+        self.send_backs = SendBacks(broker, buffer)
         self._broker = broker
         self._clock = broker.clock
         self._buffer = buffer
@@ -93,27 +104,51 @@ class Intake:
         at = 0
         store = self._broker.store
         # It may stall: few bytes of pulls make many of replies.
-        while not channel.is_closed and not channel.has_stalled():
-            begun_ms = self._clock.monotonic_ms()
-            received, pending = store.receive(
-                self._address, at, end, channel.host, takes_pulls=takes_pulls
-            )
-            at = received.position
-            if received.send_count:
-                self._has_put = True
-                self.common_count += received.send_count
-                self._send(channel, received.replies, pending, begun_ms, received.send_count)
-            elif received.pull_count:
-                self.common_pull_count += received.pull_count
-                channel.write(received.replies)
-            if received.has_frame:
-                behind = channel.take_frames(view, at, end, 1)
-                if behind == at:
-                    return at
-                at = behind
-            elif not received.has_more:
-                break
+        while at < end and not channel.is_closed and not channel.has_stalled():
+            code = 0
+            if not self._buffer.startswith(_OF_POP, at + HEADER_AT):
+                begun_ms = self._clock.monotonic_ms()
+                received, pending = store.receive(
+                    self._address, at, end, channel.host, takes_pulls=takes_pulls
+                )
+                at = received.position
+                if received.send_count:
+                    self._has_put = True
+                    self.common_count += received.send_count
+                    self._send(channel, received.replies, pending, begun_ms, received.send_count)
+                elif received.pull_count:
+                    self.common_pull_count += received.pull_count
+                    channel.write(received.replies)
+                if not received.has_frame:
+                    if received.has_more:
+                        continue
+                    break
+                code = received.code
+            behind = self._take_other(channel, view, at, end, code)
+            if behind == at:
+                return at
+            at = behind
         return at
+
+    def _take_other(self, channel: Channel, view: memoryview, at: int, end: int, code: int) -> int:
+        """Take a frame that is no common send or pull, or some of one kind; return where it ends.
+
+        Args:
+            channel: Where it came from.
+            view: The buffer.
+            at: Where it begins.
+            end: Where the bytes end.
+            code: Its request code, if that was read; 0: it is of pops, most likely.
+        """
+        if code == RequestCode.END_TRANSACTION:
+            behind = self.transaction_ends.take(channel, view, at, end)
+        elif code == RequestCode.CONSUMER_SEND_MSG_BACK:
+            behind = self.send_backs.take(channel, view, at, end)
+        else:
+            behind = self.pop_acks.take(channel, view, at, end)
+            if behind == at:
+                behind = self._broker.pop_requests.take(channel, view, at, end)
+        return channel.take_frames(view, at, end, 1) if behind == at else behind
 
     def _send(
         self,
@@ -136,6 +171,11 @@ class Intake:
 
     def _took(self, begun_ms: int, send_count: int = 1) -> None:
         self.put_times.add(self._clock.monotonic_ms() - begun_ms, send_count)
+
+    def count_puts(self, begun_ms: int, count: int = 1) -> None:
+        """Count messages that others have put, who began at a monotonic time."""
+        self.other_count += count
+        self._took(begun_ms, count)
 
     def put(
         self,

@@ -263,6 +263,28 @@ class Meter:
         common = broker.intake.common_pull_count
         frames.values = {("kernel",): common, ("slow",): counts.pull_count - common}
         yield frames
+        acks = Family(
+            "reput_pop_acks_total",
+            "Acknowledged messages by the path they took: the kernel's, or the slow one of others.",
+            ("path",),
+            is_counter=True,
+        )
+        common = broker.intake.pop_acks.common_count
+        total = sum(counts.values(stats.BROKER_ACK_NUMS).values())
+        acks.values = {("kernel",): common, ("slow",): total - common}
+        yield acks
+        frames = Family(
+            "reput_transaction_end_frames_total",
+            "Ends of transactions by the path they took: together, or the slow one of all others.",
+            ("path",),
+            is_counter=True,
+        )
+        together = broker.intake.transaction_ends.common_count
+        frames.values = {
+            ("together",): together,
+            ("slow",): broker.transactions.end_count - together,
+        }
+        yield frames
         self._topics.keep((name,) for name in broker.topics.all())
         for name, text, kind in (
             ("reput_topic_put_messages_total", "Messages stored.", stats.TOPIC_PUT_NUMS),

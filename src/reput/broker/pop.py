@@ -9,12 +9,14 @@ Source: rocketmq 5.5.0 ``PopMessageProcessor``.
 
 import dataclasses
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from reput.broker.pop_checkpoints import Key
-from reput.broker.pop_offsets import PopOffsets
+from reput.broker.pop_offsets import Place, PopOffsets
 from reput.broker.pop_orders import PopOrders
+from reput.broker.pop_retries import V1, PopRetries
 from reput.broker.pull_hold import HeldPulls
 from reput.broker.revive import Revive
 from reput.broker.selection import EVERYTHING, Selection
@@ -34,8 +36,7 @@ _MOVED = frozenset(
 ANY_QUEUE = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(NamedTuple):
     """What a pop asks for."""
 
     topic: str
@@ -50,6 +51,8 @@ class Wanted:
     """Where the group begins that has read nothing."""
     is_ordered: bool = False
     attempt_id: str | None = None
+    priority_percent: int = 0
+    """So many of a hundred pops read the queues by their number, not from a random one on."""
 
 
 @dataclass(slots=True)
@@ -103,8 +106,11 @@ class Pops:
         orders: What groups hold in order.
         held: The pops that wait.
         retry_percent: So many of a hundred pops look into the retry topic first.
+        priority_retry_percent: The same, of pops that read by priority.
+        highest_first: Whether those begin with the highest queue.
         broker_name: Handles say it.
         is_old: Whether the beginning of a queue is thought to be on disk only.
+        retries: How retry topics are called.
     """
 
     def __init__(
@@ -117,8 +123,11 @@ class Pops:
         held: HeldPulls[HeldPop],
         *,
         retry_percent: int,
+        priority_retry_percent: int = 0,
+        highest_first: bool = True,
         broker_name: str,
         is_old: Callable[[str, int], bool],
+        retries: PopRetries = V1,
     ) -> None:
         self.revive = revive
         self.offsets = offsets
@@ -127,8 +136,11 @@ class Pops:
         self._store = store
         self._topics = topics
         self._retry_percent = retry_percent
+        self._priority_retry_percent = priority_retry_percent
+        self._highest_first = highest_first
         self._broker_name = broker_name
         self._is_old = is_old
+        self._retries = retries
         self._retried: dict[str, tuple[str, str]] = {}
         """Retry topic -> the topic and group that it is of."""
         self._frees: dict[tuple[str, str, int], int] = {}
@@ -144,9 +156,13 @@ class Pops:
         """
         revive_queue_id = ORDERED_REVIVE_QUEUE if wanted.is_ordered else self.revive.next_queue()
         found = Popped(now_ms, revive_queue_id)
-        draw = random.randrange(100)
+        draw = int(100 * random.random())
         takes_retries = not wanted.is_ordered
-        retries_first = takes_retries and draw < self._retry_percent
+        by_priority = takes_retries and draw < wanted.priority_percent
+        retry_percent = self._priority_retry_percent if by_priority else self._retry_percent
+        retries_first = takes_retries and draw < retry_percent
+        if by_priority:
+            draw = 0
         if retries_first:
             self._pop_retries(found, wanted, draw)
         if wanted.queue_id == ANY_QUEUE:
@@ -158,17 +174,18 @@ class Pops:
         return found
 
     def _pop_retries(self, found: Popped, wanted: Wanted, draw: int) -> None:
-        topic = names.pop_retry_topic(wanted.topic, wanted.group)
-        self._retried[topic] = wanted.topic, wanted.group
-        if self._topics.get(topic) is not None:
-            self._pop_all(found, wanted, topic, EVERYTHING, draw)  # they were wanted before
+        for topic in self._retries.sources(wanted.topic, wanted.group):
+            self._retried[topic] = wanted.topic, wanted.group
+            if self._topics.get(topic) is not None:
+                self._pop_all(found, wanted, topic, EVERYTHING, draw)  # they were wanted before
 
     def _pop_all(
         self, found: Popped, wanted: Wanted, topic: str, selection: Selection, draw: int
     ) -> None:
         count = self._topics.readable(topic).read_queue_count
         for at in range(count):
-            self._pop_queue(found, wanted, topic, (draw + at) % count, selection)
+            turn = count - 1 - at if self._highest_first else at
+            self._pop_queue(found, wanted, topic, (draw + turn) % count, selection)
 
     def _pop_queue(
         self, found: Popped, wanted: Wanted, topic: str, queue_id: int, selection: Selection
@@ -176,7 +193,8 @@ class Pops:
         group, now_ms = wanted.group, found.pop_ms
         if wanted.is_ordered and self._is_blocked(wanted, queue_id, now_ms):
             return
-        begin = self._begin(wanted, topic, queue_id)
+        place = self._place(wanted, topic, queue_id)
+        begin = place.next_offset
         room = wanted.count_max - found.count
         if room <= 0 or found.refusal is not None:
             found.rest += max(0, self._store.max_offset(topic, queue_id) - begin)
@@ -184,15 +202,15 @@ class Pops:
         result = self._get(topic, queue_id, begin, room, selection)
         if result.status in _MOVED:
             begin = result.next_offset
-            self.offsets.set(topic, group, queue_id, begin)
+            place = self.offsets.set(topic, group, queue_id, begin)
             result = self._get(topic, queue_id, begin, room, selection)
         behind = result.next_offset
         if result.message_count:
-            if not self._take(found, wanted, topic, queue_id, begin, result):
+            if not self._take(found, wanted, place, result):
                 behind = begin
         elif begin < behind <= result.max_offset:  # all that was looked at is not wanted (D33)
             found.has_skipped = True
-            self._go_on(wanted, topic, queue_id, behind)
+            self._go_on(wanted, place, behind)
         found.rest += max(0, result.max_offset - behind)
 
     def _get(
@@ -207,19 +225,17 @@ class Pops:
             message_filter=selection.message_filter,
         )
 
-    def _begin(self, wanted: Wanted, topic: str, queue_id: int) -> int:
+    def _place(self, wanted: Wanted, topic: str, queue_id: int) -> Place:
         """Return where the group pops next in a queue; said at once if it has popped nothing."""
-        group = wanted.group
-        begin = self.offsets.find(topic, group, queue_id)
-        if begin is not None:
-            return begin
+        place = self.offsets.place(topic, wanted.group, queue_id)
+        if place is not None:
+            return place
         begin = self._store.min_offset(topic, queue_id)
         is_retry = names.is_retry_topic(topic)
         if wanted.starts_at_end and not is_retry and (begin > 0 or self._is_old(topic, queue_id)):
             # From the last message on: the first one of a queue is never missed.
             begin = max(0, self._store.max_offset(topic, queue_id) - 1)
-        self.offsets.set(topic, group, queue_id, begin)
-        return begin
+        return self.offsets.set(topic, wanted.group, queue_id, begin)
 
     def _is_blocked(self, wanted: Wanted, queue_id: int, now_ms: int) -> bool:
         until_ms = self.orders.blocked_until(
@@ -229,25 +245,17 @@ class Pops:
             self._frees[wanted.topic, wanted.group, queue_id] = until_ms
         return until_ms is not None
 
-    def _go_on(self, wanted: Wanted, topic: str, queue_id: int, queue_offset: int) -> None:
+    def _go_on(self, wanted: Wanted, place: Place, queue_offset: int) -> None:
         if wanted.is_ordered:
-            self.offsets.set(topic, wanted.group, queue_id, queue_offset)
+            self.offsets.set(place.topic, place.group, place.queue_id, queue_offset)
         else:
-            end = self.revive.checkpoints_end
-            self.offsets.advance(topic, wanted.group, queue_id, queue_offset, end)
+            self.offsets.advance(place, queue_offset, self.revive.checkpoints_end)
 
-    def _take(
-        self,
-        found: Popped,
-        wanted: Wanted,
-        topic: str,
-        queue_id: int,
-        begin: int,
-        result: GetResult,
-    ) -> bool:
+    def _take(self, found: Popped, wanted: Wanted, place: Place, result: GetResult) -> bool:
         """Let the group hold messages; return whether it does."""
-        group, now_ms = wanted.group, found.pop_ms
-        offsets = record.queue_offsets_in(result.data)
+        topic, group, queue_id, begin = place.topic, place.group, place.queue_id, place.next_offset
+        now_ms = found.pop_ms
+        offsets = self._offsets_of(topic, queue_id, begin, result)
         if wanted.is_ordered:
             found.order_infos.append(
                 self.orders.begin(
@@ -263,7 +271,7 @@ class Pops:
             if not put.status.is_stored:
                 found.refusal = put
                 return False
-            self.offsets.advance(topic, group, queue_id, result.next_offset, put.end_offset)
+            self.offsets.advance(place, result.next_offset, put.end_offset)
         found.start_infos.append(pop_codec.start_info(topic, queue_id, begin))
         found.message_infos.append(pop_codec.message_info(topic, queue_id, offsets))
         found.results.append((topic, queue_id, result))
@@ -273,6 +281,18 @@ class Pops:
         else:
             found.data.append(result.data)
         return True
+
+    def _offsets_of(
+        self, topic: str, queue_id: int, begin: int, result: GetResult
+    ) -> Sequence[int]:
+        """Return the queue offsets of what was got from ``begin`` on."""
+        count = result.message_count
+        has_units_of_one = self._store.queues.find(topic, queue_id) is not None
+        if result.next_offset == begin + count and has_units_of_one:
+            return range(begin, begin + count)  # nothing that was looked at was left out
+        if names.is_light(topic):
+            return [_light_offset(one, topic) for one in result.records]
+        return record.queue_offsets_in(result.data)
 
     def _as_asked(self, data: memoryview, found: Popped, wanted: Wanted, begin: int) -> bytes:
         """Return a record of a retry topic as one of the topic that was asked for."""
@@ -332,10 +352,10 @@ class Pops:
     def _queues(self, wanted: Wanted) -> list[tuple[str, int]]:
         queues = []
         if not wanted.is_ordered:
-            retries = names.pop_retry_topic(wanted.topic, wanted.group)
-            self._retried[retries] = wanted.topic, wanted.group
-            topic = self._topics.get(retries)
-            queues += [(retries, one) for one in range(topic.read_queue_count if topic else 0)]
+            for retries in self._retries.sources(wanted.topic, wanted.group):
+                self._retried[retries] = wanted.topic, wanted.group
+                topic = self._topics.get(retries)
+                queues += [(retries, one) for one in range(topic.read_queue_count if topic else 0)]
         if wanted.queue_id != ANY_QUEUE:
             return [*queues, (wanted.topic, wanted.queue_id)]
         count = self._topics.readable(wanted.topic).read_queue_count
@@ -352,14 +372,15 @@ class Pops:
         if not len(self.held):
             return
         retried = self._retried.get(topic)
+        looks = _once_in_vain(answers)
         if retried is None:
             for one in (ANY_QUEUE, queue_id):
-                self.held.wake(topic, one, answers)
+                self.held.wake(topic, one, looks)
             return
         asked, group = retried
         known = self._topics.get(asked)
         for one in range(ANY_QUEUE, known.read_queue_count if known is not None else 0):
-            self.held.wake(asked, one, lambda held: held.wanted.group == group and answers(held))
+            self.held.wake(asked, one, lambda held: held.wanted.group == group and looks(held))
 
     def freed(self, now_ms: int, answers: Callable[[HeldPop], bool]) -> bool:
         """Let those look again who wait for messages in order whose time is over."""
@@ -373,3 +394,41 @@ class Pops:
         """Return when there may be work for ``revive`` or ``freed``; None: nothing waits."""
         due_ms = self.revive.next_due_ms()
         return min([*self._frees.values(), *([] if due_ms is None else [due_ms])], default=None)
+
+
+def _once_in_vain(answers: Callable[[HeldPop], bool]) -> Callable[[HeldPop], bool]:
+    """Return the same, which spares those who want what another one did not find just now.
+
+    Thousands of members may wait at a queue for one message.
+    """
+    in_vain: set[tuple[object, ...]] = set()
+
+    def looks(held: HeldPop) -> bool:
+        wanted, selection = held.wanted, held.wanted.selection
+        what = (
+            held.is_question, wanted.group, wanted.queue_id, wanted.is_ordered, wanted.attempt_id,
+            selection.tags_codes, id(selection.message_filter),
+        )  # fmt: skip
+        if what in in_vain:
+            return False
+        is_answered = answers(held)
+        if not is_answered:
+            in_vain.add(what)
+        return is_answered
+
+    return looks
+
+
+def _light_offset(data: memoryview, topic: str) -> int:
+    """Return the queue offset in a light queue of a record that goes there.
+
+    Raises:
+        CorruptRecord: It does not say.
+    """
+    properties = record.decode(bytes(data), check_crc=False).properties
+    queues = properties.get(props.INNER_MULTI_DISPATCH, "").split(props.LMQ_SEPARATOR)
+    offsets = properties.get(props.INNER_MULTI_QUEUE_OFFSET, "").split(props.LMQ_SEPARATOR)
+    try:
+        return int(offsets[queues.index(topic)])
+    except (ValueError, IndexError) as error:
+        raise CorruptRecord(f"a record in {topic} does not say its queue offset there") from error

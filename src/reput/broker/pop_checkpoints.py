@@ -9,7 +9,7 @@ import heapq
 import itertools
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from reput.format.pop_codec import AckRecord, CheckpointRecord
@@ -31,6 +31,7 @@ class Checkpoint:
 
     key: Key
     queue_offsets: Sequence[int]
+    """Of its messages; a range, if they follow each other, as most do."""
     due_ms: int
     """When the group sees again what is not acknowledged then."""
     revive_queue_id: int
@@ -42,11 +43,35 @@ class Checkpoint:
     """Bit i: message i was acknowledged, or put again."""
     saved: int = 0
     """Bit i: the revive topic says that message i was acknowledged."""
+    all_bits: int = field(init=False)
+    """A bit for each message."""
+
+    def __post_init__(self) -> None:
+        self.all_bits = (1 << len(self.queue_offsets)) - 1
 
     @property
     def is_over(self) -> bool:
         """Whether nothing is left to be done."""
-        return self.settled == (1 << len(self.queue_offsets)) - 1
+        return self.settled == self.all_bits
+
+    def bits_of(self, first_offset: int, bits: int) -> int:
+        """Return the bits of messages that are named in another way.
+
+        Args:
+            first_offset: A queue offset.
+            bits: Bit i: the message ``i`` behind it, if it is one of these.
+        """
+        offsets = self.queue_offsets
+        if isinstance(offsets, range):
+            shift = first_offset - offsets.start
+            if shift >= len(offsets):
+                return 0
+            return (bits << shift if shift >= 0 else bits >> -shift) & self.all_bits
+        return sum(
+            1 << number
+            for number, offset in enumerate(offsets)
+            if offset >= first_offset and bits >> (offset - first_offset) & 1
+        )
 
     @property
     def left(self) -> list[int]:
@@ -87,24 +112,28 @@ class Checkpoints:
         self._queues.setdefault(one.revive_queue_id, deque()).append(one)
         self.put_off(one, one.due_ms)
 
-    def acknowledge(self, key: Key, queue_offset: int) -> bool:
-        """Take note that a message was consumed; return whether somebody held it."""
+    def acknowledge(self, key: Key, first_offset: int, bits: int = 1) -> bool:
+        """Take note that messages were consumed; return whether somebody held one of them.
+
+        Args:
+            key: Of their checkpoint.
+            first_offset: Queue offset of the first one.
+            bits: Which of those behind it as well; see ``Checkpoint.bits_of``.
+        """
         one = self._by_key.get(key)
-        if one is None or queue_offset not in one.queue_offsets:
+        if one is None:
             return False
-        bit = 1 << one.queue_offsets.index(queue_offset)
-        if one.settled & bit:
+        held = one.bits_of(first_offset, bits) & ~one.settled
+        if not held:
             return False
-        self._settle(one, bit)
+        self._settle(one, held)
         self._unsaved[one] = None
         return True
 
     def holds(self, key: Key, queue_offset: int) -> bool:
         """Whether a message of a checkpoint is neither acknowledged nor put again."""
         one = self._by_key.get(key)
-        if one is None or queue_offset not in one.queue_offsets:
-            return False
-        return not one.settled >> one.queue_offsets.index(queue_offset) & 1
+        return one is not None and one.bits_of(queue_offset, 1) & ~one.settled != 0
 
     def take_up_ack(self, ack: AckRecord) -> None:
         """Take over what an ack of the revive topic says; acks follow their checkpoints there."""
@@ -123,11 +152,11 @@ class Checkpoints:
 
     def end(self, one: Checkpoint) -> None:
         """Give up what is left of a checkpoint: nobody wants it any more."""
-        self._settle(one, (1 << len(one.queue_offsets)) - 1)
+        self._settle(one, one.all_bits)
 
     def _settle(self, one: Checkpoint, bits: int) -> None:
         one.settled |= bits
-        if one.is_over:
+        if one.settled == one.all_bits:
             self._by_key.pop(one.key, None)
 
     # What is due ------------------------------------------------------------------------------

@@ -14,7 +14,9 @@ from reput.store.table_files import ConsumerOffsetTable
 
 
 @dataclass(slots=True, eq=False)
-class _Place:
+class Place:
+    """Where a group pops next in a queue. Changed through ``PopOffsets`` only."""
+
     topic: str
     group: str
     queue_id: int
@@ -32,15 +34,16 @@ class PopOffsets:
 
     def __init__(self, table: Callable[[], ConsumerOffsetTable]) -> None:
         self._table = table
-        self._places: dict[tuple[str, str, int], _Place] = {}
-        self._unsaved: DurableProgress[_Place] = DurableProgress()
+        self._places: dict[tuple[str, str, int], Place] = {}
+        self._unsaved: DurableProgress[Place] = DurableProgress()
 
     def find(self, topic: str, group: str, queue_id: int) -> int | None:
         """Return the queue offset that a group pops next; None if it has popped none."""
-        place = self._find(topic, group, queue_id)
+        place = self.place(topic, group, queue_id)
         return None if place is None else place.next_offset
 
-    def _find(self, topic: str, group: str, queue_id: int) -> _Place | None:
+    def place(self, topic: str, group: str, queue_id: int) -> Place | None:
+        """Return the place of a group in a queue; None if it has popped nothing of it."""
         known = self._table().get(topic, group, queue_id)
         key = topic, group, queue_id
         place = self._places.get(key)
@@ -49,32 +52,24 @@ class PopOffsets:
         if known is None:
             self._places.pop(key, None)
             return None
-        place = self._places[key] = _Place(topic, group, queue_id, known, known)
+        place = self._places[key] = Place(topic, group, queue_id, known, known)
         return place
 
-    def set(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None:
-        """Let a group go on somewhere else, at once."""
+    def set(self, topic: str, group: str, queue_id: int, queue_offset: int) -> Place:
+        """Let a group go on somewhere else, at once; return its place."""
         self._table().put(topic, group, queue_id, queue_offset)
-        self._places[topic, group, queue_id] = _Place(
-            topic, group, queue_id, queue_offset, queue_offset
-        )
+        place = Place(topic, group, queue_id, queue_offset, queue_offset)
+        self._places[topic, group, queue_id] = place
+        return place
 
-    def advance(
-        self, topic: str, group: str, queue_id: int, queue_offset: int, physical_offset: int
-    ) -> None:
+    def advance(self, place: Place, queue_offset: int, physical_offset: int) -> None:
         """Let a group go on behind what it has popped.
 
         Args:
-            topic: Of the queue.
-            group: Who pops.
-            queue_id: Of the queue.
+            place: Of the group in the queue, as it is now.
             queue_offset: What it pops next.
             physical_offset: Told once the log is on disk up to here: the end of the checkpoint.
         """
-        place = self._find(topic, group, queue_id)
-        if place is None:
-            self.set(topic, group, queue_id, queue_offset)
-            return
         place.next_offset = queue_offset
         self._unsaved.note(place, queue_offset, physical_offset)
 

@@ -1,17 +1,24 @@
 """Priorities (5.4): a number that says in which queue of its topic a message goes.
 
-The higher ones are in the higher queues, which pop consumers may read first; for all others it is a
-queue like any other. Source: rocketmq 5.5.0 ``SendMessageProcessor``, ``TopicMessageType``.
+The higher ones are in the higher queues, which pops of a topic with ``message.type=PRIORITY`` read
+first; for all others it is a queue like any other.
+Source: rocketmq 5.5.0 ``SendMessageProcessor``, ``TopicMessageType``, ``PopMessageProcessor``.
 """
 
 import re
 
+from reput.broker.attributes import MESSAGE_TYPE
 from reput.format import properties as props
+from reput.store.config_tables import TopicConfig
+from reput.store.table_files import SubscriptionGroup
 
 _OTHER_KINDS = ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "__SHARDINGKEY")
 """What a message is before it is one with a priority."""
 _INT = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _INT_MAX = (1 << 31) - 1
+_OF_PRIORITIES = (MESSAGE_TYPE, "PRIORITY")
+_FACTOR = "priority.factor"
+_PERCENT_MAX = 100
 
 
 def queue_of(properties: dict[str, str], write_queue_count: int) -> int | None:
@@ -30,3 +37,11 @@ def queue_of(properties: dict[str, str], write_queue_count: int) -> int | None:
         del properties[props.PRIORITY]
         return None
     return min(int(text), max(write_queue_count, 1) - 1)
+
+
+def read_percent(topic: TopicConfig, group: SubscriptionGroup | None) -> int:
+    """Return in how many of a hundred pops a group reads the higher queues of a topic first."""
+    if _OF_PRIORITIES not in topic.attributes:
+        return 0
+    text = dict(group.attributes).get(_FACTOR, "") if group is not None else ""
+    return int(text) if text.isdecimal() else _PERCENT_MAX

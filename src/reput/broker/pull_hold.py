@@ -74,7 +74,8 @@ def answer(held: Held, look: Callable[[], Command | None]) -> bool:
     try:
         found = look()
     except ReputError as error:
-        found = commands.reply(held.request, error.response_code, str(error))
+        code, fields = error.response_code, error.reply_fields
+        found = commands.reply(held.request, code, str(error), fields)
     except Exception as error:  # noqa: BLE001 - the outermost edge of a request
         _log.exception("a request of %s that waited failed", held.channel.peer)
         text = f"{type(error).__name__}: {error}"

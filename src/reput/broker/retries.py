@@ -8,7 +8,7 @@ Source: rocketmq 4.9.8 ``SendMessageProcessor`` (``asyncConsumerSendMsgBack``,
 import random
 from typing import TYPE_CHECKING
 
-from reput.broker.again import again
+from reput.broker.again import CommonRecord, again, made_anew
 from reput.broker.config import PERM_WRITE
 from reput.broker.topics import READ_WRITE
 from reput.errors import RequestRefused
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from reput.broker.subscription_groups import SubscriptionGroups
     from reput.broker.topics import Topics
     from reput.clock import Clock
+    from reput.store.config import StoreConfig
     from reput.store.table_files import SubscriptionGroup
 
 DLQ_QUEUE_COUNT = 1
@@ -31,6 +32,10 @@ FIRST_DELAY_LEVEL = 3
 """Of a first retry, 10 s by default; each further one has the next level."""
 SAYS_RETRY_MAX_VERSION = 121
 """V3_4_9: what older clients say of how often to retry does not count."""
+_SCHEDULE_TOPIC = names.SCHEDULE_TOPIC.encode()
+_NEXT_ATTEMPT = b"WAIT\x01false\x02DELAY\x01%d\x02REAL_TOPIC\x01%b\x02REAL_QID\x01%d\x02"
+_REPLACED = (b"WAIT\x01", b"DELAY\x01", b"REAL_TOPIC\x01", b"REAL_QID\x01")
+"""How the properties begin that a message gets anew with each attempt."""
 _UNIT_SUBSCRIPTION = 2
 """Topic flag of a retry topic whose group is in unit mode."""
 
@@ -90,8 +95,8 @@ class Retries:
 
     # A message that is sent back --------------------------------------------------------------
 
-    def topic_of(self, group: "SubscriptionGroup", header: SendBackHeader) -> TopicConfig:
-        """Return the retry topic of a group, made if need be.
+    def topic_of(self, group: "SubscriptionGroup", *, is_unit: bool) -> TopicConfig:
+        """Return the retry topic of a group, made if need be; in unit mode it says so.
 
         Raises:
             RequestRefused: The group's name cannot be in a topic's, or the topic is not writable.
@@ -103,7 +108,7 @@ class Retries:
                 f"group {group.name!r} can have no retry topic; allowed: ^[%|a-zA-Z0-9_-]+$, "
                 f"{names.LONG_TOPIC_LENGTH_MAX - len(names.RETRY_PREFIX)} characters at most",
             )
-        sys_flag = _UNIT_SUBSCRIPTION if header.unit_mode else 0
+        sys_flag = _UNIT_SUBSCRIPTION if is_unit else 0
         topic = self._topics.for_group(
             name, group.retry_queue_count, READ_WRITE, self._clock.now_ms(), sys_flag
         )
@@ -134,8 +139,6 @@ class Retries:
             Refused: There is no room for the properties it needs.
         """
         properties = dict(stored.properties)
-        properties.setdefault(props.RETRY_TOPIC, stored.topic)
-        properties[props.WAIT] = "false"
         retry_max = _retry_max(group, client_version, header.max_reconsume_times)
         level = header.delay_level
         queue_id = random.randrange(group.retry_queue_count)
@@ -143,11 +146,17 @@ class Retries:
             topic = self._dead_letters(group.name)
             queue_id = random.randrange(DLQ_QUEUE_COUNT)
             level = 0
-        elif level == 0:
-            level = FIRST_DELAY_LEVEL + stored.reconsume_times
-        properties[props.DELAY] = str(level)
+        else:
+            level = level or FIRST_DELAY_LEVEL + stored.reconsume_times
+            for name in (props.REAL_TOPIC, props.REAL_QUEUE_ID):
+                properties.pop(name, None)  # it gets them anew as it is put, behind the others
+        for name in (props.WAIT, props.DELAY):
+            properties.pop(name, None)
+        properties.setdefault(props.RETRY_TOPIC, stored.topic)
         offset_id = encode_offset_id(stored.store_host, stored.physical_offset)
         properties.setdefault(props.ORIGIN_MESSAGE_ID, offset_id)
+        properties[props.WAIT] = "false"
+        properties[props.DELAY] = str(level)
         return again(
             stored,
             topic.name,
@@ -155,6 +164,40 @@ class Retries:
             properties=properties,
             reconsume_times=stored.reconsume_times + 1,
         )
+
+    def record(
+        self,
+        config: "StoreConfig",
+        stored: CommonRecord,
+        delay_level: int,
+        group: "SubscriptionGroup",
+        topic: TopicConfig,
+    ) -> bytes | None:
+        """Return the record that waits for the next attempt: what ``message`` is once it is put.
+
+        Args:
+            config: Of the store where it goes.
+            stored: The message; it is no dead letter yet.
+            delay_level: What its consumer wants; 0: what the number of attempts gives.
+            group: Of the consumer.
+            topic: The group's retry topic.
+
+        Returns:
+            None: it is not common.
+        """
+        level = delay_level or FIRST_DELAY_LEVEL + stored.reconsume_times
+        level = min(level, len(config.delay_levels_ms))
+        queue_id = random.randrange(group.retry_queue_count)
+        own = stored.properties
+        marks = b""
+        if props.find(own, props.RETRY_TOPIC) is None:
+            marks += b"RETRY_TOPIC\x01%b\x02" % stored.topic
+        if props.find(own, props.ORIGIN_MESSAGE_ID) is None:
+            marks += b"ORIGIN_MESSAGE_ID\x01%b\x02" % stored.offset_id.encode()
+        marks += _NEXT_ATTEMPT % (level, topic.name.encode(), queue_id)
+        kept = b"\x02".join([one for one in own.split(b"\x02") if not one.startswith(_REPLACED)])
+        properties = props.append(kept, marks)
+        return made_anew(config, stored, _SCHEDULE_TOPIC, level - 1, properties, 1)
 
     def _dead_letters(self, group: str) -> TopicConfig:
         return self._topics.for_group(

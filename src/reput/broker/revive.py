@@ -18,12 +18,14 @@ from collections.abc import Callable, Sequence
 from reput.broker.again import again
 from reput.broker.durable import DurableProgress
 from reput.broker.pop_checkpoints import Checkpoint, Checkpoints, Key, of_record
+from reput.broker.pop_retries import V1, PopRetries
 from reput.broker.subscription_groups import SubscriptionGroups
 from reput.broker.topics import READ_WRITE, Topics
 from reput.errors import CorruptRecord, InvalidBody
-from reput.format import message as record, names, pop_codec, properties as props
+from reput.format import java, message as record, names, pop_codec, properties as props
 from reput.format.message import Host, StoredMessage
-from reput.format.pop_codec import AckRecord, CheckpointRecord
+from reput.format.pop_codec import AckRecord
+from reput.store import incoming
 from reput.store.incoming import LOCAL_HOST, IncomingMessage, PutResult, PutStatus, Refused
 from reput.store.message_store import MessageStore
 from reput.store.table_files import ConsumerOffsetTable
@@ -35,11 +37,20 @@ LATE_MS = 2_000
 """How much later checkpoints of others are due: their acks come when their time is over."""
 RETRY_MS = 1_000
 """What the store refused is tried again after so long."""
+_BODY_BYTES_MAX = 1024
+"""Of records that are put without being looked at: far below any limit of the store."""
 _REVIVED_PER_STEP = 128
 _READ_PER_STEP = 32
 _ACKS_PER_STEP = 256
 _NEVER = frozenset({PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED})
 """What the store will not take the next time either."""
+
+# Java's revive takes the newest deliver time it has seen for the time, and looks at the clock only
+# if there was one. That of the pop is over: it never makes it early.
+_MARKS = props.encode({props.TAGS: "%b", props.TIMER_DELIVER_MS: "%d"})
+"""Properties of a record of the revive topic: its tag, and the time of the pop."""
+_CHECKPOINT = pop_codec.CHECKPOINT_TAG.encode()
+_BATCH_ACK = pop_codec.BATCH_ACK_TAG.encode()
 
 _log = logging.getLogger(__name__)
 
@@ -57,6 +68,7 @@ class Revive:
         cluster_name: The revive topic is called after it.
         broker_name: Checkpoints say it.
         queue_count: Queues of the revive topic, if it is to be made.
+        retries: How retry topics are called.
     """
 
     def __init__(
@@ -69,9 +81,11 @@ class Revive:
         cluster_name: str,
         broker_name: str,
         queue_count: int,
+        retries: PopRetries = V1,
     ) -> None:
         self.checkpoints = Checkpoints()
         self.topic = names.REVIVE_TOPIC_PREFIX + cluster_name
+        self._topic_bytes = java.encode_utf8(self.topic)
         self.store_host: Host = LOCAL_HOST
         """What its records say of where they are."""
         self.revived_count = 0
@@ -83,6 +97,7 @@ class Revive:
         self._offsets = offsets
         self._broker_name = broker_name
         self._queue_count = queue_count
+        self._retries = retries
         self._next_queue = 0
         self._read: dict[int, int] = {}
         """Queue of the revive topic -> the record to be looked at next."""
@@ -130,7 +145,7 @@ class Revive:
 
         Args:
             key: Of the checkpoint, which is not known yet.
-            queue_offsets: Of its messages; 1 to 32.
+            queue_offsets: Of its messages; 1 to 32. Kept.
             invisible_ms: Counted from ``key.pop_ms``.
             revive_queue_id: Where it goes.
             now_ms: The time.
@@ -140,25 +155,24 @@ class Revive:
             What became of the put; unless it is stored, there is no such checkpoint.
         """
         self._topics.for_group(self.topic, self._queue_count, READ_WRITE, now_ms)
-        body = CheckpointRecord(
-            broker_name=self._broker_name,
-            group=key.group,
-            diffs=[one - key.start_offset for one in queue_offsets],
-            invisible_ms=invisible_ms,
-            message_count=len(queue_offsets),
-            pop_ms=key.pop_ms,
-            queue_id=key.queue_id,
-            start_offset=key.start_offset,
+        body = pop_codec.encode_checkpoint(
+            self._broker_name,
+            key.group,
+            key.topic,
+            key.queue_id,
+            key.start_offset,
+            queue_offsets,
+            key.pop_ms,
+            invisible_ms,
             is_suspended=is_suspended,
-            topic=key.topic,
         )
-        result = self._put(body, pop_codec.CHECKPOINT_TAG, revive_queue_id, key.pop_ms, now_ms)
+        result = self._put(body, _CHECKPOINT, revive_queue_id, key.pop_ms, now_ms)
         if result.status.is_stored:
             self.checkpoints_end = result.end_offset
             self.checkpoints.add(
                 Checkpoint(
                     key,
-                    tuple(queue_offsets),
+                    queue_offsets,
                     key.pop_ms + invisible_ms,
                     revive_queue_id,
                     result.queue_offset,
@@ -169,34 +183,39 @@ class Revive:
 
     def _put(
         self,
-        body: CheckpointRecord | AckRecord,
-        tag: str,
+        body: bytes,
+        tag: bytes,
         revive_queue_id: int,
         pop_ms: int,
         now_ms: int,
     ) -> PutResult:
-        # Java's revive takes the newest deliver time it has seen for the time, and looks at the
-        # clock only if there was one. That of the pop is over: it never makes it early.
-        marks = {props.TAGS: tag, props.TIMER_DELIVER_MS: str(pop_ms)}
-        result = self._store.put(
-            IncomingMessage(
-                topic=self.topic,
-                body=pop_codec.encode(body),
-                queue_id=revive_queue_id,
-                property_bytes=props.encode(marks),
-                born_timestamp=now_ms,
-                born_host=self.store_host,
-                store_host=self.store_host,
-                waits=False,
-                is_due=True,
-            )
+        message = IncomingMessage(
+            topic=self.topic,
+            body=body,
+            queue_id=revive_queue_id,
+            property_bytes=_MARKS % (tag, pop_ms),
+            born_timestamp=now_ms,
+            born_host=self.store_host,
+            store_host=self.store_host,
+            waits=False,
+            is_due=True,
         )
+        result = self._put_record(message, now_ms) or self._store.put(message)
         if result.status.is_stored:
             if self._read.setdefault(revive_queue_id, 0) == result.queue_offset:
                 self._read[revive_queue_id] += 1
             else:
                 self._own.setdefault(revive_queue_id, set()).add(result.queue_offset)
         return result
+
+    def _put_record(self, message: IncomingMessage, now_ms: int) -> PutResult | None:
+        """Put a record the quick way; None if that does not do, for whatever reason."""
+        is_long = max(len(message.body), 8 * len(self._topic_bytes)) > _BODY_BYTES_MAX
+        if is_long or self._store.config.enabled_append_prop_crc:
+            return None
+        data = incoming.encode(message, self._topic_bytes)
+        count, place = self._store.put_encoded(data, 1, now_ms)
+        return PutResult(PutStatus.PUT_OK, place[0], len(data), place[1]) if count else None
 
     # Steps ------------------------------------------------------------------------------------
 
@@ -272,7 +291,7 @@ class Revive:
         taken = self.checkpoints.take_unsaved(count_max)
         for at, one in enumerate(taken):
             key = one.key
-            body = AckRecord(
+            ack = AckRecord(
                 ack_offsets=one.unsaved,
                 broker_name=self._broker_name,
                 group=key.group,
@@ -282,9 +301,8 @@ class Revive:
                 topic=key.topic,
             )
             settled = one.settled
-            result = self._put(
-                body, pop_codec.BATCH_ACK_TAG, one.revive_queue_id, key.pop_ms, now_ms
-            )
+            body = pop_codec.encode(ack)
+            result = self._put(body, _BATCH_ACK, one.revive_queue_id, key.pop_ms, now_ms)
             if not result.status.is_stored:
                 for other in taken[at:]:
                     self.checkpoints.keep_unsaved(other)
@@ -342,13 +360,14 @@ class Revive:
 
     def _message(self, key: Key, queue_offset: int) -> StoredMessage | None:
         found = self._store.get(key.topic, key.queue_id, queue_offset, 1)
-        for data in found.records:
+        is_that = found.next_offset == queue_offset + 1  # not the next one that is there (D33)
+        for data in found.records if is_that else ():
             try:
                 stored = record.decode(bytes(data), check_crc=False)
             except CorruptRecord as error:
                 _log.error("a popped message is damaged: %s", error)
                 break
-            if stored.queue_offset == queue_offset:  # not the next one that is there (D33)
+            if stored.queue_offset == queue_offset or names.is_light(key.topic):
                 return stored
         self.lost_count += 1
         _log.error(
@@ -361,7 +380,7 @@ class Revive:
         key = one.key
         topic = key.topic
         if not names.is_retry_topic(topic):
-            topic = names.pop_retry_topic(topic, key.group)
+            topic = self._retries.target(topic, key.group)
         self._topics.for_group(topic, RETRY_QUEUE_COUNT, READ_WRITE, now_ms)
         reconsume_times = stored.reconsume_times + (not one.is_suspended)
         properties = dict(stored.properties)

@@ -27,6 +27,8 @@ from reput.broker.loops import Loops
 from reput.broker.pop import HeldPop, Pops
 from reput.broker.pop_offsets import PopOffsets
 from reput.broker.pop_orders import PopOrders
+from reput.broker.pop_requests import PopRequests
+from reput.broker.pop_retries import PopRetries
 from reput.broker.processors import PROCESSORS, pop, pull, transactions as ending
 from reput.broker.pull_hold import HeldPull, HeldPulls
 from reput.broker.queue_locks import QueueLocks
@@ -38,7 +40,7 @@ from reput.broker.stats import Stats
 from reput.broker.subscription_groups import SubscriptionGroups
 from reput.broker.timers import Timers
 from reput.broker.topics import READ_WRITE, Topics
-from reput.broker.transactions import Transactions
+from reput.broker.transactions import TOPICS as TRANSACTION_TOPICS, Transactions
 from reput.clock import Clock, SystemClock
 from reput.errors import RequestRefused, WriteFailed
 from reput.format import bodies, command as commands, headers, names, properties as props
@@ -151,6 +153,7 @@ class Broker:
     def _assemble(self) -> None:
         config, now_ms = self.config, self.clock.now_ms()
         disk = Disk()
+        self.pop_requests = PopRequests(self)
         has_light = self.store_config.enable_lmq
         self.topics = Topics(
             TopicTable.load(self._root, disk), config, self._topic_changed, has_light=has_light
@@ -158,7 +161,7 @@ class Broker:
         self.subscription_groups = SubscriptionGroups(
             SubscriptionGroupTable.load(self._root, disk),
             config,
-            self.store.deliverer.clear,
+            self._reading_changed,
             has_light=has_light,
         )
         offset_table = LightConsumerOffsetTable if has_light else ConsumerOffsetTable
@@ -209,6 +212,9 @@ class Broker:
 
     def _assemble_pops(self, disk: Disk) -> Pops:
         config = self.config
+        retries = PopRetries(
+            config.enable_retry_topic_v2, config.retrieve_message_from_pop_retry_topic_v1
+        )
         return Pops(
             self.store,
             self.topics,
@@ -220,6 +226,7 @@ class Broker:
                 cluster_name=config.broker_cluster_name,
                 broker_name=config.broker_name,
                 queue_count=config.revive_queue_num,
+                retries=retries,
             ),
             PopOffsets(lambda: self.consumer_offsets),
             PopOrders(
@@ -229,8 +236,11 @@ class Broker:
             ),
             HeldPulls(config.max_pop_polling_size),
             retry_percent=config.pop_from_retry_probability,
+            priority_retry_percent=config.pop_from_retry_probability_for_priority,
+            highest_first=config.priority_order_asc,
             broker_name=config.broker_name,
             is_old=self.is_on_disk,
+            retries=retries,
         )
 
     async def _listen(self) -> None:
@@ -366,8 +376,9 @@ class Broker:
         self.topics.config = self.subscription_groups.config = self.filters.config = self.config
         self.request_modes.config = self.config
         self.transactions.config = self.config
+        self.store.take_halves(is_on=self.transactions.takes_halves)
         self.store.retention.reconfigure(self.store_config)
-        self.store.deliverer.clear()
+        self._reading_changed()
         if "brokerPermission" in change.at_once:
             self.topics.table.touch(now_ms)  # name servers take no topics of a known version
             for name in self.topics.all():
@@ -445,6 +456,11 @@ class Broker:
                 names.retry_topic(group.name), group.retry_queue_count, READ_WRITE, now_ms
             )
 
+    def _reading_changed(self) -> None:
+        """Forget what is remembered of who may read what."""
+        self.store.deliverer.clear()
+        self.pop_requests.clear()
+
     # Topics -----------------------------------------------------------------------------------
 
     def take_ordered_topics(self, table: KvTable) -> None:
@@ -461,8 +477,10 @@ class Broker:
                 self.topics.table.put(changed, self.clock.now_ms())
 
     def _topic_changed(self, name: str) -> None:
-        self.store.deliverer.clear()
+        self._reading_changed()
         self.store.set_write_queues(name, self.topics.write_queue_count(name))
+        if name in TRANSACTION_TOPICS:
+            self.store.take_halves(is_on=self.transactions.takes_halves)
         if self.topics.get(name) is None:
             self.pops.orders.table.delete(topic=name)
         self.registration.tell_soon(name)

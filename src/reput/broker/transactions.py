@@ -17,8 +17,11 @@ Source: rocketmq 4.9.7 ``TransactionalMessageServiceImpl``, ``TransactionalMessa
 import dataclasses
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
 
 from reput.broker import transaction_check as check
 from reput.broker.again import again
@@ -29,21 +32,29 @@ from reput.broker.transaction_check import Rules, Verdict
 from reput.errors import CorruptRecord, RequestRefused, WriteFailed
 from reput.format import message as record, names, properties as props, sys_flag as flags
 from reput.format.codes import ResponseCode
+from reput.format.kernels.again_words import PLACE_WORDS
 from reput.format.message import Host, StoredMessage
+from reput.store import incoming
 from reput.store.consume_queue import ConsumeQueue
+from reput.store.copying import CopyRule
 from reput.store.incoming import IncomingMessage, PutResult, PutStatus, Refused
 from reput.store.message_store import MessageStore
 from reput.store.table_files import ConsumerOffsetTable
 
+TOPICS = names.HALF_TOPIC, names.OP_HALF_TOPIC
+"""Where half and op messages are; made with the first half message."""
 QUEUE_ID = 0
-"""Half and op messages have one queue."""
+"""They have one queue each."""
 MESSAGES_PER_STEP = 32
 RETRY_MS = 1_000
 """A round whose message the store refused goes on after so long."""
 OPS_PER_RUN = 256
 """Op messages that are forgotten together."""
 GIVEN_UP_MAX = 100_000
-"""Of so many messages that were given up is known that no producer has decided them."""
+"""Of so many messages that were given up is known that no producer has decided them.
+
+As many are remembered of those from before the start that were decided since.
+"""
 OP_TAG = "d"
 
 _HOUR_MS = 3_600_000
@@ -52,6 +63,15 @@ _FOR_GOOD = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
 """What is refused so is refused the next time as well."""
 
 _log = logging.getLogger(__name__)
+
+
+class End(NamedTuple):
+    """What a producer says of a half message."""
+
+    queue_offset: int
+    physical_offset: int
+    group: bytes
+    is_commit: bool
 
 
 def is_half(properties: dict[str, str], reconsume_times: int) -> bool:
@@ -114,7 +134,11 @@ class Transactions:
         self._given_up: dict[int, None] = {}
         """Queue offsets of first copies, in the order of giving up."""
         self._known_from = 0
-        """From this first copy on what does not wait, and was not given up, is decided."""
+        """From this copy on what does not wait, and was not given up, is decided."""
+        self._told: dict[int, None] = {}
+        """First copies of messages from before that which were decided since, the last ones."""
+        self._forgotten_to = 0
+        """Of which of the first copies before this one were given up is not known any more."""
         self._early_ops: set[int] = set()
         """While reading again: decided queue offsets that lie before the first undecided one."""
         self._copies_from = self._copies_to = 0
@@ -135,6 +159,21 @@ class Transactions:
         halves = self._queue(names.HALF_TOPIC)
         self._copies_to = halves.next_offset if halves is not None else 0
         self._round_ms = now_ms
+        self._put_missing_op(now_ms)
+
+    def _put_missing_op(self, now_ms: int) -> None:
+        """Put the op message of a final one that ends the log: a crash came between the two."""
+        data = self._store.last_record()
+        final = _decoded(memoryview(data)) if data is not None else None
+        if final is None or flags.transaction_type(final.sys_flag) != flags.TRANSACTION_COMMIT:
+            return
+        half = self.half_at(final.prepared_transaction_offset)
+        if half is None or half.queue_offset < self._marks.start:
+            return
+        result = self._put(self._op(b"%d" % half.queue_offset, now_ms), now_ms)
+        if result.status.is_stored:  # it will be read with those from before
+            self._marks.add(half.queue_offset)
+            _log.warning("half message %d was delivered, and is decided now", half.queue_offset)
 
     def _load_offset(self, topic: str) -> int:
         known = self._offsets.get(topic, names.TRANSACTION_GROUP, QUEUE_ID)
@@ -158,6 +197,12 @@ class Transactions:
         return self._marks.start, queue.max_offset if queue is not None else 0
 
     @property
+    def end_count(self) -> int:
+        """How often producers have said what they know, since this broker was started."""
+        taken = self.committed_count + self.rolled_back_count
+        return taken + self.refused_count + self.repeated_count
+
+    @property
     def waiting_count(self) -> int:
         """How many half messages are not decided."""
         start, end = self.progress()
@@ -171,6 +216,12 @@ class Transactions:
         return has_all and self._copies_from >= self._copies_to
 
     # Sending ----------------------------------------------------------------------------------
+
+    @property
+    def takes_halves(self) -> bool:
+        """Whether half messages can be put without a second look."""
+        is_refused = self.config.reject_transaction_message
+        return not is_refused and all(self._topics.get(one) is not None for one in TOPICS)
 
     def hold_back(self, message: IncomingMessage, properties: dict[str, str], now_ms: int) -> None:
         """Make a message a half message, and give it the properties of one.
@@ -194,7 +245,7 @@ class Transactions:
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"property {delays[0]}: a message of a transaction cannot be delayed",
             )
-        for topic in (names.HALF_TOPIC, names.OP_HALF_TOPIC):
+        for topic in TOPICS:
             self._topics.for_group(topic, 1, READ_WRITE, now_ms)
         properties[props.REAL_TOPIC] = message.topic
         properties[props.REAL_QUEUE_ID] = str(message.queue_id)
@@ -218,8 +269,9 @@ class Transactions:
     def decide(self, half: StoredMessage, *, is_commit: bool, now_ms: int) -> PutResult:
         """Deliver a half message, or not, and remember that.
 
-        A crash in between makes it undecided again. Then its producer is asked, says the same, and
-        a committed message is there twice.
+        A crash in between makes it undecided again, unless ``load`` finds the final message where
+        the log ends. Then its producer is asked, says the same, and a committed message is there
+        twice.
 
         Returns:
             What became of the last put; ``PUT_OK`` of nothing if it was decided before.
@@ -236,33 +288,108 @@ class Transactions:
             result = self._put(_final(half), now_ms)
             if not result.status.is_stored:
                 return result
-        result = self._put(self._op(waiting, now_ms), now_ms)
-        if result.status.is_stored:
-            self._ops.put(result.queue_offset, waiting)
-        elif is_commit:
-            # Delivered it is. Unless the broker ends before it has passed, it counts as decided.
-            _log.error("no op message for half message %d: %s", waiting, result.reason)
-        else:
+        result = self._put_op(waiting, now_ms, is_delivered=is_commit)
+        if not result.status.is_stored and not is_commit:
             return result
+        self._take_note(first, waiting, is_commit=is_commit)
+        return PutResult(PutStatus.PUT_OK)
+
+    def decide_all(self, ends: Sequence[End], now_ms: int) -> int:
+        """Do in one put what ``decide`` does one by one, up to the first that is not common.
+
+        Common is what is said of an undecided first copy, by its group, and a record that a kernel
+        can put again; final and op message stand side by side, as those of ``decide``.
+
+        Returns:
+            How many are decided: the first ones.
+        """
+        ends = ends[: self._undecided_count(ends)]
+        data = self._finals_and_ops(ends, now_ms) if ends else []
+        if not data:
+            return 0
+        stored, words = self._store.put_encoded(b"".join(data), len(data), now_ms)
+        if not stored:
+            return 0
+        stored_at = words.tolist()
+        self.put_end = stored_at[2 * stored - 2] + len(data[stored - 1])
+        at = 0  # in ``data``
+        for count, end in enumerate(ends):
+            if at == stored:
+                return count
+            at += 2 if end.is_commit else 1
+            if at <= stored:
+                self._ops.put(stored_at[2 * at - 1], end.queue_offset)
+            else:
+                self._put_op(end.queue_offset, now_ms, is_delivered=True)
+                at = stored
+            self._take_note(end.queue_offset, end.queue_offset, is_commit=end.is_commit)
+        return len(ends)
+
+    def _finals_and_ops(self, ends: Sequence[End], now_ms: int) -> list[bytes]:
+        """Return the records that ends make, up to the first that is not common."""
+        places = np.zeros((len(ends), PLACE_WORDS), np.int64)
+        places[:, :2] = [(end.queue_offset, end.physical_offset) for end in ends]
+        finals = self._store.copier.records(places, _FINAL)
+        op_like = incoming.encode(self._op(b"", now_ms), _OP_TOPIC)
+        op_head, op_tail, op_body_bytes = b"", b"", 0
+        data = []
+        for end, final in zip(ends, finals, strict=False):
+            if not _is_first_copy(_properties_of(final), end.group):
+                break
+            if end.is_commit:
+                data.append(final)
+            op_body = b"%d" % end.queue_offset
+            if len(op_body) != op_body_bytes:
+                op_body_bytes = len(op_body)
+                op_head, op_tail = _around_body(op_like, op_body_bytes)
+            data.append(op_head + op_body + op_tail)
+        return data
+
+    def _undecided_count(self, ends: Sequence[End]) -> int:
+        """Return of how many, the first ones, it is known that they wait and have no copy."""
+        seen = set()
+        for count, end in enumerate(ends):
+            half_offset = end.queue_offset
+            is_known = half_offset in seen or half_offset in self._copies
+            if is_known or self._marks.is_done(half_offset):
+                return count
+            seen.add(half_offset)
+        return len(ends)
+
+    def _put_op(self, half_offset: int, now_ms: int, *, is_delivered: bool) -> PutResult:
+        result = self._put(self._op(b"%d" % half_offset, now_ms), now_ms)
+        if result.status.is_stored:
+            self._ops.put(result.queue_offset, half_offset)
+        elif is_delivered:
+            # Unless the broker ends before it has passed, it counts as decided.
+            _log.error("no op message for half message %d: %s", half_offset, result.reason)
+        return result
+
+    def _take_note(self, first: int, waiting: int, *, is_commit: bool) -> None:
         self._copies.pop(first, None)
         self._given_up.pop(first, None)
-        self._marks.add(waiting)
+        self._note_decided(waiting)
+        if first < self._known_from:
+            self._told[first] = None
+            if len(self._told) > GIVEN_UP_MAX:
+                del self._told[next(iter(self._told))]
         if is_commit:
             self.committed_count += 1
         else:
             self.rolled_back_count += 1
-        return PutResult(PutStatus.PUT_OK)
 
     def _is_decided(self, first: int, waiting: int) -> bool:
-        """Whether a message is known to be decided; of one from before the start it is not."""
-        is_waiting = not self._marks.is_done(waiting)
-        return not is_waiting and first >= self._known_from and first not in self._given_up
+        """Whether a message is known to be decided, since the start if it is from before that."""
+        if not self._marks.is_done(waiting):
+            return False
+        is_known = waiting >= self._known_from and first >= self._forgotten_to
+        return first in self._told or (is_known and first not in self._given_up)
 
-    def _op(self, half_offset: int, now_ms: int) -> IncomingMessage:
+    def _op(self, body: bytes, now_ms: int) -> IncomingMessage:
         # 5.x writes several offsets, each with a comma behind it, which 4.9 cannot read.
         return IncomingMessage(
             topic=names.OP_HALF_TOPIC,
-            body=str(half_offset).encode(),
+            body=body,
             queue_id=QUEUE_ID,
             property_bytes=_OP_PROPERTIES,
             born_timestamp=now_ms,
@@ -330,7 +457,7 @@ class Transactions:
         reached = self._marks.start, self._ops.needed_from(self._marks.start)
         if reached != self._noted:
             self._noted = reached
-            for topic, offset in zip((names.HALF_TOPIC, names.OP_HALF_TOPIC), reached, strict=True):
+            for topic, offset in zip(TOPICS, reached, strict=True):
                 self._durable.note(topic, offset, self.put_end)
         for topic, offset in self._durable.durable(self._store.log.flushed_offset):
             self._offsets.put(topic, names.TRANSACTION_GROUP, QUEUE_ID, offset)
@@ -361,9 +488,7 @@ class Transactions:
                     )  # fmt: skip
                     continue
                 self._ops.note(op.queue_offset, half_offset)
-                if half_offset < self._marks.start:
-                    self._early_ops.add(half_offset)
-                self._marks.add(half_offset)
+                self._note_decided(half_offset)
         self._ops.next_offset = max(found.next_offset, begin + 1)
         return True
 
@@ -381,17 +506,24 @@ class Transactions:
             first, one = check.first_offset(half), half.queue_offset
             before = self._copies.pop(first, first)
             if self._has_op(first) or self._has_op(before) or self._has_op(one):
-                self._marks.add(one)
+                self._note_decided(first)  # so are the copies behind this one
+                self._note_decided(one)
             else:
                 self._copies[first] = one
-            self._marks.add(before)
+            self._marks.add_copied(before)
         self._copies_from = max(found.next_offset, begin + 1)
         return True
 
+    def _note_decided(self, half_offset: int) -> None:
+        if half_offset < self._marks.start:
+            self._early_ops.add(half_offset)
+        self._marks.add(half_offset)
+
     def _has_op(self, half_offset: int) -> bool:
+        """Whether one is known to be decided, while reading again."""
         if half_offset < self._marks.start:
             return half_offset in self._early_ops
-        return self._marks.is_done(half_offset)
+        return self._marks.is_done(half_offset) and not self._marks.is_copied(half_offset)
 
     # Rounds -----------------------------------------------------------------------------------
 
@@ -502,7 +634,7 @@ class Transactions:
         if len(self._given_up) > GIVEN_UP_MAX:
             oldest = next(iter(self._given_up))
             del self._given_up[oldest]
-            self._known_from = max(self._known_from, oldest + 1)
+            self._forgotten_to = max(self._forgotten_to, oldest + 1)
 
     def _complain(self, half: StoredMessage, result: PutResult) -> None:
         problem = f"{result.status.name}: {result.reason}"
@@ -522,7 +654,7 @@ class Transactions:
 
 # --- what is known of half and op messages --------------------------------------------
 
-_OPEN, _DONE = 0, 1
+_OPEN, _DONE, _COPIED = 0, 1, 2
 
 
 class _Marks:
@@ -541,13 +673,23 @@ class _Marks:
             self._states.extend(bytes(at + 1 - len(self._states)))
         self._states[at] = _DONE
 
+    def add_copied(self, half_offset: int) -> None:
+        """Mark one as done with because a copy of it waits, or is decided, unless it is marked."""
+        if not self.is_done(half_offset):
+            self.add(half_offset)
+            self._states[half_offset - self.start] = _COPIED
+
     @property
     def done_count(self) -> int:
-        return self._states.count(_DONE)
+        return len(self._states) - self._states.count(_OPEN)
 
     def is_done(self, half_offset: int) -> bool:
         at = half_offset - self.start
-        return at < 0 or (at < len(self._states) and self._states[at] == _DONE)
+        return at < 0 or (at < len(self._states) and self._states[at] != _OPEN)
+
+    def is_copied(self, half_offset: int) -> bool:
+        at = half_offset - self.start
+        return 0 <= at < len(self._states) and self._states[at] == _COPIED
 
     def next_open(self, half_offset: int) -> int:
         """Return the first that is not done with, from an offset on; it may not be there yet."""
@@ -616,6 +758,39 @@ class _Round:
 # --- messages -------------------------------------------------------------------------
 
 _OP_PROPERTIES = props.encode({props.TAGS: OP_TAG, props.WAIT: "true"})
+_OP_TOPIC = names.OP_HALF_TOPIC.encode()
+_FINAL = CopyRule(
+    from_topic=names.HALF_TOPIC.encode(),
+    sys_flags_off=flags.TRANSACTION_MASK,
+    sys_flags_on=flags.TRANSACTION_COMMIT,
+    has_prepared_offset=True,
+)
+"""What ``_final`` does."""
+_DELAY = props.DELAY.encode()
+
+
+_BODY_AT = record.FIXED_BYTES_V1 - record.TOPIC_LENGTH_V1.size - record.PROPERTIES_LENGTH.size
+_SIZE_BYTES = 4
+"""Of a record, its first field, and of a body, the last one before it."""
+
+
+def _properties_of(data: bytes) -> bytes:
+    """Return the property string of a V1 record with IPv4 hosts that a kernel has made."""
+    topic_at = _BODY_AT + int.from_bytes(data[_BODY_AT - _SIZE_BYTES : _BODY_AT])
+    return data[topic_at + 1 + data[topic_at] + record.PROPERTIES_LENGTH.size :]
+
+
+def _around_body(data: bytes, size: int) -> tuple[bytes, bytes]:
+    """Return what a record that has no body is before and behind one of so many bytes."""
+    whole_size = (len(data) + size).to_bytes(_SIZE_BYTES)
+    head = data[_SIZE_BYTES : _BODY_AT - _SIZE_BYTES]
+    return whole_size + head + size.to_bytes(_SIZE_BYTES), data[_BODY_AT:]
+
+
+def _is_first_copy(properties: bytes, group: bytes) -> bool:
+    """Whether a half message of a group was put once, and is delivered at once."""
+    is_other = _FIRST in properties or _DELAY in properties
+    return not is_other and props.find(properties, props.PRODUCER_GROUP) == group
 
 
 def _decoded(data: memoryview) -> StoredMessage | None:

@@ -575,6 +575,20 @@ class ProcessQueueInfos(QueueMap[ProcessQueueInfo]):
     value_type = ProcessQueueInfo
 
 
+class PopQueueInfo(Body, kw_only=True):
+    """What is popped from in ``ConsumerRunningInfo``."""
+
+    droped: bool
+    last_pop_timestamp: int
+    wait_ack_count: int
+
+
+class PopQueueInfos(QueueMap[PopQueueInfo]):
+    """Message queue, whose id may be -1, to what of it is in a consumer."""
+
+    value_type = PopQueueInfo
+
+
 class ConsumeStatus(Body, kw_only=True):
     """A topic in ``ConsumerRunningInfo``; times in ms, rates a second."""
 
@@ -590,6 +604,7 @@ class ConsumerRunningInfo(Body, kw_only=True):
     """To 307."""
 
     jstack: str | None = None
+    mq_pop_table: PopQueueInfos = msgspec.field(default_factory=PopQueueInfos)  # 5.x
     mq_table: ProcessQueueInfos
     properties: dict[str, str]
     status_table: dict[str, ConsumeStatus]
@@ -695,8 +710,8 @@ class ResetOffsetList(Body, kw_only=True):
 # --- who pops, and from where -----------------------------------------------------
 
 
-class QueryAssignmentBody(Body, kw_only=True):
-    """400."""
+class QueryAssignmentBody(Body, kw_only=True, omit_defaults=False):
+    """400. Java's broker needs all of it."""
 
     client_id: str
     consumer_group: str

@@ -203,6 +203,16 @@ def name_of(code: int) -> str:
         return str(code)
 
 
+class ForbiddenType(enum.IntEnum):
+    """Why a pull is answered with NO_PERMISSION (5.x)."""
+
+    BROKER = 1
+    GROUP = 2
+    TOPIC = 3
+    BROADCASTING = 4
+    SUBSCRIPTION = 5
+
+
 class PullFlag(enum.IntFlag):
     """What ``sysFlag`` of a pull says. Source: ``PullSysFlag``."""
 

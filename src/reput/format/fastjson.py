@@ -37,6 +37,19 @@ def parse(text: str) -> Any:
         return _Parser(quoted).value_of_all()
 
 
+def pretty(value: Any) -> str:
+    """Return the JSON of a value for people: each entry of a map on a line, lists on one."""
+    return _pretty(value, "\n")
+
+
+def _pretty(value: Any, line: str) -> str:
+    if not isinstance(value, dict) or not value:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    inner = line + "\t"
+    entries = (f"{json.dumps(key)}:{_pretty(one, inner)}" for key, one in value.items())
+    return "{" + inner + f",{inner}".join(entries) + line + "}"
+
+
 class _Parser:
     """Reads JSON with objects as keys, token by token: bodies with them are small."""
 

@@ -67,7 +67,7 @@ class Filter:
     Attributes:
         expression: The text it was compiled from.
         ignored_tail: What follows behind the end of the expression, from its first token on, or
-            "". Java ignores it, so ``a + 1 > 2`` means ``a``; callers should warn.
+            "". Java ignores it, so ``a + 1 > 2`` means ``a``; callers should tell ``warning``.
     """
 
     __slots__ = ("_evaluate", "expression", "ignored_tail")
@@ -76,6 +76,17 @@ class Filter:
         root, self.ignored_tail = _parse(expression)
         self.expression = expression
         self._evaluate = _compile(root)
+
+    @property
+    def warning(self) -> str:
+        """What to tell who wrote the expression; "" if all of it counts."""
+        if not self.ignored_tail:
+            return ""
+        meant = self.expression.removesuffix(self.ignored_tail).rstrip()
+        return (
+            f"SQL92 expression {self.expression!r} means {meant!r}: RocketMQ ignores what follows, "
+            f"{self.ignored_tail!r}"
+        )
 
     def matches(self, properties: Mapping[str, str]) -> bool:
         """Return whether a message passes; null and errors do not."""

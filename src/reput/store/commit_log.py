@@ -277,15 +277,26 @@ class CommitLog:
 
         Only head and lengths are judged; the checksums are the reader's.
         """
-        head = self.read(physical_offset, record.SIZE_AND_MAGIC.size)
-        if head is None:
-            return None
-        size, _ = record.SIZE_AND_MAGIC.unpack(head)
-        data = self.read(physical_offset, size) if size > record.JUDGED_BYTES else None
+        data = self.bytes_of_record(physical_offset)
         if data is None:
             return None
         verdict, _ = record.classify(data, 0, physical_offset, check_crc=False)
         return data if verdict is record.Verdict.MESSAGE else None
+
+    def bytes_of_record(self, physical_offset: int) -> bytes | None:
+        """Return what stands at an offset, as many bytes as it says; it need be no record."""
+        file = self.files.file_at(physical_offset)
+        if file is None or not file.hold():
+            return None
+        data = b""
+        room = min(self.readable_offset, file.end) - physical_offset
+        if room >= record.SIZE_AND_MAGIC.size:
+            address = file.address + physical_offset - file.start
+            head = hot.bytes_at(address, record.SIZE_AND_MAGIC.size)
+            size, _ = record.SIZE_AND_MAGIC.unpack(head)
+            if record.JUDGED_BYTES < size <= room:
+                data = hot.bytes_at(address, size)
+        return data if file.release() and data else None
 
     def store_timestamp_at(self, physical_offset: int) -> int | None:
         """Return the store time of the record at an offset, ms; None if it cannot be read."""

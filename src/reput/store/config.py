@@ -6,6 +6,7 @@ Units are in the types; sizes are bytes unless said. Reference: docs/reference/s
 """
 
 import enum
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -411,14 +412,7 @@ class StoreConfig:
     @property
     def delay_levels_ms(self) -> tuple[int, ...]:
         """What each delay level waits, milliseconds; level 1 is the first."""
-        text = self.message_delay_level
-        matches = [re.fullmatch(r"([0-9]{1,9})([smhd])", word) for word in text.split()]
-        levels = tuple(int(one[1]) * _UNIT_MS[one[2]] for one in matches if one)
-        if not levels or len(levels) < len(matches):
-            raise InvalidOption(
-                "messageDelayLevel", text, "times such as 1s 5m 2h 1d, spaces between"
-            )
-        return levels
+        return _levels_ms(self.message_delay_level)
 
     @property
     def delete_hours(self) -> tuple[int, ...]:
@@ -444,3 +438,12 @@ _DRAWN = (
 
 def _folders(text: str | None) -> tuple[str, ...]:
     return tuple(word.strip() for word in (text or "").split(",") if word.strip())
+
+
+@functools.lru_cache(16)
+def _levels_ms(text: str) -> tuple[int, ...]:
+    matches = [re.fullmatch(r"([0-9]{1,9})([smhd])", word) for word in text.split()]
+    levels = tuple(int(one[1]) * _UNIT_MS[one[2]] for one in matches if one)
+    if not levels or len(levels) < len(matches):
+        raise InvalidOption("messageDelayLevel", text, "times such as 1s 5m 2h 1d, spaces between")
+    return levels

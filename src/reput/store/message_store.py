@@ -30,6 +30,7 @@ from reput.store.checkpoint import CheckpointFile
 from reput.store.commit_log import CommitLog
 from reput.store.config import BrokerRole, StoreConfig
 from reput.store.consume_queue import ConsumeQueues
+from reput.store.copying import Copier
 from reput.store.delivering import Deliverer
 from reput.store.disk import Disk
 from reput.store.dispatch import Dispatcher, Listener
@@ -102,6 +103,8 @@ class MessageStore:
             consumer_offsets=lambda: config_tables.consumer_offsets(open_folder(self.root)),
         )
         self._putter = Putter(config, clock, self._hot, self.log, self.queues, self.dispatcher)
+        self.copier = Copier(config, self._hot, self.log, self._putter)
+        """The quick way for stored messages that are put again."""
         self._receiver = Receiver(config, self._hot, self.log, self._putter)
         self.deliverer = Deliverer(self._hot, self.queues)
         """Whose pulls ``receive`` answers."""
@@ -348,6 +351,10 @@ class MessageStore:
         """Say how many queues of a topic ``receive`` puts to; 0, as at first: none."""
         self._hot.set_write_queues(java.encode_utf8(topic), count)
 
+    def take_halves(self, *, is_on: bool) -> None:
+        """Say whether ``receive`` puts half messages; at first it does not."""
+        self._block[state.TAKES_HALVES] = is_on
+
     def receive(
         self, address: int, position: int, end: int, born_host: Host, *, takes_pulls: bool = True
     ) -> tuple[Received, PendingPut | None]:
@@ -583,6 +590,13 @@ class MessageStore:
     def min_physical_offset(self) -> int:
         """Where the log begins."""
         return self.log.min_offset
+
+    def last_record(self) -> bytes | None:
+        """Return the record that ends the log; None if none does that is in a queue."""
+        physical_offset = self._block[state.LAST_PHYSICAL_OFFSET]
+        data = self.record_at(physical_offset)
+        is_last = data is not None and physical_offset + len(data) == self.log.written_offset
+        return data if is_last else None
 
     @property
     def max_physical_offset(self) -> int:

@@ -37,6 +37,8 @@ class Received(NamedTuple):
     """To be sent back, one behind the other."""
     has_frame: bool
     """The frame at ``position`` is the caller's: not common, or no frame at all."""
+    code: int
+    """What that frame asks for, a hint; 0 if it was not found."""
     has_more: bool
     """There are more to be taken; call again."""
 
@@ -104,7 +106,7 @@ class Receiver:
             takes_pulls: Whether pulls may be taken.
         """
         if not self._is_open:
-            return Received(position, 0, 0, b"", has_frame=True, has_more=False)
+            return Received(position, 0, 0, b"", has_frame=True, code=0, has_more=False)
         block = self._block
         takes_sends = self._takes_sends and not self._putter.refusal and len(born_host.address) == 4
         block[state.RECEIVE_IS_ON] = takes_sends
@@ -137,6 +139,7 @@ class Receiver:
             pull_count,
             replies,
             has_frame=stop not in (state.STOP_DONE, state.STOP_REPLIES),
+            code=block[state.FRAME_CODE] if stop == state.STOP_FRAME else 0,
             has_more=stop == state.STOP_REPLIES,
         )
 

@@ -705,6 +705,11 @@ class ConsumerFilterTable(SavedTable):
         for groups in self._filters.values():
             yield from groups.values()
 
+    def entry(self, topic: str, group: str) -> Table | None:
+        """Return a filter as the file has it, in Java's order of members, or None."""
+        stored = self._stored.get((topic, group))
+        return None if stored is None else dict(sorted(stored.items()))
+
     def put(self, one: ConsumerFilter) -> None:
         """Add or replace a filter."""
         stored = self._stored.setdefault((one.topic, one.group), {})

@@ -109,7 +109,7 @@ def saved(store: MessageStore) -> dict[str, int]:
 # --- delivery ------------------------------------------------------------------------
 
 
-def test_a_message_comes_when_it_is_due_and_not_before(subject: Subject) -> None:
+def test_d25_a_message_comes_when_it_is_due_and_not_before(subject: Subject) -> None:
     subject.put(b"one", 2)
     for _ in range(10):
         assert not subject.schedule.step(subject.clock.now_ms())
@@ -409,6 +409,7 @@ def test_what_was_delivered_before_a_refusal_is_not_delivered_twice(
 
     monkeypatch.setattr(subject.store, "put", refuse_third)
     monkeypatch.setattr(subject.store, "put_encoded", lambda *_: (0, memoryview(b"")))
+    monkeypatch.setattr(subject.store.copier, "put", lambda *_, **__: (0, 0))
     subject.run()
     assert subject.bodies() == [b"0", b"1"]
     subject.clock.advance(delay.RETRY_MS)

@@ -5,6 +5,7 @@ tests/crash/test_rebuild.py, that results are is tests/interop/test_sql_pull.py.
 """
 
 import dataclasses
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,12 +18,18 @@ from reput import config
 from reput.broker.consumer_filters import ConsumerFilters
 from reput.broker.server import Broker
 from reput.clock import ManualClock
-from reput.format import message as record, sql92
+from reput.format import bodies, message as record, sql92
 from reput.format.bloom import BloomFilter
-from reput.format.bodies import CheckClientBody, ConsumerData, HeartbeatData, SubscriptionData
+from reput.format.bodies import (
+    CheckClientBody,
+    ConsumeQueueUnits,
+    ConsumerData,
+    HeartbeatData,
+    SubscriptionData,
+)
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
-from reput.format.headers import UnregisterClientHeader
+from reput.format.headers import QueryConsumeQueueHeader, UnregisterClientHeader
 from reput.store.config import StoreConfig
 from reput.store.disk import Disk
 from reput.store.table_files import ConsumerFilter, ConsumerFilterTable
@@ -148,11 +155,11 @@ def test_other_sizes_of_bits_drop_them_all(
 BITS_ON = {"enable_consume_queue_ext": True, "enable_calc_filter_bit_map": True}
 
 
-def heartbeat(*wanted: SubscriptionData) -> HeartbeatData:
+def heartbeat(*wanted: SubscriptionData, group: str = "consumers") -> HeartbeatData:
     data = ConsumerData(
         consume_from_where="CONSUME_FROM_FIRST_OFFSET",
         consume_type="CONSUME_PASSIVELY",
-        group_name="consumers",
+        group_name=group,
         message_model="CLUSTERING",
         subscription_data_set=list(wanted),
         unit_mode=False,
@@ -215,6 +222,50 @@ async def test_bits_spare_a_look_at_the_message(tmp_path: Path) -> None:
         assert by_group is not None
         subject.broker.store.get("T", 0, 0, 32, message_filter=Spy())
         assert looked_at == [b"3", b"4", b"5"]
+
+
+JAVA_TELLS = (
+    '{\n\t"bloomFilterData":{\n\t\t"bitNum":112,\n\t\t"bitPos":[109,67,20]\n\t},\n\t"bornTime":%d,'
+    '\n\t"clientVersion":1,\n\t"consumerGroup":"Early",\n\t"dead":false,\n\t"deadTime":0,'
+    '\n\t"expression":"a > 5",\n\t"expressionType":"SQL92",\n\t"topic":"TopicSql"\n}'
+)
+"""What 4.9.7 and 5.5.0 answer to 321."""
+JAVA_SHOWS = f"001{'0' * 41}1000\n{'0' * 43}1{'0' * 20}\n"
+"""The bits of a message that only this filter takes, of 4.9.7."""
+
+
+async def test_units_are_told_with_what_a_filter_makes_of_them(tmp_path: Path) -> None:
+    clock = ManualClock(NOW_MS)
+    async with broker_subject.running(
+        tmp_path, clock=clock, store=BITS_ON, enable_property_filter=True
+    ) as subject:
+        mine = wants("TopicSql", "a > 5")
+        await subject.send("TopicSql", properties={"a": "6"})  # before there is a filter
+        await subject.tell(RequestCode.HEART_BEAT, heartbeat(mine, group="Early"))
+        clock.advance(1)
+        for value in ("5", "6"):
+            await subject.send("TopicSql", properties={"a": value})
+        header = QueryConsumeQueueHeader(
+            topic="TopicSql", queue_id=0, index=0, count=9, consumer_group="Early"
+        )
+        reply = await subject.ask(RequestCode.QUERY_CONSUME_QUEUE, header)
+        told = bodies.decode(ConsumeQueueUnits, reply.body)
+        assert told.filter_data == JAVA_TELLS % NOW_MS
+        assert told.subscription_data == mine
+        assert [one.eval for one in told.queue_data] == [True, False, True]
+        assert told.queue_data[2].bit_map == JAVA_SHOWS
+        assert json.loads(told.queue_data[2].extend_data_json or "") == {
+            "filterBitMap": "AAAQAAAAAAAIAAAAACA=",
+            "msgStoreTime": NOW_MS + 1,
+            "size": 34,
+            "tagsCode": 0,
+        }
+        await subject.tell(
+            RequestCode.HEART_BEAT, heartbeat(wants("TopicSql", "*", 2, "TAG"), group="Early")
+        )
+        reply = await subject.ask(RequestCode.QUERY_CONSUME_QUEUE, header)
+        told = bodies.decode(ConsumeQueueUnits, reply.body)
+        assert [one.eval for one in told.queue_data] == [True] * 3
 
 
 async def test_what_is_not_known_or_too_old_is_refused(tmp_path: Path) -> None:

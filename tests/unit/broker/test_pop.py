@@ -16,6 +16,7 @@ from reput.clock import ManualClock
 from reput.format import message as record, names
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.headers import (
+    AckMessageHeader,
     NotificationHeader,
     PeekMessageHeader,
     PollingInfoHeader,
@@ -234,7 +235,7 @@ async def test_what_is_done_with_is_not_read_at_the_next_start(
         assert {one: end - 1 for one, end in ends.items()} == done
 
 
-async def test_a_tag_is_taken_and_the_others_are_passed(timed: Subject) -> None:
+async def test_d33_a_tag_is_taken_and_the_others_are_passed(timed: Subject) -> None:
     assert await bodies_of(timed, exp="b") == [b"1", b"3", b"5"]
     assert await bodies_of(timed, exp="b") == []
     # D33, rmq#9339: the queue of the others was passed, not left where it was.
@@ -301,6 +302,34 @@ async def test_a_pop_that_waits_is_answered_when_something_comes(tmp_path: Path)
         assert await bodies_of(subject) == [b"new"]
 
 
+async def test_one_message_wakes_no_thousands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with broker_subject.running(tmp_path) as subject:
+        await fill(subject)
+        for group in ("G", "H"):
+            await ack_batch(subject, await pop(subject, group=group))
+        subject.broker.store.notify()
+        asked = [("G", "*")] * 20 + [("H", "*")] * 20 + [("G", "b")] * 20
+        waiting = [
+            asyncio.create_task(pop(subject, group=group, exp=tag, poll_time=15_000))
+            for group, tag in asked
+        ]
+        pops = subject.broker.pops
+        while len(pops.held) < len(asked):
+            await asyncio.sleep(0)
+        looks = []
+        look = pops.pop
+        monkeypatch.setattr(pops, "pop", lambda *one: looks.append(one) or look(*one))
+        await subject.send("T", b"new", queue_id=0, properties={"TAGS": "b"})
+        found = [await waiting[0], await waiting[20]]
+        assert [[one.body for one in each] for each in found] == [[b"new"]] * 2
+        assert len(looks) == 5, "one of each kind in vain"
+        assert len(pops.held) == len(asked) - 2
+        for one in waiting[1:]:
+            one.cancel()
+
+
 async def test_a_pop_that_waits_gets_what_is_due(tmp_path: Path) -> None:
     """By the clock of the machine, with the broker's own loops."""
     async with broker_subject.running(tmp_path) as subject:
@@ -347,6 +376,7 @@ async def test_no_checkpoint_no_message(timed: Subject, monkeypatch: pytest.Monk
     put = store.put
     refusal = PutResult(PutStatus.OS_PAGE_CACHE_BUSY, reason="busy")
     monkeypatch.setattr(store, "put", lambda message, now_ms=None: refusal)
+    monkeypatch.setattr(store, "put_encoded", lambda data, count, now_ms=None: (0, None))
     reply = await pop_reply(timed)
     assert (reply.code, reply.body) == (ResponseCode.SYSTEM_ERROR, b"")
     assert reply.remark == "no checkpoint: OS_PAGE_CACHE_BUSY: busy"
@@ -371,7 +401,7 @@ async def test_what_the_store_refuses_is_tried_again(
     assert len(await pop(timed)) == 6
 
 
-async def test_another_message_never_comes_in_the_place_of_one_that_is_gone(
+async def test_d33_another_message_never_comes_in_the_place_of_one_that_is_gone(
     timed: Subject, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """D33: rmq#7914, rmq#7724."""
@@ -389,7 +419,7 @@ async def test_another_message_never_comes_in_the_place_of_one_that_is_gone(
     assert len(timed.broker.pops.revive.checkpoints) == 0
 
 
-async def test_a_queue_without_messages_moves_no_offset(timed: Subject) -> None:
+async def test_d33_a_queue_without_messages_moves_no_offset(timed: Subject) -> None:
     """D33: rmq#3503."""
     await timed.ask(
         RequestCode.UPDATE_CONSUMER_OFFSET,
@@ -439,6 +469,97 @@ async def test_acks_that_are_wrong(timed: Subject) -> None:
     over = dataclasses.replace(one, handle=one.handle.replace(" 0 ", " 0 ", 1))
     for _ in range(2):  # a client that heard no answer says it once more
         assert (await ack(timed, over)).code == ResponseCode.SUCCESS
+
+
+async def test_a_pop_that_waited_gets_the_same_answer(tmp_path: Path) -> None:
+    """What was found at once is answered without a header being made of fields."""
+    async with broker_subject.running(tmp_path, clock=ManualClock(START_MS)) as subject:
+        await fill(subject)
+        at_once = await pop_reply(subject, group="one", queue_id=1)
+        waiting = asyncio.create_task(pop_reply(subject, group="two", queue_id=3, poll_time=15_000))
+        while not len(subject.broker.pops.held):
+            await asyncio.sleep(0)
+        await subject.send("T", b"new", queue_id=3)
+        waited = await waiting
+    for reply in (at_once, waited):
+        assert (reply.code, reply.flag, reply.remark) == (ResponseCode.SUCCESS, 1, "FOUND")
+    assert list(at_once.ext_fields or {}) == list(waited.ext_fields or {})
+    assert at_once.ext_fields == {
+        "popTime": str(START_MS),
+        "invisibleTime": str(INVISIBLE_MS),
+        "reviveQid": "1",
+        "restNum": "0",
+        "startOffsetInfo": "0 1 0",
+        "msgOffsetInfo": "0 1 0,1,2",
+    }
+    assert (waited.ext_fields or {})["msgOffsetInfo"] == "0 3 0"
+
+
+async def test_a_group_that_is_forbidden_a_topic_does_not_pop_it(timed: Subject) -> None:
+    groups = timed.broker.subscription_groups
+    assert len(await pop(timed, max_msg_nums=1)) == 1
+    groups.forbid("G", "T", START_MS, is_forbidden=True)
+    reply = await pop_reply(timed)
+    assert reply.code == ResponseCode.NO_PERMISSION
+    assert reply.remark == "the consumer group[G] is forbidden for topic[T]"
+    assert len(await pop(timed, group="other")) == 6
+    groups.forbid("G", "T", START_MS, is_forbidden=False)
+    assert len(await pop(timed)) == 5
+
+
+async def test_retry_topics_of_either_kind(tmp_path: Path, clock: ManualClock) -> None:
+    """What waits from before ``enableRetryTopicV2`` is popped as well, unless that is off."""
+    async with broker_subject.running(tmp_path, clock=clock) as subject:
+        await fill(subject, 2)
+        await pop(subject, max_msg_nums=1, queue_id=0)
+        later(subject, clock, INVISIBLE_MS)
+        assert subject.broker.topics.get(RETRY) is not None
+    v2 = {"enable_retry_topic_v2": True, "pop_from_retry_probability": 0}
+    async with broker_subject.running(tmp_path, clock=clock, **v2) as subject:
+        (one,) = await pop(subject, max_msg_nums=1, queue_id=1)
+        later(subject, clock, INVISIBLE_MS)
+        again = await pop(subject)
+        assert {one.handle.split(" ")[4]: one.body for one in again} == {"1": b"0", "2": b"1"}
+        assert subject.broker.topics.get("%RETRY%G+T") is not None
+        later(subject, clock, INVISIBLE_MS)
+    only = {**v2, "retrieve_message_from_pop_retry_topic_v1": False}
+    async with broker_subject.running(tmp_path, clock=clock, **only) as subject:
+        (one,) = await pop(subject)
+        assert (one.body, one.message.reconsume_times) == (b"1", 2)
+
+
+async def test_light_queues(tmp_path: Path, clock: ManualClock) -> None:
+    """Records say another place than the one that they have in a light queue."""
+    topic = "%LMQ%device"
+    on = {"enable_lmq": True, "enable_multi_dispatch": True}
+    async with broker_subject.running(tmp_path, clock=clock, store=on) as subject:
+        for number in range(6):
+            marks = {"TAGS": "ab"[number % 2], "INNER_MULTI_DISPATCH": f"%LMQ%x,{topic}"}
+            await subject.send("T", b"other", queue_id=1)
+            await subject.send("T", b"%d" % number, queue_id=1, properties=marks)
+        reply = await pop_reply(subject, topic, exp="b")
+        fields = reply.ext_fields or {}
+        assert (fields["startOffsetInfo"], fields["msgOffsetInfo"]) == ("0 0 0", "0 0 1,3,5")
+        for queue_offset in (1, 5):
+            handle = f"0 {fields['popTime']} {INVISIBLE_MS} {fields['reviveQid']} 0 broker-a"
+            header = AckMessageHeader(
+                consumer_group="G",
+                topic=topic,
+                queue_id=0,
+                extra_info=f"{handle} 0 {queue_offset}",
+                offset=queue_offset,
+            )
+            reply = await subject.ask(RequestCode.ACK_MESSAGE, header)
+            assert reply.code == ResponseCode.SUCCESS
+        later(subject, clock, INVISIBLE_MS)
+        (again,) = await pop(subject, topic)
+        assert (again.body, again.message.topic, again.message.reconsume_times) == (b"3", topic, 1)
+        assert subject.broker.pops.revive.lost_count == 0
+        assert (await pop_reply(subject, topic, group="all")).ext_fields is not None
+
+
+async def test_there_is_nothing_to_roll_back(timed: Subject) -> None:
+    assert (await timed.ask(RequestCode.POP_ROLLBACK)).code == ResponseCode.SUCCESS
 
 
 # --- in order ---------------------------------------------------------------------

@@ -5,6 +5,8 @@ import pytest
 from broker_subject import Subject, messages_in
 from reput.broker import priority
 from reput.format.codes import ResponseCode
+from reput.store.config_tables import TopicConfig
+from reput.store.table_files import SubscriptionGroup
 
 NAME = "_SYS_MSG_PRIORITY_"
 
@@ -55,3 +57,18 @@ async def test_a_producer_is_told_which_queue_it_was(subject: Subject) -> None:
     assert (reply.ext_fields or {})["queueId"] == "1"
     (one,) = messages_in((await subject.pull("T", 1)).body)
     assert NAME not in one.properties
+
+
+@pytest.mark.parametrize(
+    ("kind", "factor", "percent"),
+    [("PRIORITY", None, 100), ("PRIORITY", "30", 30), ("PRIORITY", "0", 0), ("FIFO", "30", 0),
+     ("", None, 0)],
+)  # fmt: skip
+def test_how_often_the_higher_queues_are_read_first(
+    kind: str, factor: str | None, percent: int
+) -> None:
+    topic = TopicConfig("T", 4, 4, 6, attributes=(("message.type", kind),) if kind else ())
+    group = SubscriptionGroup(name="G", attributes=(("priority.factor", factor),) if factor else ())
+    assert priority.read_percent(topic, group) == percent
+    if factor is None:
+        assert priority.read_percent(topic, None) == percent

@@ -1,7 +1,9 @@
 """Sends that wait for the timer, and what takes them back: replies, checks, codes."""
 
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -150,6 +152,46 @@ async def test_how_far_the_timer_is(timed: Subject, clock: ManualClock) -> None:
     deliver(timed)
     reply = await timed.ask(RequestCode.GET_TIMER_CHECK_POINT)
     assert timer_check.decode(reply.body)[:4] == (START_MS - 999, 0, 1, 1)
+
+
+async def test_how_many_wait_of_each_topic(timed: Subject, clock: ManualClock) -> None:
+    """As a broker of 5.5.0 answers: what has left stays with a count of 0."""
+    for number, (topic, delay) in enumerate([("A", "3"), ("A", "600"), ("B", "600"), ("B", "9")]):
+        properties = {"UNIQ_KEY": f"{number}", "TIMER_DELAY_SEC": delay}
+        reply = await timed.send(topic, properties=properties)
+        assert reply.code == ResponseCode.SUCCESS
+        if number == 3:
+            await recall(timed, reply.ext_fields["recallHandle"], topic="B")
+    deliver(timed)
+    assert await timer_metrics(timed) == {
+        "dataVersion": {"counter": 5, "stateVersion": 0, "timestamp": START_MS},
+        "timingCount": {
+            "A": {"count": 2, "timeStamp": START_MS},
+            "B": {"count": 1, "timeStamp": START_MS},
+        },
+    }
+    clock.advance(10_000)
+    deliver(timed)
+    told = (await timer_metrics(timed))["timingCount"]
+    assert told["A"] == {"count": 1, "timeStamp": START_MS + 10_000}
+    assert told["B"] == {"count": 1, "timeStamp": START_MS}
+
+
+async def timer_metrics(subject: Subject) -> dict[str, Any]:
+    reply = await subject.ask(RequestCode.GET_TIMER_METRICS)
+    assert reply.code == ResponseCode.SUCCESS
+    found: dict[str, Any] = json.loads(reply.body)
+    return found
+
+
+async def test_without_a_timer_nothing_is_told(tmp_path: Path) -> None:
+    async with broker_subject.running(tmp_path, store={"timer_wheel_enable": False}) as subject:
+        for code, remark in (
+            (RequestCode.GET_TIMER_CHECK_POINT, "The checkpoint is null"),
+            (RequestCode.GET_TIMER_METRICS, "The timer message store is null"),
+        ):
+            reply = await subject.ask(code)
+            assert (reply.code, reply.remark) == (ResponseCode.SYSTEM_ERROR, remark)
 
 
 def test_fields_of_the_header() -> None:

@@ -102,6 +102,12 @@ async def view(subject: Subject, name: str, key: str) -> Command:
     return await subject.ask(RequestCode.VIEW_BROKER_STATS_DATA, header)
 
 
+async def test_a_level_whose_messages_are_gone_is_told(subject: Subject) -> None:
+    """As Java does, of a salvaged store."""
+    subject.broker.delayed.table.put(17, 3)
+    assert (await runtime(subject))["scheduleMessageOffset_17"] == "3,0"
+
+
 async def test_counters_of_puts_and_gets(subject: Subject) -> None:
     for _ in range(3):
         await subject.send("U", b"body")

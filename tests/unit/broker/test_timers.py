@@ -208,7 +208,7 @@ def test_a_crowd_is_refused(
 # --- leaving -------------------------------------------------------------------------
 
 
-def test_it_comes_when_it_is_due_and_not_before(subject: Subject) -> None:
+def test_d25_it_comes_when_it_is_due_and_not_before(subject: Subject) -> None:
     for after_ms in (1, 999, 1000, 1001, 1500, 3000):
         subject.put_at(b"%d" % after_ms, START_MS + after_ms)
     arrived: dict[int, int] = {}
@@ -343,6 +343,7 @@ def test_a_refused_message_is_tried_again_and_nothing_overtakes_it(
 
     monkeypatch.setattr(subject.store, "put", refuse_third)
     monkeypatch.setattr(subject.store, "put_encoded", lambda *_: (0, memoryview(b"")))
+    monkeypatch.setattr(subject.store.copier, "put", lambda *_, **__: (0, 0))
     subject.run()
     assert subject.bodies() == [b"0", b"1"]
     assert subject.timers.next_due_ms(subject.now_ms) == subject.now_ms + timers.RETRY_MS

@@ -162,6 +162,15 @@ async def test_stats_say_where_each_queue_ends(subject: Subject) -> None:
     assert table[MessageQueue("T", NAME, 0)].last_update_timestamp == 0
 
 
+async def test_stats_have_queues_that_are_only_read(subject: Subject) -> None:
+    """As Java 5.5: what is in them is not gone."""
+    await create(subject, "T", 4, write_queue_nums=2)  # there is a message in queue 3
+    table = bodies.decode(TopicStats, (await stats(subject, "T")).body).offset_table
+    assert {queue.queue_id: one.max_offset for queue, one in table.items()} == {
+        0: 0, 1: 0, 2: 0, 3: 1
+    }  # fmt: skip
+
+
 async def test_asking_for_what_is_not_there_makes_nothing(subject: Subject) -> None:
     before = subject.broker.topics.all()
     reply = await stats(subject, "None")

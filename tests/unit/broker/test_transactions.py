@@ -11,9 +11,10 @@ import pytest
 import golden
 import store_fixture
 from reput.broker import transactions
+from reput.broker.transactions import Transactions
 from reput.clock import ManualClock
 from reput.errors import RequestRefused
-from reput.format import names, properties as props, sys_flag as flags
+from reput.format import message as record, names, properties as props, sys_flag as flags
 from reput.format.codes import ResponseCode
 from reput.store.incoming import IncomingMessage, PutResult, PutStatus, Refused
 from reput.store.message_store import MessageStore
@@ -176,6 +177,61 @@ def test_a_half_message_that_belongs_nowhere_stays_undecided(
         subject.commit(subject.at(put.physical_offset))
     assert subject.ops() == []
     assert subject.transactions.progress() == (0, 1)
+
+
+@pytest.mark.parametrize("room", range(7))
+def test_what_one_put_does_not_take_stays_undecided(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    """The log has room for so many records, finals and op messages, when three are committed."""
+    decisions = [(subject.send(b"%d" % number), True) for number in range(3)]
+    put = MessageStore.put_encoded
+
+    def put_some(
+        store: MessageStore, data: bytes, count: int, now_ms: int
+    ) -> tuple[int, memoryview]:
+        end = 0
+        for _ in range(min(room, count)):
+            end += record.SIZE_AND_MAGIC.unpack_from(data, end)[0]
+        return put(store, data[:end], min(room, count), now_ms)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MessageStore, "put_encoded", put_some)
+        count = subject.decide_all(decisions)
+    assert count == -(-room // 2)  # an op message that had no room is put alone
+    assert subject.transactions.committed_count == count
+    assert subject.bodies() == [b"%d" % number for number in range(count)]
+    assert subject.ops() == subject.bodies()
+    assert subject.transactions.waiting_count == 3 - count
+    assert subject.transactions.put_end == subject.store.max_physical_offset or not count
+    assert subject.decide_all(decisions[count:]) == 3 - count
+    assert subject.bodies() == subject.ops() == [b"0", b"1", b"2"]
+
+
+def test_an_op_message_that_cannot_be_put_leaves_a_decided_message(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    decisions = [(subject.send(b"%d" % number), True) for number in range(2)]
+    put = MessageStore.put_encoded
+
+    def put_the_final_one(
+        store: MessageStore, data: bytes, count: int, now_ms: int
+    ) -> tuple[int, memoryview]:
+        (size,) = record.SIZE_AND_MAGIC.unpack_from(data)[:1]
+        return put(store, data[:size], 1, now_ms)
+
+    def refuse(store: MessageStore, message: IncomingMessage, now_ms: int) -> PutResult:
+        return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason="full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MessageStore, "put_encoded", put_the_final_one)
+        patch.setattr(MessageStore, "put", refuse)
+        assert subject.decide_all(decisions) == 1
+    assert "no op message for half message 0: full" in caplog.text
+    assert (subject.bodies(), subject.ops()) == ([b"0"], [])
+    assert subject.decide_all(decisions) == 0  # the first is decided
+    assert subject.decide_all(decisions[1:]) == 1
+    assert subject.bodies() == [b"0", b"1"]
 
 
 def test_a_commit_that_cannot_be_stored_leaves_no_op_message(
@@ -369,7 +425,7 @@ def test_many_are_asked_about_a_few_at_a_time(subject: Subject) -> None:
 # --- what goes wrong (anchors D32) --------------------------------------------------------
 
 
-def test_a_message_that_cannot_be_put_back_holds_nobody_up(
+def test_d32_a_message_that_cannot_be_put_back_holds_nobody_up(
     subject: Subject, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Java tries it for a minute, in each round, and gets no further."""
@@ -386,7 +442,7 @@ def test_a_message_that_cannot_be_put_back_holds_nobody_up(
     assert "half message 4 of topic T goes to TRANS_CHECK_MAX_TIME_TOPIC" in caplog.text
 
 
-def test_a_damaged_message_is_counted_and_passed(
+def test_d32_a_damaged_message_is_counted_and_passed(
     stores: Stores, subject: Subject, caplog: pytest.LogCaptureFixture
 ) -> None:
     bad, good = subject.send(b"bad"), subject.send(b"good")
@@ -520,6 +576,76 @@ def test_after_a_restart_it_goes_on(stores: Stores, is_clean: bool) -> None:
     start, end = subject.transactions.progress()
     assert start == end
     assert CHECK_TIMES not in late.properties
+
+
+def test_a_message_with_many_copies_waits_after_a_crash(stores: Stores) -> None:
+    subject = open_subject(stores)
+    subject.send(b"one")
+    for _ in range(CHECKS_MAX - 1):
+        subject.round()
+    subject.store.abandon()
+    reopen(stores, subject)
+    subject.run()
+    assert subject.transactions.waiting_count == 1
+    assert [one.body for one in subject.round()] == [b"one"]
+
+
+@pytest.mark.parametrize("copies", [0, 1, 2])
+@pytest.mark.parametrize("decided", [0, 1, 2])
+def test_a_crash_between_final_and_op_message_delivers_once(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch, copies: int, decided: int
+) -> None:
+    subject = open_subject(stores)
+    known = [subject.send(b"one")]
+    for _ in range(copies):
+        known += subject.round()
+    with monkeypatch.context() as patch:
+        patch.setattr(Transactions, "_put_op", lambda *_, **__: PutResult(PutStatus.PUT_OK))
+        subject.commit(known[min(decided, copies)])
+    assert subject.ops() == []
+    subject.store.abandon()
+    reopen(stores, subject)
+    assert subject.transactions.lost_count == 0
+    subject.commit(known[min(decided, copies)])  # its producer did not hear of it
+    assert subject.round() == []
+    for half in known:
+        subject.commit(half)
+    assert subject.bodies() == [b"one"]
+    assert [one.body for one in subject.messages(names.OP_HALF_TOPIC, 0)] == [
+        str(known[min(decided, copies)].queue_offset).encode()
+    ]
+    start, end = subject.transactions.progress()
+    assert start == end
+
+
+def test_a_final_message_that_does_not_end_the_log_has_its_op_message(stores: Stores) -> None:
+    """So it is with what crashes leave; of stores that were damaged otherwise nobody knows."""
+    subject = open_subject(stores)
+    subject.commit(subject.send(b"one"))
+    subject.stop()
+    reopen(stores, subject)
+    assert len(subject.ops()) == 1
+
+
+@pytest.mark.parametrize("step_count", range(4))
+@pytest.mark.parametrize("which", [0, 1])
+def test_what_is_told_twice_after_a_restart_counts_once(
+    stores: Stores, step_count: int, which: int
+) -> None:
+    """Also before it is known which half messages are copies of others."""
+    subject = open_subject(stores)
+    known = [subject.send(b"one"), *subject.round()]
+    subject.stop()
+    reopen(stores, subject)
+    for _ in range(step_count):
+        subject.transactions.step(subject.clock.now_ms())
+    for _ in range(2):
+        subject.commit(known[which])
+    assert subject.round() == []
+    for half in known:
+        subject.commit(half)
+    assert subject.bodies() == [b"one"]
+    assert subject.transactions.waiting_count == 0
 
 
 def test_nobody_is_asked_before_all_is_read_again(stores: Stores) -> None:

@@ -3,11 +3,16 @@
 Whether all else is as Java has it: tests/interop/test_pop_codec.py.
 """
 
+from collections.abc import Sequence
+
 import pytest
 
 from reput.errors import InvalidBody, InvalidHeader
-from reput.format import bodies, names, pop_codec
-from reput.format.pop_codec import BatchAckBody
+from reput.format import bodies, command, headers, names, pop_codec, pop_reply
+from reput.format.codes import RequestCode
+from reput.format.command import Command
+from reput.format.headers import PopMessageReplyHeader
+from reput.format.pop_codec import BatchAckBody, CheckpointRecord
 
 
 @pytest.mark.parametrize(
@@ -51,7 +56,7 @@ def test_a_batch_of_acks_that_is_wrong() -> None:
     ack = {"c": "G", "t": "T", "r": "0", "so": 0, "q": 0, "rq": 0, "pt": 1, "it": 1, "b": "?"}
     (one,) = bodies.decode(BatchAckBody, bodies.encode({"acks": [ack]})).acks
     with pytest.raises(InvalidBody, match=r"b is '\?'"):
-        _ = one.queue_offsets
+        _ = one.distances
     with pytest.raises(InvalidBody, match="allowed: 0, 1, 2"):
         pop_codec.topic_of("3", "T", "G")
 
@@ -61,3 +66,32 @@ def test_what_retry_topics_are_of() -> None:
     assert names.popped_topic("%RETRY%G+T", "G") == "T"
     assert names.popped_topic("T", "G") == "T"
     assert names.popped_topic("%RETRY%Gx_T", "G") == "%RETRY%Gx_T"
+
+
+@pytest.mark.parametrize("queue_offsets", [range(7, 39), range(8, 10), [7], [7, 9, 20]])
+def test_a_checkpoint_that_is_filled_in_is_one_that_is_made(queue_offsets: Sequence[int]) -> None:
+    """``encode`` gives what Java reads and writes: ``tests/interop/test_pop_codec.py``."""
+    for group, is_suspended in (("G", False), ('100% "grün"', True)):
+        made = CheckpointRecord(
+            broker_name="broker-a", group=group, diffs=[one - 7 for one in queue_offsets],
+            invisible_ms=60_000, message_count=len(queue_offsets), pop_ms=1_700_000_000_000,
+            queue_id=3, start_offset=7, is_suspended=is_suspended, topic="%RETRY%G_T",
+        )  # fmt: skip
+        filled_in = pop_codec.encode_checkpoint(
+            "broker-a", group, "%RETRY%G_T", 3, 7, queue_offsets, 1_700_000_000_000, 60_000,
+            is_suspended=is_suspended,
+        )  # fmt: skip
+        assert filled_in == pop_codec.encode(made)
+
+
+def test_a_reply_that_is_filled_in_is_one_that_is_made() -> None:
+    header = PopMessageReplyHeader(
+        pop_time=1_700_000_000_000, invisible_time=60_000, revive_qid=3, rest_num=12,
+        start_offset_info="0 1 7", msg_offset_info="0 1 7,8,20",
+    )  # fmt: skip
+    request = Command(RequestCode.POP_MESSAGE, 77)
+    made = command.reply(request, 0, "FOUND", headers.encode(header), b"records")
+    filled_in = pop_reply.found_head(
+        77, 1_700_000_000_000, 60_000, 3, 12, "0 1 7", "0 1 7,8,20", len(b"records")
+    )
+    assert filled_in == command.encode_head(made)

@@ -113,8 +113,10 @@ def test_ignored_tail(expression: str, tail: str | None) -> None:
     assert one.ignored_tail == tail
     assert one.expression == expression
     assert expression.endswith(tail)
+    assert one.warning.endswith(f"ignores what follows, {tail!r}" if tail else "")
+    assert bool(one.warning) == bool(tail)
     shortened = compile_filter(expression.removesuffix(tail))
-    assert shortened.ignored_tail == ""
+    assert (shortened.ignored_tail, shortened.warning) == ("", "")
     for a in ("5", "0", "6"):
         assert shortened.evaluate({"a": a}) == one.evaluate({"a": a})
 

@@ -57,6 +57,7 @@ PROCESSORS: Mapping[int, Processor] = {
     Code.ACK_MESSAGE: pop_ack.ack_message,
     Code.BATCH_ACK_MESSAGE: pop_ack.batch_ack,
     Code.CHANGE_MESSAGE_INVISIBLETIME: pop_ack.change_invisible_time,
+    Code.POP_ROLLBACK: pop_ack.roll_back,
     Code.QUERY_ASSIGNMENT: assignment.query_assignment,
     Code.SET_MESSAGE_REQUEST_MODE: assignment.set_request_mode,
     Code.GET_ALL_MESSAGE_REQUEST_MODE: assignment.all_request_modes,
@@ -78,6 +79,7 @@ PROCESSORS: Mapping[int, Processor] = {
     Code.GET_ALL_CONSUMER_OFFSET: queries.all_consumer_offsets,
     Code.GET_ALL_DELAY_OFFSET: queries.all_delay_offsets,
     Code.GET_TIMER_CHECK_POINT: timer.timer_progress,
+    Code.GET_TIMER_METRICS: timer.timer_metrics,
     Code.CLONE_GROUP_OFFSET: connections.clone_offsets,
     # topics
     Code.UPDATE_AND_CREATE_TOPIC: topics.create_topic,

@@ -6,13 +6,13 @@ The order of the checks and the codes are Java's ``PopMessageProcessor``, ``Peek
 
 from typing import TYPE_CHECKING, Protocol
 
-from reput.broker import pull_hold, selection
+from reput.broker import priority, pull_hold, selection
 from reput.broker.pop import ANY_QUEUE, HeldPop, Popped, Wanted
 from reput.broker.selection import Selection
 from reput.errors import RequestRefused
-from reput.format import command as commands, headers
+from reput.format import command as commands, headers, pop_reply
 from reput.format.codes import ResponseCode
-from reput.format.command import Command
+from reput.format.command import Command, Serialization
 from reput.format.headers import (
     Header,
     NotificationHeader,
@@ -40,8 +40,23 @@ class _AsksForQueue(Protocol):
 
 def pop_message(broker: "Broker", channel: Channel, request: Command) -> Command | None:
     """Return messages that nobody else sees for a while, or hold the request until there are."""
-    header = headers.decode(PopMessageHeader, request.ext_fields)
+    return answer(broker, channel, request, *wanted(broker, request))
+
+
+def check_broker(broker: "Broker") -> None:
+    """Refuse to pop while nothing may be. Raises ``RequestRefused``."""
     _check_broker(broker, "pop message is")
+
+
+def wanted(broker: "Broker", request: Command) -> tuple[Wanted, int]:
+    """Return what a pop asks for, which its group may have, and how long it waits, ms.
+
+    Raises:
+        RequestRefused: It is wrong, or may not.
+        InvalidHeader: It cannot be read.
+    """
+    header = headers.decode(PopMessageHeader, request.ext_fields)
+    check_broker(broker)
     if not 0 < header.max_msg_nums <= MESSAGES_MAX:
         raise RequestRefused(
             ResponseCode.INVALID_PARAMETER,
@@ -55,7 +70,7 @@ def pop_message(broker: "Broker", channel: Channel, request: Command) -> Command
             f"invisibleTime is {header.invisible_time}; allowed: at least 1 ms",
         )
     _check_queue(broker, header)
-    wanted = Wanted(
+    found = Wanted(
         header.topic,
         header.consumer_group,
         max(header.queue_id, ANY_QUEUE),
@@ -65,11 +80,30 @@ def pop_message(broker: "Broker", channel: Channel, request: Command) -> Command
         starts_at_end=header.init_mode == _STARTS_AT_END,
         is_ordered=bool(header.order),
         attempt_id=header.attempt_id,
+        priority_percent=priority.read_percent(
+            broker.topics.readable(header.topic),
+            broker.subscription_groups.get(header.consumer_group),
+        ),
     )
+    return found, header.poll_time
+
+
+def answer(
+    broker: "Broker", channel: Channel, request: Command, wanted: Wanted, poll_ms: int
+) -> Command | None:
+    """Return the reply to a pop; None: it is sent, or comes when there are messages.
+
+    Raises:
+        RequestRefused: Nothing was taken, as a checkpoint cannot be stored.
+    """
     found = _pop(broker, wanted)
-    if _is_answer(found) or header.poll_time <= 0:
+    is_common = found.count > 0 and not wanted.is_ordered and not request.flag
+    if is_common and request.serialization is Serialization.JSON:
+        _send_found(broker, channel, request, wanted, found)
+        return None
+    if _is_answer(found) or poll_ms <= 0:
         return _reply(broker, request, wanted, found)
-    held = HeldPop(channel, request, wanted, broker.clock.monotonic_ms() + header.poll_time)
+    held = HeldPop(channel, request, wanted, broker.clock.monotonic_ms() + poll_ms)
     if broker.pops.held.hold(held):
         return None
     return _reply(broker, request, wanted, found, ResponseCode.POLLING_FULL)
@@ -110,7 +144,7 @@ def peek_message(broker: "Broker", channel: Channel, request: Command) -> Comman
     reply = PopMessageReplyHeader(pop_time=0, invisible_time=0, revive_qid=0, rest_num=found.rest)
     code = ResponseCode.SUCCESS if found.count else ResponseCode.PULL_NOT_FOUND
     remark = "FOUND" if found.count else "NO_MESSAGE_IN_QUEUE"
-    _count(broker, wanted, found)
+    _count(broker, wanted, found, has_taken=False)
     fields = headers.encode(reply)
     return commands.reply(request, code, remark, fields, b"".join(found.data))
 
@@ -195,13 +229,39 @@ def _check_group(broker: "Broker", topic: str, group: str, queue_id: int) -> Non
             f"queueId[{queue_id}] is illegal, topic:[{topic}] "
             f"topicConfig.readQueueNums:[{known.read_queue_count}] consumer:[{group}]",
         )
-    broker.subscription_groups.check_consuming(group, broker.clock.now_ms())
+    groups = broker.subscription_groups
+    groups.check_consuming(group, broker.clock.now_ms())
+    if groups.is_forbidden(group, topic):  # Java refuses pulls alone, and lets the group pop
+        raise RequestRefused(
+            ResponseCode.NO_PERMISSION,
+            f"the consumer group[{group}] is forbidden for topic[{topic}]",
+        )
 
 
 def _selection(broker: "Broker", expression_type: str | None, expression: str | None) -> Selection:
     if not expression or selection.is_tag_type(expression_type):
         return selection.of_tags(expression)
     return broker.filters.of_expression(expression_type, expression)
+
+
+def _send_found(
+    broker: "Broker", channel: Channel, request: Command, wanted: Wanted, found: Popped
+) -> None:
+    """Send what ``_reply`` returns, where messages were found and it is plain how."""
+    _count(broker, wanted, found, has_taken=True)
+    body = b"".join(found.data)
+    head = pop_reply.found_head(
+        request.opaque,
+        found.pop_ms,
+        wanted.invisible_ms,
+        found.revive_queue_id,
+        found.rest,
+        ";".join(found.start_infos),
+        ";".join(found.message_infos),
+        len(body),
+    )
+    channel.write(head)
+    channel.write(body)
 
 
 def _reply(
@@ -211,11 +271,7 @@ def _reply(
     found: Popped,
     empty: ResponseCode = ResponseCode.POLLING_TIMEOUT,
 ) -> Command:
-    _count(broker, wanted, found)
-    if not wanted.is_ordered:
-        for topic, _, result in found.results:
-            if result.message_count:
-                broker.stats.checkpointed(topic, wanted.group)
+    _count(broker, wanted, found, has_taken=True)
     header = PopMessageReplyHeader(
         pop_time=found.pop_ms,
         invisible_time=wanted.invisible_ms,
@@ -228,15 +284,18 @@ def _reply(
     return commands.reply(
         request,
         ResponseCode.SUCCESS if found.count else empty,
-        "FOUND" if found.count else "NO_MESSAGE_IN_QUEUE",
+        pop_reply.FOUND if found.count else "NO_MESSAGE_IN_QUEUE",
         headers.encode(header),
         b"".join(found.data),
     )
 
 
-def _count(broker: "Broker", wanted: Wanted, found: Popped) -> None:
+def _count(broker: "Broker", wanted: Wanted, found: Popped, *, has_taken: bool) -> None:
+    stats, group = broker.stats, wanted.group
     for topic, queue_id, result in found.results:
-        broker.stats.pulled(topic, wanted.group, result, queue_id=queue_id, latency_ms=0)
+        stats.pulled(topic, group, result, queue_id=queue_id, latency_ms=0)
+        if has_taken and not wanted.is_ordered:
+            stats.checkpointed(topic, group)
 
 
 def _answer(request: Command, header: Header) -> Command:

@@ -1,4 +1,4 @@
-"""200051, 200151, 200053: what becomes of messages that were popped.
+"""200051, 200151, 200053, 200056: what becomes of messages that were popped.
 
 The order of the checks and the codes are Java's ``AckMessageProcessor`` and
 ``ChangeInvisibleTimeProcessor`` of 5.5.0.
@@ -53,22 +53,23 @@ def batch_ack(broker: "Broker", channel: Channel, request: Command) -> Command:
     body = bodies.decode(BatchAckBody, request.body)
     if not body.acks:
         raise RequestRefused(ResponseCode.NO_MESSAGE, "the body names no messages")
-    wanted = [(one, one.queue_offsets) for one in body.acks]  # nothing is done if one is wrong
-    for one, queue_offsets in wanted:
-        _ack_many(broker, one, queue_offsets)
+    wanted = [(one, one.distances) for one in body.acks]  # nothing is done if one is wrong
+    for one, distances in wanted:
+        _ack_many(broker, one, distances)
     return commands.reply(request)
 
 
-def _ack_many(broker: "Broker", one: BatchAck, queue_offsets: list[int]) -> None:
+def _ack_many(broker: "Broker", one: BatchAck, distances: int) -> None:
     topic = pop_codec.topic_of(one.kind, one.topic, one.group)
-    broker.stats.acknowledged(topic, one.group, len(queue_offsets))
+    broker.stats.acknowledged(topic, one.group, distances.bit_count())
     if one.revive_queue_id == ORDERED_REVIVE_QUEUE:
-        for queue_offset in queue_offsets:
-            _ack_in_order(broker, topic, one.group, one.queue_id, queue_offset, one.pop_ms)
+        for distance in range(distances.bit_length()):
+            if distances >> distance & 1:
+                queue_offset = one.start_offset + distance
+                _ack_in_order(broker, topic, one.group, one.queue_id, queue_offset, one.pop_ms)
         return
     key = Key(topic, one.group, one.queue_id, one.start_offset, one.pop_ms)
-    for queue_offset in queue_offsets:
-        broker.pops.revive.checkpoints.acknowledge(key, queue_offset)
+    broker.pops.revive.checkpoints.acknowledge(key, one.start_offset, distances)
 
 
 def change_invisible_time(broker: "Broker", channel: Channel, request: Command) -> Command:
@@ -92,6 +93,11 @@ def change_invisible_time(broker: "Broker", channel: Channel, request: Command) 
     else:
         reply = _hold_anew(broker, header, handle)
     return commands.reply(request, ResponseCode.SUCCESS, None, headers.encode(reply))
+
+
+def roll_back(broker: "Broker", channel: Channel, request: Command) -> Command:
+    """Move what a key-value store of checkpoints holds to the revive topic: there is none."""
+    return commands.reply(request)
 
 
 def _hold_anew(

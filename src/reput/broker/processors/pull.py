@@ -10,7 +10,7 @@ from reput.broker.pull_hold import HeldPull
 from reput.broker.selection import Selection
 from reput.errors import RequestRefused
 from reput.format import command as commands, headers
-from reput.format.codes import PullFlag, ResponseCode
+from reput.format.codes import ForbiddenType, PullFlag, ResponseCode
 from reput.format.command import Command
 from reput.format.headers import PullMessageHeader, PullMessageReplyHeader
 from reput.remoting.channel import Channel
@@ -126,17 +126,23 @@ def _check(broker: "Broker", header: PullMessageHeader) -> TopicConfig:
         # once, and wait half a minute for the answer that the end of the connection takes away.
         raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is stopping")
     if not broker.is_readable:
-        raise RequestRefused(
-            ResponseCode.NO_PERMISSION,
+        raise _forbidden(
+            ForbiddenType.BROKER,
             f"the broker[{broker.config.broker_ip1}] pulling message is forbidden",
         )
-    broker.subscription_groups.check_consuming(header.consumer_group, broker.clock.now_ms())
+    try:
+        broker.subscription_groups.check_consuming(header.consumer_group, broker.clock.now_ms())
+    except RequestRefused as error:
+        raise _typed(error, ForbiddenType.GROUP) from None
     if broker.subscription_groups.is_forbidden(header.consumer_group, header.topic):
-        raise RequestRefused(
-            ResponseCode.NO_PERMISSION,
+        raise _forbidden(
+            ForbiddenType.SUBSCRIPTION,
             f"the consumer group[{header.consumer_group}] is forbidden for topic[{header.topic}]",
         )
-    topic = broker.topics.readable(header.topic)
+    try:
+        topic = broker.topics.readable(header.topic)
+    except RequestRefused as error:
+        raise _typed(error, ForbiddenType.TOPIC) from None
     if not 0 <= header.queue_id < topic.read_queue_count:
         raise RequestRefused(
             ResponseCode.SYSTEM_ERROR,
@@ -145,6 +151,17 @@ def _check(broker: "Broker", header: PullMessageHeader) -> TopicConfig:
             f"consumer:[{header.consumer_group}]",
         )
     return topic
+
+
+def _forbidden(kind: ForbiddenType, remark: str) -> RequestRefused:
+    return _typed(RequestRefused(ResponseCode.NO_PERMISSION, remark), kind)
+
+
+def _typed(error: RequestRefused, kind: ForbiddenType) -> RequestRefused:
+    """Return an error that says why there is no permission, if that is what is wrong."""
+    if error.response_code == ResponseCode.NO_PERMISSION:
+        error.reply_fields = {"forbiddenType": str(int(kind))}
+    return error
 
 
 def _selection(broker: "Broker", header: PullMessageHeader) -> Selection:
@@ -166,8 +183,8 @@ def _selection(broker: "Broker", header: PullMessageHeader) -> Selection:
         and not settings.consume_broadcast_enable
         and group.message_model == "BROADCASTING"
     ):
-        raise RequestRefused(
-            ResponseCode.NO_PERMISSION,
+        raise _forbidden(
+            ForbiddenType.BROADCASTING,
             f"the consumer group[{header.consumer_group}] can not consume by broadcast way",
         )
     known = group.subscriptions.get(header.topic)

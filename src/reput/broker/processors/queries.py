@@ -3,11 +3,14 @@
 What is not found is told as such, never as an empty result (anchors D37), and asking makes nothing.
 """
 
+import base64
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from reput.broker import selection
 from reput.broker.processors.topics import existing
 from reput.errors import CorruptRecord, RequestRefused
-from reput.format import bodies, command as commands, cq_unit, headers
+from reput.format import bodies, command as commands, cq_unit, fastjson, headers
 from reput.format.bodies import (
     ConsumeQueueUnit,
     ConsumeQueueUnits,
@@ -20,6 +23,7 @@ from reput.format.bodies import (
 )
 from reput.format.codes import ResponseCode
 from reput.format.command import FRAME_BYTES_MAX, Command
+from reput.format.cq_unit import ExtUnit
 from reput.format.headers import (
     QueryConsumeQueueHeader,
     QueryMessageHeader,
@@ -37,6 +41,9 @@ BODY_BYTES_MAX = FRAME_BYTES_MAX - 64 * 1024
 """Of a reply: what a frame has room for beside its header."""
 UNIT_COUNT_MAX = 4096
 """Units that one query of a queue returns: half a megabyte of text."""
+
+Taking = Callable[[ExtUnit], bool]
+"""Whether a group may want a message, as far as its unit says."""
 
 
 def query_message(broker: "Broker", channel: Channel, request: Command) -> Command:
@@ -118,37 +125,51 @@ def query_queue(broker: "Broker", channel: Channel, request: Command) -> Command
         raise RequestRefused(
             ResponseCode.SYSTEM_ERROR, f"Index {header.index} of {place} is not exist!"
         )
-    subscription, filter_text = _subscription(broker, header)
+    subscription = filter_text = taking = None
+    if header.consumer_group is not None:
+        group = broker.groups.consumer(header.consumer_group)
+        subscription = group.subscriptions.get(header.topic) if group is not None else None
+        if subscription is None:
+            filter_text = f"{header.consumer_group}@{header.topic} is not online!"
+        else:
+            filter_text = _filter_text(broker, header.topic, header.consumer_group)
+            taking = _taking(broker, header.consumer_group, subscription)
     answer = ConsumeQueueUnits(
         filter_data=filter_text,
         max_queue_index=queue.max_offset,
         min_queue_index=queue.min_offset,
-        queue_data=_units(queue, header.index, header.count),
+        queue_data=_units(queue, header.index, header.count, taking),
         subscription_data=subscription,
     )
     return commands.reply(request, body=bodies.encode(answer))
 
 
-def _subscription(
-    broker: "Broker", header: QueryConsumeQueueHeader
-) -> tuple[SubscriptionData | None, str | None]:
-    """Return what a group subscribes to there, and what else is to be said of it."""
-    if header.consumer_group is None:
-        return None, None
-    group = broker.groups.consumer(header.consumer_group)
-    found = group.subscriptions.get(header.topic) if group is not None else None
-    if found is None:
-        return None, f"{header.consumer_group}@{header.topic} is not online!"
-    return found, "null"  # as Java says that there is no SQL filter
+def _filter_text(broker: "Broker", topic: str, group: str) -> str:
+    """Return the SQL filter of a group for people to read; ``null`` if it has none."""
+    return fastjson.pretty(broker.consumer_filters.table.entry(topic, group))
 
 
-def _units(queue: ConsumeQueue, queue_offset: int, count: int) -> list[ConsumeQueueUnit]:
+def _taking(broker: "Broker", group: str, subscription: SubscriptionData) -> Taking:
+    if selection.is_tag_type(subscription.expression_type):
+        codes = selection.of_subscription(subscription).tags_codes
+        return lambda unit: not codes or unit.tags_code in codes
+    one = broker.consumer_filters.find(subscription.topic, group)
+    if one is None or not broker.config.enable_property_filter:
+        return lambda _: True
+    wanted = broker.filters.of_group(one).message_filter
+    assert wanted is not None  # of an expression
+    return lambda unit: wanted.takes_unit(unit.tags_code, unit.bit_map, unit.store_timestamp)
+
+
+def _units(
+    queue: ConsumeQueue, queue_offset: int, count: int, taking: Taking | None
+) -> list[ConsumeQueueUnit]:
     found = []
     for unit in queue.units(queue_offset, max(0, min(count, UNIT_COUNT_MAX))):
         code = int(unit["tags_code"])
         extra: dict[str, Any] = {}
         if cq_unit.is_ext_address(code) and queue.extension is not None:
-            extra = _extension(queue, code)
+            extra = _extension(queue, code, taking)
         found.append(
             ConsumeQueueUnit(
                 physic_offset=int(unit["physical_offset"]),
@@ -160,20 +181,30 @@ def _units(queue: ConsumeQueue, queue_offset: int, count: int) -> list[ConsumeQu
     return found
 
 
-def _extension(queue: ConsumeQueue, address: int) -> dict[str, Any]:
+def _extension(queue: ConsumeQueue, address: int, taking: Taking | None) -> dict[str, Any]:
     assert queue.extension is not None
     try:
         one = queue.extension.unit(address)
     except CorruptRecord:
         return {"msg": f"Cq extend not exist!addr: {address}"}
+    bits = {"filterBitMap": base64.b64encode(one.bit_map).decode()} if one.bit_map else {}
     data = {
-        "bitMapSize": len(one.bit_map),
+        **bits,
         "msgStoreTime": one.store_timestamp,
         "size": one.size,
         "tagsCode": one.tags_code,
     }
-    bits = "".join(f"{byte:08b}" for byte in one.bit_map)
-    return {"extend_data_json": bodies.encode(data).decode(), "bit_map": bits or None}
+    return {
+        "extend_data_json": bodies.encode(data).decode(),
+        "bit_map": _bits_text(one.bit_map) or None,
+        "eval": taking is not None and taking(one),
+    }
+
+
+def _bits_text(bit_map: bytes) -> str:
+    """Return bits from the last one to the first, 64 of them a line, as Java prints them."""
+    texts = [f"{byte:08b}" + ("" if at % 8 else "\n") for at, byte in enumerate(bit_map)]
+    return "".join(reversed(texts))
 
 
 def consume_time_span(broker: "Broker", channel: Channel, request: Command) -> Command:

@@ -1,6 +1,7 @@
 """36: a consumer wants to see a message later again.
 
-The order of the checks and the codes are Java's ``asyncConsumerSendMsgBack``.
+The order of the checks and the codes are Java's ``asyncConsumerSendMsgBack``. What is common does
+not come here but goes through ``broker.send_backs``, whose work must equal this.
 """
 
 import logging
@@ -47,7 +48,7 @@ def send_back(broker: "Broker", channel: Channel, request: Command) -> Command |
             "group %s does not retry: the message at %d is dropped", group.name, header.offset
         )
         return commands.reply(request)
-    topic = retries.topic_of(group, header)
+    topic = retries.topic_of(group, is_unit=bool(header.unit_mode))
     data = broker.store.record_at(header.offset)
     if data is None:
         raise RequestRefused(

@@ -158,9 +158,11 @@ def _stored(broker: "Broker") -> dict[str, str]:
     if log.pool:
         found["remainHowManyDataToCommit"] = readable(log.written_offset - log.readable_offset)
     found |= {f"commitLogDiskRatio_{folder}": str(ratio) for folder, ratio in used.items()}
+    # Of a level that has no queue any more only the table knows.
+    levels = {level: (reached, 0) for level, reached in broker.delayed.table.all().items()}
     found |= {
         f"scheduleMessageOffset_{level}": f"{reached},{end}"
-        for level, (reached, end) in broker.delayed.progress().items()
+        for level, (reached, end) in (levels | broker.delayed.progress()).items()
     }
     if refusal := store.refusal:
         found["putRefusal"] = refusal  # not in Java: why nothing can be put

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from reput.broker import attributes
 from reput.broker.processors.topics import refuse_on_slave
 from reput.errors import RequestRefused
-from reput.format import bodies, command as commands, headers
+from reput.format import bodies, command as commands, headers, names
 from reput.format.bodies import (
     DataVersion,
     GroupForbidden,
@@ -83,6 +83,9 @@ def _put(broker: "Broker", channel: Channel, wanted: list[SubscriptionGroupConfi
         )
     now_ms = broker.clock.now_ms()
     for one in changed:
+        if broker.store_config.enable_lmq and names.is_light(one.name):
+            _log.info("group %s is there without being made, and stays as it is", one.name)
+            continue
         broker.subscription_groups.put(one, now_ms)
         _log.info("group %s set by %s: %s", one.name, channel.peer, one)
     broker.subscription_groups.table.save(now_ms, is_durable=False)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from reput.broker.config import PERM_WRITE
 from reput.errors import InvalidHeader, RequestRefused
 from reput.format import (
+    bodies,
     command as commands,
     headers,
     names,
@@ -124,5 +125,14 @@ def _reply(broker: "Broker", request: Command, key: str, result: PutResult) -> C
 
 def timer_progress(broker: "Broker", channel: Channel, request: Command) -> Command:
     """Return how far the timer is, as timercheck has it."""
+    if not broker.store_config.timer_wheel_enable:
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, "The checkpoint is null")
     check = broker.timers.check(broker.clock.now_ms())
     return commands.reply(request, body=timer_check.encode(check))
+
+
+def timer_metrics(broker: "Broker", channel: Channel, request: Command) -> Command:
+    """Return how many messages of each topic wait."""
+    if not broker.store_config.timer_wheel_enable:
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, "The timer message store is null")
+    return commands.reply(request, body=bodies.encode(broker.timers.metrics.body()))

@@ -90,6 +90,9 @@ def _put(broker: "Broker", channel: Channel, wanted: list[TopicConfigData]) -> N
         )
     now_ms = broker.clock.now_ms()
     for one in changed:
+        if broker.store_config.enable_lmq and names.is_light(one.name):
+            _log.info("topic %s is there without being made, and stays as it is", one.name)
+            continue
         broker.topics.put(one, now_ms)
         _log.info("topic %s set by %s: %s", one.name, channel.peer, one)
     broker.topics.table.save(now_ms, is_durable=False)
@@ -205,7 +208,8 @@ def topic_stats(broker: "Broker", channel: Channel, request: Command) -> Command
     topic = existing(broker, headers.decode(TopicHeader, request.ext_fields).topic)
     store = broker.store
     offsets = TopicOffsets()
-    for queue_id in range(topic.write_queue_count):
+    # Java 4.9 leaves out queues that are only read; 5.x has them.
+    for queue_id in range(max(topic.write_queue_count, topic.read_queue_count)):
         max_offset = store.max_offset(topic.name, queue_id)
         updated_ms = store.store_time(topic.name, queue_id, max_offset - 1) if max_offset else 0
         queue = MessageQueue(topic.name, broker.config.broker_name, queue_id)

@@ -33,7 +33,7 @@ from reput.store.incoming import PutResult, Refused
 if TYPE_CHECKING:
     from reput.broker.server import Broker
 
-_DECISIONS = (flags.TRANSACTION_COMMIT, flags.TRANSACTION_ROLLBACK)
+DECISIONS = (flags.TRANSACTION_COMMIT, flags.TRANSACTION_ROLLBACK)
 
 _log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 def end_transaction(broker: "Broker", channel: Channel, request: Command) -> Command | None:
     """Deliver a half message or drop it; nothing, and no reply, if its producer does not know."""
     header = headers.decode(EndTransactionHeader, request.ext_fields)
-    if broker.is_master and header.commit_or_rollback not in _DECISIONS:
+    if broker.is_master and header.commit_or_rollback not in DECISIONS:
         _log.debug(
             "transaction %s of %s stays open, says %s: %s",
             header.msg_id, header.producer_group, channel.peer, request.remark or "not known yet",
@@ -99,11 +99,16 @@ def resume_check(broker: "Broker", channel: Channel, request: Command) -> Comman
 def _answer(broker: "Broker", request: Command, result: PutResult) -> Command:
     if not result.status.is_stored:
         raise RequestRefused(CODES[result.status], result.reason or result.status.name)
+    tell_readers(broker)
+    return commands.reply(request)
+
+
+def tell_readers(broker: "Broker") -> None:
+    """Let those hear of it at once who wait for messages."""
     if broker.store.flusher.is_sync:
         broker.loops.sync_soon()  # before that nobody can read it
     elif len(broker.held_pulls):
         broker.store.notify()
-    return commands.reply(request)
 
 
 def _wrong(text: str) -> RequestRefused:

@@ -21,11 +21,21 @@ _LINKERS = ("cc", "gcc", "clang")
 
 def entry_points() -> dict[str, tuple[Any, int]]:
     """Return each entry point's dispatcher and number of arguments."""
-    from reput.format.kernels import append, columns, hashes, pull, send, walk
+    from reput.format.kernels import (
+        acks,
+        again,
+        append,
+        collect,
+        columns,
+        hashes,
+        pull,
+        send,
+        walk,
+    )
 
     return {
         name: (getattr(module, name), arguments)
-        for module in (hashes, walk, columns, append, pull, send)
+        for module in (hashes, walk, columns, append, pull, send, collect, acks, again)
         for name, arguments in module.ENTRY_POINTS.items()
     }
 

@@ -1,4 +1,4 @@
-"""Kernel: read the binary header of a send or a pull.
+"""Kernel: read the binary header of a request.
 
 No remark, no field twice, no field that is not known, no empty value, no text that is not plain.
 """
@@ -8,13 +8,12 @@ import struct
 from numba import njit
 
 from reput.format.kernels import state
-from reput.format.kernels.append import set_word
+from reput.format.kernels.append import set_word, word
 from reput.format.kernels.memory import COMPILE_OPTIONS, load_i16, load_i32
 from reput.format.kernels.request_fields import (
-    LONG,
-    PROPERTIES,
-    field_bit,
     is_plain_text,
+    known_bit,
+    may_be_escaped,
     set_field,
 )
 
@@ -38,6 +37,7 @@ def read_binary(block, at, limit):
     if load_i32(at - 4) != limit - at:
         return False
     seen = 0
+    names = word(block, state.FRAME_NAMES)
     while at < limit:
         if limit - at < 2:
             return False
@@ -50,10 +50,10 @@ def read_binary(block, at, limit):
         at = value + value_size
         if value_size <= 0 or at > limit:
             return False
-        bit = field_bit(name, name_size)
+        bit = known_bit(names, name, name_size)
         if bit < 0 or seen >> bit & 1:
             return False
-        if bit & (LONG - 1) != PROPERTIES and not is_plain_text(value, at, limit):
+        if not may_be_escaped(names, bit) and not is_plain_text(value, at, limit):
             return False
         seen |= 1 << bit
         set_field(block, bit, value, value_size)

@@ -1,4 +1,4 @@
-"""Kernel: read the JSON header of a send or a pull that is written as clients write it.
+"""Kernel: read the JSON header of a request that is written as clients write it.
 
 No space between tokens, no key twice, no key that is not known, no remark; text is ASCII, and only
 the properties may hold escapes. Everything else is JSON for ``reput.format.command``.
@@ -7,17 +7,16 @@ the properties may hold escapes. Everything else is JSON for ``reput.format.comm
 from numba import njit
 
 from reput.format.kernels import state
-from reput.format.kernels.append import set_word
+from reput.format.kernels.append import set_word, word
 from reput.format.kernels.memory import COMPILE_OPTIONS, get_i64, get_u8, get_u16, quoted_run
 from reput.format.kernels.request_fields import (
     BACKSLASH,
     INT_MAX,
-    LONG,
-    PROPERTIES,
     QUOTE,
     digits_end,
-    field_bit,
     is_plain,
+    known_bit,
+    may_be_escaped,
     name_word,
     number,
     plain_end,
@@ -130,6 +129,7 @@ def escaped_text_end(start, limit):
 def read_fields(block, at, limit):
     """Read the object of ``extFields``; return what stands behind it, 0 if it is not common."""
     seen = 0
+    names = word(block, state.FRAME_NAMES)
     if get_u8(at) != OPEN:
         return 0
     while True:
@@ -142,11 +142,11 @@ def read_fields(block, at, limit):
             return 0
         if get_u8(name_end + 2) != QUOTE:
             return 0
-        bit = field_bit(name, name_end - name)
+        bit = known_bit(names, name, name_end - name)
         if bit < 0 or seen >> bit & 1:
             return 0
         value = name_end + 3
-        if bit & (LONG - 1) == PROPERTIES:
+        if may_be_escaped(names, bit):
             value_end = escaped_text_end(value, limit)
         else:
             value_end = text_end(value, limit)

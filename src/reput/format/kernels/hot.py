@@ -31,6 +31,30 @@ def _receive_twin(block: Any) -> int:
     return send_twin.receive(block)
 
 
+def _acks_twin(block: Any) -> int:
+    from reput.format.kernels import acks_twin
+
+    return acks_twin.acks(block)
+
+
+def _again_twin(call: Any) -> int:
+    from reput.format.kernels import again_twin
+
+    return again_twin.again(call)
+
+
+def _waiting_twin(call: Any) -> int:
+    from reput.format.kernels import again_twin
+
+    return again_twin.waiting(call)
+
+
+def _collect_twin(block: Any, wanted: Any) -> int:
+    from reput.format.kernels import collect_twin
+
+    return collect_twin.collect(block, wanted)
+
+
 _INTEGER = ctypes.c_int64
 Address = ctypes.c_int64
 """What the short kernels take the block's address as."""
@@ -43,6 +67,14 @@ pull = _choose("pull", hot_twin.pull, [_INTEGER], is_short=True)
 """``pull(block: c_int64) -> count``; see ``pull.pull``."""
 receive = _choose("receive", _receive_twin, [_INTEGER], is_short=True)
 """``receive(block: c_int64) -> count``; see ``send.receive``."""
+acks = _choose("acks", _acks_twin, [_INTEGER], is_short=True)
+"""``acks(block: c_int64) -> count``; see ``acks.acks``. The block is one of its own."""
+again = _choose("again", _again_twin, [_INTEGER], is_short=True)
+"""``again(words: c_int64) -> count``; see ``again.again``."""
+waiting = _choose("waiting", _waiting_twin, [_INTEGER], is_short=True)
+"""``waiting(words: c_int64) -> count``; see ``again.waiting``."""
+collect = _choose("collect", _collect_twin, [_INTEGER] * 2, is_short=True)
+"""``collect(block: c_int64, wanted: c_int64) -> count``; see ``collect.collect``."""
 dispatch = _choose("dispatch", hot_twin.dispatch, [_INTEGER] * 6, is_short=False)
 """``dispatch(block, buffer, stop_position, end, file_end, base) -> count``."""
 

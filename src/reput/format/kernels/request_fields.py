@@ -1,12 +1,13 @@
 """Kernels: the fields of a request, whatever its header is written in: names, plain text, numbers.
 
 A reader of headers (``header_json``, ``header_binary``) leaves in words of the block where each
-field's value stands; ``send`` and ``deliver`` say what it must be.
+field's value stands; ``send``, ``deliver`` and ``collect`` say what it must be. The names of the
+first two are compiled in, those of ``collect`` are a list.
 """
 
 from numba import njit
 
-from reput.format.kernels import pull_rules, send_rules, state
+from reput.format.kernels import collect_rules, pull_rules, send_rules, state
 from reput.format.kernels.append import set_word, word
 from reput.format.kernels.hashes import same_bytes
 from reput.format.kernels.memory import (
@@ -183,6 +184,34 @@ def field_bit(at, size):
         return number if 0 <= number < SEND_FIELD_COUNT else -1
     number = long_name_number(at, size)
     return number + LONG if number >= 0 else -1
+
+
+@njit(**COMPILE_OPTIONS)
+def listed_number(names, at, size):
+    """Return the number of a field by its name, of a list of names; -1 if it is not among them.
+
+    The list is a word that says how many there are, then of each FIELD_WORDS.
+    """
+    for i in range(get_i64(names)):
+        entry = names + 8 + 8 * collect_rules.FIELD_WORDS * i
+        if get_i64(entry + 8) == size and same_bytes(get_i64(entry), at, size):
+            return i
+    return -1
+
+
+@njit(**COMPILE_OPTIONS)
+def known_bit(names, at, size):
+    """Return the number of a field's bit in FRAME_SEEN; -1 if it is not known.
+
+    ``names`` is FRAME_NAMES.
+    """
+    return field_bit(at, size) if names == 0 else listed_number(names, at, size)
+
+
+@njit(**COMPILE_OPTIONS)
+def may_be_escaped(names, bit):
+    """Whether the text of a field may be any: it is the properties of a send."""
+    return names == 0 and bit & (LONG - 1) == PROPERTIES
 
 
 @njit(**COMPILE_OPTIONS)

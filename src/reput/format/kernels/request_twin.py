@@ -4,6 +4,7 @@ Grammar by regular expressions, meaning by ``reput.format.command``: what is com
 kernels what it means there.
 """
 
+import functools
 import json
 import re
 import struct
@@ -22,17 +23,10 @@ _FIELDS_START = struct.calcsize(">hbhiii")
 _PLAIN = rb"[\x20-!#-\[\]-\x7f]*"
 _ESCAPED = rb"(?:[\x20-!#-\[\]-\x7f]|\\[\"\\/]|\\u000[12])*"
 _NUMBER = rb"(?:0|[1-9][0-9]{0,17})"
-_NAMES = b"|".join(
-    name.encode() for name in (*LETTERS, *send_rules.FIELD_NAMES, *pull_rules.FIELD_NAMES)
-)
-_PROPERTIES = rb'"(?:i|properties)":"(' + _ESCAPED + rb')"'
-_FIELD = rb'(?:%b|"(?!i"|properties")(?:%b)":"%b")' % (_PROPERTIES, _NAMES, _PLAIN)
-_MEMBER = (
-    rb'(?:"(?:code|flag|opaque|version)":%b|"(?:language|serializeTypeCurrentRPC)":"%b"'
-    rb'|"extFields":\{%b(?:,%b)*\})' % (_NUMBER, _PLAIN, _FIELD, _FIELD)
-)
-_JSON = re.compile(rb"\{%b(?:,%b)*\}[ \t\r\n]*" % (_MEMBER, _MEMBER))
-_JSON_PROPERTIES = re.compile(rb"[{,]" + _PROPERTIES)
+_SENT_AND_PULLED = (*LETTERS, *send_rules.FIELD_NAMES, *pull_rules.FIELD_NAMES)
+_ANY_TEXT = ("i", "properties")
+"""Of sends: fields whose text may be any."""
+_JSON_PROPERTIES = re.compile(rb'[{,]"(?:i|properties)":"(' + _ESCAPED + rb')"')
 _PLAIN_ALL = re.compile(_PLAIN)
 _NUMBER_ALL = re.compile(_NUMBER.decode())
 
@@ -43,24 +37,43 @@ class ReadHeader:
 
     command: Command
     properties_size: int
-    """Of the properties as they stand in it."""
+    """Of the properties of a send, as they stand in it."""
     frame_size: int
     """With its length."""
 
 
-def read_header(frame: bytes) -> ReadHeader | None:
-    """Read the header of a frame that follows its length; None: it is not common."""
+@functools.cache
+def _json_of(names: tuple[str, ...]) -> re.Pattern[bytes]:
+    """Return what a header is whose fields have these names; empty: those of sends and pulls."""
+    known = b"|".join(re.escape(name).encode() for name in names or _SENT_AND_PULLED)
+    field = rb'"(?:%b)":"%b"' % (known, _PLAIN)
+    if not names:
+        field = rb'(?:"(?:i|properties)":"%b"|"(?!i"|properties")%b)' % (_ESCAPED, field[1:])
+    member = (
+        rb'(?:"(?:code|flag|opaque|version)":%b|"(?:language|serializeTypeCurrentRPC)":"%b"'
+        rb'|"extFields":\{%b(?:,%b)*\})' % (_NUMBER, _PLAIN, field, field)
+    )
+    return re.compile(rb"\{%b(?:,%b)*\}[ \t\r\n]*" % (member, member))
+
+
+def read_header(frame: bytes, names: tuple[str, ...] = ()) -> ReadHeader | None:
+    """Read the header of a frame that follows its length; None: it is not common.
+
+    Args:
+        frame: The frame.
+        names: Of the fields that are known; those of sends and pulls.
+    """
     (mark,) = command.MARK.unpack_from(frame)
     kind = mark >> 24 & 0xFF
     body_at = command.MARK.size + (mark & 0xFFFFFF)
     if body_at > len(frame) or kind not in (0, 1):
         return None
-    return (_read_json if kind == Serialization.JSON else _read_binary)(frame, body_at)
+    return (_read_json if kind == Serialization.JSON else _read_binary)(frame, body_at, names)
 
 
-def _read_json(frame: bytes, body_at: int) -> ReadHeader | None:
+def _read_json(frame: bytes, body_at: int, names: tuple[str, ...]) -> ReadHeader | None:
     header = frame[command.MARK.size : body_at]
-    if not _JSON.fullmatch(header):
+    if not _json_of(names).fullmatch(header):
         return None
     pairs = json.loads(header, object_pairs_hook=list)
     found = dict(pairs)
@@ -71,11 +84,11 @@ def _read_json(frame: bytes, body_at: int) -> ReadHeader | None:
         return None
     if len(dict(found["extFields"])) < len(found["extFields"]):
         return None
-    text = _JSON_PROPERTIES.search(header)
+    text = None if names else _JSON_PROPERTIES.search(header)
     return _read(frame, len(text[1]) if text else 0)
 
 
-def _read_binary(frame: bytes, body_at: int) -> ReadHeader | None:
+def _read_binary(frame: bytes, body_at: int, names: tuple[str, ...]) -> ReadHeader | None:
     header = frame[command.MARK.size : body_at]
     if len(header) < _FIELDS_START + _INT.size:
         return None
@@ -83,6 +96,8 @@ def _read_binary(frame: bytes, body_at: int) -> ReadHeader | None:
     at = _FIELDS_START + _INT.size
     if remark_size or size != len(header) - at:
         return None
+    known = {name.encode() for name in names or _SENT_AND_PULLED}
+    any_text = () if names else tuple(name.encode() for name in _ANY_TEXT)
     found: dict[bytes, bytes] = {}
     while at < len(header):
         try:
@@ -96,9 +111,9 @@ def _read_binary(frame: bytes, body_at: int) -> ReadHeader | None:
         at += value_size
         if name_size <= 0 or value_size <= 0 or at > len(header):
             return None
-        if name in found or not re.fullmatch(_NAMES, name):
+        if name in found or name not in known:
             return None
-        if name not in (b"i", b"properties") and not _PLAIN_ALL.fullmatch(value):
+        if name not in any_text and not _PLAIN_ALL.fullmatch(value):
             return None
         found[name] = value
     text = found.get(b"i", found.get(b"properties", b""))

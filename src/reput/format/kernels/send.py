@@ -18,10 +18,12 @@ done and answered and nothing of the frame itself.
   and backslashes; in JSON, properties may hold escapes.
 * ``b``: a topic with a row of KIND_PLAIN and TOPIC_WRITE_QUEUES, of at most 127 bytes.
 * ``e``: below TOPIC_WRITE_QUEUES. ``f``: only the bits of compression, with a type that is known,
-  and MULTI_TAGS. ``d h l`` are 32-bit numbers, ``g`` is one. ``j`` is 0, ``k`` and ``m`` are
-  ``false``. ``a c n`` may be any text.
-* ``i``: properties that need no second look, see ``send_properties``; with the suffix at most
+  MULTI_TAGS, and of half messages TRANSACTION_PREPARED. ``d h l`` are 32-bit numbers, ``g`` is one.
+  ``j`` is 0, ``k`` and ``m`` are ``false``. ``a c n`` may be any text.
+* ``i``: properties that need no second look, see ``send_properties``; with what is added at most
   32,767 bytes.
+* Half messages, where TAKES_HALVES, and those with a delay level up to DELAY_COUNT: they are stored
+  as ``broker.transactions`` and ``store.incoming.delayed`` do, in the topic where they wait.
 * The body has 1 to BODY_BYTES_MAX bytes, the record at most RECORD_BYTES_MAX, and fits the scratch.
 * The connection's other side and the broker have IPv4 addresses: Python turns RECEIVE_IS_ON off
   for others.
@@ -29,11 +31,17 @@ done and answered and nothing of the frame itself.
 
 from numba import njit
 
-from reput.format import command, message as record, properties as props, sys_flag as flags
+from reput.format import (
+    command,
+    message as record,
+    names,
+    properties as props,
+    sys_flag as flags,
+)
 from reput.format.command import Serialization
 from reput.format.kernels import send_rules, state
 from reput.format.kernels.append import append, find_topic, set_word, word
-from reput.format.kernels.columns import AT_BORN_TIMESTAMP, AT_FLAG, AT_QUEUE_ID
+from reput.format.kernels.columns import AT_BORN_TIMESTAMP, AT_FLAG, AT_QUEUE_ID, PAIR_END
 from reput.format.kernels.deliver import deliver, is_pull
 from reput.format.kernels.header_binary import read_binary
 from reput.format.kernels.header_json import read_json
@@ -49,8 +57,9 @@ from reput.format.kernels.memory import (
     store_i16,
     store_i32,
     store_i64,
+    text_writer,
 )
-from reput.format.kernels.reply import put_reply
+from reput.format.kernels.reply import put_decimal, put_reply
 from reput.format.kernels.request_fields import (
     BATCH,
     BORN_TIMESTAMP,
@@ -76,7 +85,15 @@ from reput.format.kernels.request_fields import (
     value_of,
 )
 from reput.format.kernels.send_properties import unescape, write_pairs
-from reput.format.kernels.send_rules import GAP, REPLY_BYTES_MAX, SLACK
+from reput.format.kernels.send_rules import (
+    GAP,
+    HELD_BYTES_MAX,
+    REAL_QUEUE_NAME,
+    REAL_TOPIC_NAME,
+    REPLY_BYTES_MAX,
+    SLACK,
+    WAIT_PAIR,
+)
 from reput.format.kernels.walk import AT_BORN_HOST, AT_MAGIC, AT_SYS_FLAG, MAGIC_V1, TAIL_BYTES
 
 JSON = int(Serialization.JSON)
@@ -93,7 +110,20 @@ AT_TAIL = AT_STORE_HOST + record.HOST_V4_BYTES
 AT_BODY = AT_TAIL + TAIL_BYTES
 TOPIC_MAX = record.TOPIC_BYTES_MAX_V1
 PROPERTIES_MAX = props.LENGTH_MAX
-COMMON_FLAGS = flags.COMPRESSED | flags.MULTI_TAGS | flags.COMPRESSION_ZLIB
+PREPARED = flags.TRANSACTION_PREPARED
+COMMON_FLAGS = flags.COMPRESSED | flags.MULTI_TAGS | flags.COMPRESSION_ZLIB | PREPARED
+
+put_half_topic = text_writer(names.HALF_TOPIC.encode())
+put_schedule_topic = text_writer(names.SCHEDULE_TOPIC.encode())
+put_wait_pair = text_writer(WAIT_PAIR.encode())
+put_real_topic_name = text_writer(REAL_TOPIC_NAME.encode())
+put_real_queue_name = text_writer(REAL_QUEUE_NAME.encode())
+HALF_TOPIC_SIZE = len(names.HALF_TOPIC)
+SCHEDULE_TOPIC_SIZE = len(names.SCHEDULE_TOPIC)
+WAIT_PAIR_SIZE = len(WAIT_PAIR)
+REAL_TOPIC_SIZE = len(REAL_TOPIC_NAME)
+REAL_QUEUE_SIZE = len(REAL_QUEUE_NAME)
+ROOM_BESIDE = FIXED_BYTES + 1 + HELD_BYTES_MAX + GAP + SLACK
 
 ALL_FIELDS = (1 << SEND_FIELD_COUNT) - 1
 REQUIRED = sum(
@@ -181,6 +211,28 @@ def is_common_queue(block, topic, topic_size):
 
 
 @njit(**COMPILE_OPTIONS)
+def is_common_wait(block, held):
+    """Whether the message is one that may wait there, or one that does not and need not."""
+    if held == state.HELD_HALF:
+        return word(block, state.TAKES_HALVES) != 0
+    return value_of(block, SYS_FLAG) & PREPARED == 0 and held <= word(block, state.DELAY_COUNT)
+
+
+@njit(**COMPILE_OPTIONS)
+def put_real_place(block, at):
+    """Write the pairs that say where a message belongs that waits; return where they end."""
+    topic, topic_size = field_place(block, TOPIC)
+    put_real_topic_name(at)
+    at += REAL_TOPIC_SIZE
+    copy(at, topic, topic_size)
+    at += topic_size
+    put_real_queue_name(at)
+    at = put_decimal(at + REAL_QUEUE_SIZE, value_of(block, QUEUE_ID))
+    put_u8(at, PAIR_END)
+    return at + 1
+
+
+@njit(**COMPILE_OPTIONS)
 def write_properties(block, target):
     """Write the properties that are stored; return where they end, 0: they are Python's."""
     source, size = field_place(block, PROPERTIES)
@@ -193,25 +245,31 @@ def write_properties(block, target):
     else:
         copy(start, source, size)
         end = start + size
-    end = write_pairs(start, end, target)
-    if end == 0:
+    end, held, has_wait = write_pairs(start, end, target)
+    if end == 0 or not is_common_wait(block, held):
         return 0
+    set_word(block, state.FRAME_HELD, held)
     suffix_size = word(block, state.SUFFIX_SIZE)
     copy(end, word(block, state.SUFFIX_ADDRESS), suffix_size)
     end += suffix_size
+    if has_wait and held == state.HELD_HALF:
+        put_wait_pair(end)
+        end += WAIT_PAIR_SIZE
+    if held != 0:
+        end = put_real_place(block, end)
     return end if end - target <= PROPERTIES_MAX else 0
 
 
 @njit(**COMPILE_OPTIONS)
-def write_head(block, at, body_size):
+def write_head(block, at, queue_id, body_size):
     """Write what stands in front of the body, but for the size and the record's place."""
     store_i32(at + AT_MAGIC, MAGIC_V1)
     store_i32(at + AT_MAGIC + 4, 0)  # the body's checksum
-    store_i32(at + AT_QUEUE_ID, value_of(block, QUEUE_ID))
+    store_i32(at + AT_QUEUE_ID, queue_id)
     store_i32(at + AT_FLAG, value_of(block, FLAG))
     store_i64(at + AT_FLAG + 4, 0)  # queue offset
     store_i64(at + AT_FLAG + 12, 0)  # physical offset
-    store_i32(at + AT_SYS_FLAG, value_of(block, SYS_FLAG))
+    store_i32(at + AT_SYS_FLAG, value_of(block, SYS_FLAG) & ~PREPARED)
     store_i64(at + AT_BORN_TIMESTAMP, value_of(block, BORN_TIMESTAMP))
     store_i32(at + AT_BORN_HOST, word(block, state.BORN_ADDRESS))
     store_i32(at + AT_BORN_HOST + 4, word(block, state.BORN_PORT))
@@ -230,16 +288,29 @@ def write_record(block, at, body, body_size):
     Return its size, 0: it is Python's.
     """
     topic, topic_size = field_place(block, TOPIC)
+    queue_id = value_of(block, QUEUE_ID)
     topic_place = at + AT_BODY + body_size + 1
     properties = topic_place + topic_size + 2
     end = write_properties(block, properties)
+    held = word(block, state.FRAME_HELD)
+    if end != 0 and held != 0:
+        # They say where it waits, and begin behind the name of that.
+        topic_size = HALF_TOPIC_SIZE if held == state.HELD_HALF else SCHEDULE_TOPIC_SIZE
+        queue_id = 0 if held == state.HELD_HALF else held - 1
+        properties = topic_place + topic_size + 2
+        end = write_properties(block, properties)
     if end == 0 or end - at > word(block, state.RECORD_BYTES_MAX):
         return 0
-    write_head(block, at, body_size)
+    write_head(block, at, queue_id, body_size)
     store_i32(at, end - at)
     copy(at + AT_BODY, body, body_size)
     put_u8(topic_place - 1, topic_size)
-    copy(topic_place, topic, topic_size)
+    if held == 0:
+        copy(topic_place, topic, topic_size)
+    elif held == state.HELD_HALF:
+        put_half_topic(topic_place)
+    else:
+        put_schedule_topic(topic_place)
     store_i16(properties - 2, end - properties)
     return end - at
 
@@ -250,12 +321,16 @@ def room_for_record(block, body_size):
     _, topic_size = field_place(block, TOPIC)
     _, size = field_place(block, PROPERTIES)
     suffix_size = word(block, state.SUFFIX_SIZE)
-    return FIXED_BYTES + body_size + topic_size + size + 1 + suffix_size + GAP + SLACK
+    return ROOM_BESIDE + body_size + topic_size + size + suffix_size
 
 
 @njit(**COMPILE_OPTIONS)
 def read_header(block, at, end):
-    """Read the header of a frame; return where its body starts, 0: the frame is Python's."""
+    """Read the header of a frame; return where its body starts, 0: it is not common.
+
+    FRAME_CODE is told in either case, 0 if it was not found.
+    """
+    set_word(block, state.FRAME_CODE, 0)
     mark = load_i32(at)
     serialization = mark >> 24 & 0xFF
     body = at + (mark & HEADER_MASK) + FRAME_MIN

@@ -3,26 +3,35 @@ r"""Kernels: the property string of a send becomes the one that is stored.
 Stored are the pairs as they were sent, each with its last separator, but ``WAIT=true``, which says
 nothing; then the suffix. Strings that Java would store otherwise are Python's: pairs without name,
 separator or value, names twice, a value with ``\x01``, text that is no ASCII, and names that
-brokers look at (``send_rules.NAMES_OF_PYTHON``).
+brokers look at (``send_rules.NAMES_OF_PYTHON``), but for those of ``send_rules.HELD_BACK``.
 """
 
 from numba import njit
 
 from reput.format import properties as props
+from reput.format.kernels.append import DELAY, DELAY_LAST, DELAY_SIZE
 from reput.format.kernels.columns import NAME_VALUE, PAIR_END
 from reput.format.kernels.hashes import same_bytes
 from reput.format.kernels.memory import (
     COMPILE_OPTIONS,
     copy,
     get_i32,
+    get_i64,
     get_u8,
     get_u32,
     json_run,
     put_u8,
     text_run,
 )
-from reput.format.kernels.request_fields import BACKSLASH, QUOTE, first_word, name_word
+from reput.format.kernels.request_fields import (
+    BACKSLASH,
+    QUOTE,
+    first_word,
+    name_word,
+    number,
+)
 from reput.format.kernels.send_rules import NAMES_OF_PYTHON
+from reput.format.kernels.state import HELD_HALF
 
 _WORDS = {name_word(start): len(start) for start in NAMES_OF_PYTHON}
 STARTS = tuple(_WORDS)
@@ -33,7 +42,9 @@ FIRST_LETTERS = sum({1 << (ord(start[0]) - 64) for start in NAMES_OF_PYTHON})
 WAIT = int.from_bytes(props.WAIT.encode(), "little")
 WAIT_SIZE = len(props.WAIT)
 TRUE = int.from_bytes(b"true", "little")
-WAIT_PAIR_SIZE = len("WAIT=true")
+TRUE_SIZE = len("true")
+PREPARED = name_word(props.TRANSACTION_PREPARED)
+PREPARED_SIZE = len(props.TRANSACTION_PREPARED)
 LETTER_U = ord("u")
 SLASH = ord("/")
 ZEROS = int.from_bytes(b"u000", "little")
@@ -114,34 +125,58 @@ def has_name(at, end, name, size):
 
 
 @njit(**COMPILE_OPTIONS)
+def is_true(at, size):
+    """Whether a value is ``true``."""
+    return size == TRUE_SIZE and get_i32(at) == TRUE
+
+
+@njit(**COMPILE_OPTIONS)
+def held_by(name, name_size, value, size):
+    """Return where a property makes its message wait, as FRAME_HELD; 0 if it does not."""
+    if name_size == PREPARED_SIZE and get_i64(name) == PREPARED and is_true(value, size):
+        return HELD_HALF
+    if name_size == DELAY_SIZE and get_i32(name) == DELAY and get_u8(name + 4) == DELAY_LAST:
+        return max(number(value, size), 0)
+    return 0
+
+
+@njit(**COMPILE_OPTIONS)
 def write_pairs(at, end, target):
-    """Write the pairs that are stored; return where they end, 0 if Python has to look at them.
+    """Write the pairs that are stored.
 
     ``target`` is ``GAP`` bytes in front of ``at``; up to ``SLACK`` bytes behind ``end`` are read.
+    Returns where they end, 0 if Python has to look at them; where the message waits, as FRAME_HELD;
+    and whether WAIT was there.
     """
     start = target
     names = 0
+    held = 0
     has_wait = False
     while at < end:
         name_end = separator_place(at, end)
         name_size = name_end - at
         if name_size == 0 or name_end == end or get_u8(name_end) != NAME_VALUE:
-            return 0
-        pair_end = separator_place(name_end + 1, end)
-        if pair_end == name_end + 1 or (pair_end < end and get_u8(pair_end) != PAIR_END):
-            return 0
+            return 0, 0, False
+        value = name_end + 1
+        pair_end = separator_place(value, end)
+        if pair_end == value or (pair_end < end and get_u8(pair_end) != PAIR_END):
+            return 0, 0, False
         if is_name_of_python(at, name_size):
-            return 0
+            if held != 0:
+                return 0, 0, False
+            held = held_by(at, name_size, value, pair_end - value)
+            if held == 0:
+                return 0, 0, False
         size = pair_end - at
         if name_size == WAIT_SIZE and get_i32(at) == WAIT:
-            if has_wait or size != WAIT_PAIR_SIZE or get_i32(name_end + 1) != TRUE:
-                return 0
+            if has_wait or not is_true(value, pair_end - value):
+                return 0, 0, False
             has_wait = True
         else:
             hashed = (first_word(at, name_size) ^ get_u8(name_end - 1)) * HASH_FACTOR + name_size
             bit = 1 << (hashed >> 57 & 63)
             if names & bit and has_name(start, target, at, name_size):
-                return 0
+                return 0, 0, False
             names |= bit
             for i in range(0, size, 16):
                 copy(target + i, at + i, 16)
@@ -149,4 +184,4 @@ def write_pairs(at, end, target):
             put_u8(target, PAIR_END)
             target += 1
         at = pair_end + 1
-    return target
+    return target, held, has_wait

@@ -1,5 +1,6 @@
 """What ``send`` and its twin both know: names of fields and properties, what room is needed."""
 
+from reput.format import properties as props
 from reput.format.kernels import state
 
 FIELD_NAMES = (
@@ -21,9 +22,9 @@ FIELD_NAMES = (
 """The fields of code 10; those of code 310 are ``a`` to ``n``. What they mean: ``headers``."""
 
 NAMES_OF_PYTHON = {
-    "DELAY": "waits in the schedule topic (4.9, 5.x)",
+    "DELAY": "waits in the schedule topic (4.9, 5.x); HELD_BACK says which are common",
     "TIMER_": "waits for the timer wheel, or is the wheel's own (5.x)",
-    "TRAN": "half messages, their checks; TRAN_MSG decides the topic (4.9, 5.x)",
+    "TRAN": "half messages, their checks; TRAN_MSG=true is common, see HELD_BACK (4.9, 5.x)",
     "CHECK_IM": "CHECK_IMMUNITY_TIME_IN_SECONDS: of half messages too (4.9, 5.x)",
     "REAL_": "REAL_TOPIC, REAL_QID: where waiting and half messages keep their own (4.9, 5.x)",
     "RETRY_TO": "RETRY_TOPIC: whose message is retried; consumers show it as the topic (4.9)",
@@ -35,6 +36,16 @@ NAMES_OF_PYTHON = {
     "the record's checksum, __RMQ.TRANSIENT. must not be stored (5.x); all others are reserved",
 }
 """Names that begin so are Python's, and why. At most eight characters of a name are compared."""
+
+HELD_BACK = (props.TRANSACTION_PREPARED, props.DELAY)
+"""Names of Python that are common with some values, one of the two: ``true``, and a level's number.
+Such a message waits elsewhere; where it belongs is added to its properties."""
+WAIT_PAIR = f"{props.WAIT}\1true\2"
+"""What half messages keep, behind the suffix; of all others it is left out."""
+REAL_TOPIC_NAME = f"{props.REAL_TOPIC}\1"
+REAL_QUEUE_NAME = f"\2{props.REAL_QUEUE_ID}\1"
+HELD_BYTES_MAX = 256
+"""Room for what a message that waits has more than others: its topic's name, and these pairs."""
 
 GAP = 16
 """Bytes between where the kernel writes properties and where it reads them from."""

@@ -10,6 +10,7 @@ from reput.format import (
     headers,
     message as record,
     message_id,
+    names,
     properties as props,
     sys_flag as flags,
 )
@@ -23,7 +24,9 @@ from reput.format.message import Host, StoredMessage
 from reput.format.send_reply import send_reply
 
 _PLACE = struct.Struct("=qq")
-_COMMON_FLAGS = flags.COMPRESSED | flags.MULTI_TAGS | flags.COMPRESSION_ZLIB
+_COMMON_FLAGS = (
+    flags.COMPRESSED | flags.MULTI_TAGS | flags.COMPRESSION_ZLIB | flags.TRANSACTION_PREPARED
+)
 
 _PAIR = rb"[\x20-\x7f]+\x01[\x20-\x7f]+"
 _PAIRS = re.compile(rb"(?:%b(?:\x02%b)*\x02?)?" % (_PAIR, _PAIR))
@@ -97,28 +100,59 @@ def _read_send(block: Row, found: ReadHeader) -> _Send | None:
     if header.queue_id >= row[state.TOPIC_WRITE_QUEUES]:
         return None
     parts = body_size, len(name), found.properties_size, 1, block[state.SUFFIX_SIZE]
-    room = record.FIXED_BYTES_V1 + sum(parts) + send_rules.GAP + send_rules.SLACK
+    more = send_rules.HELD_BYTES_MAX + send_rules.GAP + send_rules.SLACK
+    room = record.FIXED_BYTES_V1 + sum(parts) + more
     return _Send(found.command, header, room)
 
 
-def stored_properties(text: str, suffix: bytes) -> bytes | None:
-    """Return the property string that is stored for one that was sent; None: it is not common."""
+def _pairs(text: str) -> dict[str, str] | None:
+    """Return the properties that were sent; None: they are not common."""
     data = text.encode(errors="surrogatepass")
     if not _PAIRS.fullmatch(data):
         return None
     pairs = [pair.partition("\1")[::2] for pair in text.split("\2") if pair]
-    names = [name for name, _ in pairs]
-    if len(set(names)) < len(names) or any(map(_is_name_of_python, names)):
+    found = dict(pairs)
+    held_by = [name for name in found if _is_name_of_python(name)]
+    if len(found) < len(pairs) or not set(held_by) <= set(send_rules.HELD_BACK):
         return None
-    if dict(pairs).get(props.WAIT, "true") != "true":
+    if len(held_by) > 1 or found.get(props.WAIT, "true") != "true":
         return None
-    kept = {name: value for name, value in pairs if name != props.WAIT}
-    stored = "".join(f"{name}\1{value}\2" for name, value in kept.items()).encode() + suffix
-    return stored if len(stored) <= props.LENGTH_MAX else None
+    return found
 
 
 def _is_name_of_python(name: str) -> bool:
     return name.startswith(tuple(send_rules.NAMES_OF_PYTHON))
+
+
+def _stored(block: Row, header: SendMessageHeader) -> tuple[str, int, bytes] | None:
+    """Return topic, queue id and properties that are stored; None: the send is not common."""
+    sent = _pairs(header.properties or "")
+    if sent is None:
+        return None
+    topic, queue_id = header.topic, header.queue_id
+    level = sent.get(props.DELAY)
+    if props.TRANSACTION_PREPARED in sent:
+        if sent[props.TRANSACTION_PREPARED] != "true" or not block[state.TAKES_HALVES]:
+            return None
+        topic, queue_id = names.HALF_TOPIC, 0
+    elif flags.transaction_type(header.sys_flag) != flags.TRANSACTION_NONE:
+        return None
+    elif level is not None:
+        if not is_number(level) or not 0 < int(level) <= block[state.DELAY_COUNT]:
+            return None
+        topic, queue_id = names.SCHEDULE_TOPIC, int(level) - 1
+    kept = {name: value for name, value in sent.items() if name != props.WAIT}
+    stored = _encode(kept) + read(block[state.SUFFIX_ADDRESS], block[state.SUFFIX_SIZE])
+    if not kept.keys().isdisjoint(send_rules.HELD_BACK):
+        if props.TRANSACTION_PREPARED in sent and props.WAIT in sent:
+            stored += _encode({props.WAIT: sent[props.WAIT]})
+        place = {props.REAL_TOPIC: header.topic, props.REAL_QUEUE_ID: str(header.queue_id)}
+        stored += _encode(place)
+    return (topic, queue_id, stored) if len(stored) <= props.LENGTH_MAX else None
+
+
+def _encode(pairs: dict[str, str]) -> bytes:
+    return "".join(f"{name}\1{value}\2" for name, value in pairs.items()).encode()
 
 
 def _host(address: int, port: int) -> Host:
@@ -127,15 +161,15 @@ def _host(address: int, port: int) -> Host:
 
 def _record(block: Row, send: _Send) -> bytes | None:
     header = send.header
-    suffix = read(block[state.SUFFIX_ADDRESS], block[state.SUFFIX_SIZE])
-    property_bytes = stored_properties(header.properties or "", suffix)
-    if property_bytes is None:
+    stored = _stored(block, header)
+    if stored is None:
         return None
+    topic, queue_id, property_bytes = stored
     data = record.encode(
         StoredMessage(
-            topic=header.topic,
+            topic=topic,
             body=send.command.body,
-            queue_id=header.queue_id,
+            queue_id=queue_id,
             queue_offset=0,
             physical_offset=0,
             born_timestamp=header.born_timestamp,
@@ -143,7 +177,7 @@ def _record(block: Row, send: _Send) -> bytes | None:
             store_timestamp=0,
             store_host=_host(block[state.STORE_ADDRESS], block[state.STORE_PORT]),
             flag=header.flag,
-            sys_flag=header.sys_flag,
+            sys_flag=header.sys_flag & ~flags.TRANSACTION_MASK,
             property_bytes=property_bytes,
         )
     )

@@ -176,7 +176,10 @@ DELIVERED = next(_words)
 DELIVERED_COUNT = next(_words)
 
 FRAME_CODE = next(_words)
-"""From here on: what the kernel has read of a frame; nobody else's."""
+"""What the frame at RECEIVE_POSITION asks for, a hint: 0 if it was not found.
+
+From here on: what the kernel has read of a frame, and nobody else's but for this.
+"""
 FRAME_SERIALIZATION = next(_words)
 FRAME_FLAG = next(_words)
 FRAME_OPAQUE = next(_words)
@@ -209,6 +212,14 @@ FRAME_U, FRAME_U_SIZE = next(_words), next(_words)
 FRAME_V, FRAME_V_SIZE = next(_words), next(_words)
 FRAME_W, FRAME_W_SIZE = next(_words), next(_words)
 """The same of the fields that only pulls have."""
+FRAME_NAMES = next(_words)
+"""Address of the names of its fields (``collect_rules``); 0: those of sends and pulls."""
+FRAME_HELD = next(_words)
+"""Where the message waits: 0 nowhere, HELD_HALF, or in the queue of this delay level."""
+
+TAKES_HALVES = next(_words)
+"""1: half messages are common. 0: they are Python's; they are refused, or their topics are missing.
+"""
 
 BLOCK_WORDS = next(_words)
 
@@ -336,6 +347,9 @@ STOP_REPLIES = 15
 """The replies must leave first: there is no room for one more, or it is of the other kind."""
 STOP_LENGTH = 16
 """The length at RECEIVE_POSITION is none that a frame may have."""
+
+HELD_HALF = -1
+"""In FRAME_HELD: among the half messages."""
 
 PLACE_BYTES = 16
 """What ``append`` tells of a record: physical offset and queue offset, a word each."""

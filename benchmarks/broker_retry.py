@@ -1,0 +1,110 @@
+"""Messages that consumers send back: rate and broker CPU, beside plain sends.
+
+A message that is sent back is written twice more: delayed, and when that is over, into its group's
+retry topic. Both are measured: the requests alone, with a delay of two hours, and with a delay of a
+second all that it takes until the last one is there.
+"""
+
+import time
+from pathlib import Path
+
+from benchmarks import broker_frames as frames, broker_targets as targets
+from benchmarks.broker_process import Usage
+from benchmarks.broker_targets import Target
+from benchmarks.broker_transaction import Line
+
+NAME = "broker_retry"
+QUESTION = "messages sent back/s, broker CPU for each message that is written then"
+
+GROUP = "bench-retry"
+WINDOWS = (1, 64)
+_FAR_LEVEL, _NEAR_LEVEL = 18, 1
+_DUE_S = 60.0
+"""The last one is in the retry topic after so long at most."""
+
+
+def _requests(line: Line, places: list[int], level: int) -> list[bytes]:
+    requests = []
+    for opaque, physical_offset in zip(line.numbers(len(places)), places, strict=True):
+        fields = {
+            "offset": str(physical_offset),
+            "group": GROUP,
+            "delayLevel": str(level),
+            "originMsgId": f"{opaque:032X}",
+            "originTopic": "bench",
+            "unitMode": "false",
+            "maxReconsumeTimes": "16",
+        }
+        requests.append(frames.request(36, fields, opaque=opaque))
+    return requests
+
+
+def _plain(target: Target, window: int, seconds: float) -> dict[str, float]:
+    line = Line(target.address)
+    before, start, count = Usage.of(target.pid), time.perf_counter(), 0
+    while (took := time.perf_counter() - start) < seconds:
+        line.send(window, is_half=False)
+        count += window
+    cpu_s = Usage.of(target.pid).cpu_s - before.cpu_s
+    line.close()
+    return {"per_s": count / took, "broker_cpu_us": cpu_s / count * 1e6}
+
+
+def _sent_back(target: Target, window: int, seconds: float) -> dict[str, float]:
+    """Send messages back for a while, which wait for long: one is written for each."""
+    line = Line(target.address)
+    places = [int(one["msgId"][16:], 16) for one in line.send(window, is_half=False)]
+    before, start, count = Usage.of(target.pid), time.perf_counter(), 0
+    while (took := time.perf_counter() - start) < seconds:
+        line.ask(_requests(line, places, _FAR_LEVEL))
+        count += window
+    cpu_s = Usage.of(target.pid).cpu_s - before.cpu_s
+    line.close()
+    return {"per_s": count / took, "broker_cpu_us": cpu_s / count * 1e6}
+
+
+def _delivered(target: Target, count: int) -> dict[str, float]:
+    """Send messages back that come soon: two are written for each."""
+    line = Line(target.address)
+    places = [int(one["msgId"][16:], 16) for one in line.send(64, is_half=False)]
+    line.ask(_requests(line, places, _NEAR_LEVEL))  # the topics are there
+    topic = f"%RETRY%{GROUP}"
+    _await_end(target, topic, _end(target, topic) + 64)
+    wanted = _end(target, topic) + count
+    before = Usage.of(target.pid)
+    for _ in range(0, count, 64):
+        line.ask(_requests(line, places, _NEAR_LEVEL))
+    _await_end(target, topic, wanted)
+    cpu_s = Usage.of(target.pid).cpu_s - before.cpu_s
+    line.close()
+    return {"count": count, "broker_cpu_us": cpu_s / (2 * count) * 1e6}
+
+
+def _end(target: Target, topic: str) -> int:
+    return targets.topic_end(target.address, topic, 1)
+
+
+def _await_end(target: Target, topic: str, wanted: int) -> None:
+    deadline = time.monotonic() + _DUE_S
+    while _end(target, topic) < wanted:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{topic} has {_end(target, topic)} messages; wanted: {wanted}")
+        targets._pause(0.1)
+
+
+def run(folder: Path, quick: bool) -> dict[str, object]:
+    """Measure both windows, and to the end; quick: shorter and less."""
+    repeats, seconds = (1, 1.5) if quick else (3, 3.0)
+    count = 64 * (150 if quick else 600)
+    results: dict[str, object] = {}
+    with targets.brokers(folder / NAME) as found:
+        targets.warm_up(found, 2.0 if quick else 7.0)
+        for window in WINDOWS:
+            for name, work in (("plain", _plain), ("sent_back", _sent_back)):
+                results[f"{name}_window_{window}"] = targets.measure(
+                    found,
+                    repeats,
+                    lambda one, w=window, do=work: do(one, w, seconds),  # type: ignore[misc]
+                )
+        results["delivered"] = targets.measure(found, repeats, lambda one: _delivered(one, count))
+    return results

@@ -1,0 +1,228 @@
+"""Acknowledgements that the kernel reads and those that a processor handles do the same.
+
+The same bytes go to two brokers, one of which has its kernel off; replies, what is still held and
+what is counted must be equal, whatever the requests look like.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+import broker_pair
+from behaviour.test_both_send_paths import send
+from broker_pair import NOW_MS, Both, Wire, replies_in
+from broker_subject import with_fields
+from reput.broker import stats
+from reput.format import command as commands, headers
+from reput.format.codes import RequestCode, ResponseCode
+from reput.format.command import IS_ONEWAY, Command
+from reput.format.headers import AckMessageHeader, PopMessageHeader
+
+MESSAGES = 90
+INVISIBLE_MS = 60_000
+
+
+def pop(queue_id: int = 1, group: str = "G", **fields: Any) -> bytes:
+    header = PopMessageHeader(
+        consumer_group=group, topic="T", queue_id=queue_id, max_msg_nums=32,
+        invisible_time=INVISIBLE_MS, poll_time=0, init_mode=0, exp_type="TAG", exp="*",
+    )  # fmt: skip
+    ext_fields = headers.encode(with_fields(header, fields))
+    return commands.encode(Command(RequestCode.POP_MESSAGE, ext_fields=ext_fields))
+
+
+def ack(
+    offset: int,
+    *,
+    start: int = 0,
+    info: str | None = None,
+    revive: int = 1,
+    flag: int = 0,
+    opaque: int = 7,
+    body: bytes = b"",
+    remark: str | None = None,
+    extra: dict[str, str] | None = None,
+    **fields: Any,
+) -> bytes:
+    """Acknowledge a message of the first pop, or another one that starts elsewhere."""
+    handle = f"{start} {NOW_MS} {INVISIBLE_MS} {revive} 0 broker-a"
+    header = with_fields(
+        AckMessageHeader(
+            consumer_group="G",
+            topic="T",
+            queue_id=1,
+            offset=offset,
+            extra_info=f"{handle} 1 {offset}" if info is None else info,
+        ),
+        fields,
+    )
+    ext_fields = headers.encode(header) | (extra or {})
+    return commands.encode(
+        Command(
+            RequestCode.ACK_MESSAGE, opaque, flag, remark=remark, ext_fields=ext_fields, body=body
+        )
+    )
+
+
+class AckBoth:
+    """Two brokers with messages that a group holds: 0 to 31, and 32 to 63."""
+
+    def __init__(self, both: Both) -> None:
+        self.both = both
+        for wire in (both.with_kernel, both.without):
+            wire.broker.pops.revive.store_host = broker_pair.STORE_HOST
+        off = both.without.broker.intake.pop_acks
+        off.take = lambda channel, view, at, end: at  # type: ignore[method-assign]
+        both.feed(b"".join(send(b"body %d" % i) for i in range(MESSAGES)))
+        both.feed(pop() + pop())
+
+    def feed(self, data: bytes) -> int:
+        """Feed both, and compare; return how many acknowledgements the kernel read."""
+        acks = self.both.with_kernel.broker.intake.pop_acks
+        before = acks.common_count
+        self.both.feed(data)
+        assert held(self.both.with_kernel) == held(self.both.without)
+        return acks.common_count - before
+
+
+def held(wire: Wire) -> object:
+    """What is held, and how many acknowledgements were counted."""
+    broker = wire.broker
+    known = broker.pops.revive.checkpoints._by_key
+    counted = [broker.stats.values(name) for name in (stats.GROUP_ACK_NUMS, stats.BROKER_ACK_NUMS)]
+    return {key: (one.left, one.unsaved) for key, one in known.items()}, counted
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AckBoth]:
+    """What one test has acknowledged does not matter to the next."""
+    for pair in broker_pair.open_both(tmp_path_factory.mktemp("pair")):
+        yield AckBoth(pair)
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Iterator[AckBoth]:
+    for pair in broker_pair.open_both(tmp_path):
+        yield AckBoth(pair)
+
+
+COMMON: dict[str, dict[str, Any]] = {
+    "as clients send it": {"offset": 3},
+    "the first": {"offset": 0},
+    "of the second pop": {"offset": 40, "start": 32},
+    "as 5.x sends it": {"offset": 3, "extra": {"bname": "broker-a", "ns": "x"}},
+    "one that the checkpoint does not have": {"offset": 35},
+    "of a pop that never was": {"offset": 3, "start": 1},
+    "far behind its start": {"offset": 80},
+    "another group": {"offset": 3, "consumer_group": "others"},
+    "no group": {"offset": 3, "consumer_group": ""},
+    "another queue": {"offset": 0, "queue_id": 0},
+    "the end": {"offset": MESSAGES},
+    "more words": {"offset": 3, "info": f"0 {NOW_MS} 1 1 0 b 9 9 9"},
+}
+OTHERS: dict[str, dict[str, Any]] = {
+    "no such topic": {"offset": 3, "topic": "Nobody"},
+    "a topic beyond ASCII": {"offset": 3, "topic": "grün"},
+    "no such queue": {"offset": 3, "queue_id": 4},
+    "a negative queue": {"offset": 3, "queue_id": -1},
+    "behind the end": {"offset": MESSAGES + 1},
+    "a negative offset": {"offset": -1},
+    "a handle that is none": {"offset": 3, "info": "x"},
+    "five words": {"offset": 3, "info": f"0 {NOW_MS} 1 1 0"},
+    "two spaces": {"offset": 3, "info": f"0  {NOW_MS} 1 1 0 b"},
+    "a sign": {"offset": 3, "info": f"+0 {NOW_MS} 1 1 0 b"},
+    "in order": {"offset": 3, "revive": 999},
+    "one-way": {"offset": 3, "flag": IS_ONEWAY},
+    "a body": {"offset": 3, "body": b"x"},
+    "a remark": {"offset": 3, "remark": "x"},
+    "a field that is no number": {"offset": 3, "extra": {"offset": "three"}},
+}
+
+
+@pytest.mark.parametrize("name", COMMON)
+def test_common_ones_are_the_kernels(both: AckBoth, name: str) -> None:
+    frame = ack(**COMMON[name])
+    assert both.feed(frame) == 1
+    assert both.feed(frame * 2) == 2, "a client that heard no answer says it once more"
+    assert both.feed(ack(5, opaque=1) + frame + ack(6, opaque=2)) == 3
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_others_are_the_processors(both: AckBoth, name: str) -> None:
+    frame = ack(**OTHERS[name])
+    assert both.feed(frame) == 0
+    # Between common ones, in one read: replies keep their order.
+    assert both.feed(ack(5, opaque=1) + frame + ack(6, opaque=2) + ack(7, start=32)) == 3
+
+
+def test_a_whole_pop_at_once(fresh: AckBoth) -> None:
+    checkpoints = fresh.both.with_kernel.broker.pops.revive.checkpoints
+    assert fresh.feed(b"".join(ack(one, opaque=one) for one in range(32))) == 32
+    assert len(checkpoints) == 1
+    assert fresh.feed(b"".join(ack(one, start=32) for one in range(63, 31, -1))) == 32
+    assert len(checkpoints) == 0
+
+
+def test_between_other_requests(both: AckBoth) -> None:
+    many = ack(1) + ack(33, start=32) + ack(2)
+    assert both.feed(send(b"x") + many + pop() + many + send(b"y") + ack(70, start=64)) == 7
+
+
+def test_a_buffer_may_be_cut_anywhere(both: AckBoth) -> None:
+    data = ack(1, opaque=1) + ack(2, opaque=2) + ack(34, start=32, opaque=3)
+    for cut in range(0, len(data), 3):
+        both.feed(data[:cut])
+        both.feed(data[cut:])
+
+
+def test_more_than_fits_in_one_call(both: AckBoth) -> None:
+    frames = b"".join(ack(one % 64, start=one % 2, opaque=one) for one in range(2_000))
+    assert both.feed(frames) == 2_000
+
+
+def test_a_topic_that_is_deleted(fresh: AckBoth) -> None:
+    for wire in (fresh.both.with_kernel, fresh.both.without):
+        wire.broker.topics.delete("T", NOW_MS)
+    assert fresh.feed(ack(1) + ack(2)) == 0
+    (reply, _) = replies_in(fresh.both.with_kernel.feed(ack(1) + ack(2)))
+    assert reply.code == ResponseCode.TOPIC_NOT_EXIST
+
+
+FIELDS = st.fixed_dictionaries(
+    {"offset": st.integers(-1, MESSAGES + 2)},
+    optional={
+        "start": st.sampled_from([0, 0, 32, 32, 64, 5]),
+        "revive": st.sampled_from([0, 1, 999]),
+        "queue_id": st.integers(-1, 4),
+        "consumer_group": st.sampled_from(["G", "others", ""]),
+        "topic": st.sampled_from(["T", "T", "Narrow", "Nobody"]),
+        "opaque": st.integers(0, 1 << 31),
+        "flag": st.sampled_from([0, 0, 0, IS_ONEWAY]),
+    },
+)
+
+
+def test_random_acks(tmp_path: Path) -> None:
+    pairs = broker_pair.open_both(tmp_path)
+    both = AckBoth(next(pairs))
+    taken = 0
+
+    @hypothesis.settings(max_examples=50)
+    @hypothesis.given(st.lists(FIELDS, min_size=1, max_size=8), st.booleans())
+    def check(wanted: list[dict[str, Any]], pops: bool) -> None:
+        nonlocal taken
+        if pops:  # anew, from the beginning
+            for wire in (both.both.with_kernel, both.both.without):
+                wire.broker.pops.offsets.set("T", "G", 1, 0)
+            both.feed(pop(max_msg_nums=5) + pop())
+        taken += both.feed(b"".join(ack(**fields) for fields in wanted))
+
+    try:
+        check()
+    finally:
+        pairs.close()  # type: ignore[attr-defined]
+    assert taken > 50, "else this would test little"

@@ -1,0 +1,245 @@
+"""A pop whose words are known from before and one that a processor reads are the same pop.
+
+The same bytes go to two brokers, one of which remembers nothing; replies, what is held, what is
+counted and what is stored must be equal, whatever the requests look like.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import broker_pair
+from behaviour.test_both_send_paths import send
+from broker_pair import NOW_MS, Both, Wire, replies_in
+from broker_subject import with_fields
+from reput.broker import stats
+from reput.format import command as commands, headers
+from reput.format.codes import RequestCode, ResponseCode
+from reput.format.command import IS_ONEWAY, Command
+from reput.format.headers import PopMessageHeader
+from reput.store.config_tables import TopicConfig
+
+MESSAGES = 400
+
+
+def pop(
+    *,
+    flag: int = 0,
+    opaque: int = 7,
+    body: bytes = b"",
+    remark: str | None = None,
+    extra: dict[str, str] | None = None,
+    **fields: Any,
+) -> bytes:
+    header = with_fields(
+        PopMessageHeader(
+            consumer_group="G",
+            topic="T",
+            queue_id=1,
+            max_msg_nums=3,
+            invisible_time=60_000,
+            poll_time=0,
+            born_time=NOW_MS,
+            init_mode=0,
+            exp_type="TAG",
+            exp="*",
+        ),
+        fields,
+    )
+    ext_fields = headers.encode(header) | (extra or {})
+    return commands.encode(
+        Command(
+            RequestCode.POP_MESSAGE, opaque, flag, remark=remark, ext_fields=ext_fields, body=body
+        )
+    )
+
+
+class PopBoth:
+    """Two brokers with messages of two tags."""
+
+    def __init__(self, both: Both) -> None:
+        self.both = both
+        for wire in self.wires:
+            wire.broker.pops.revive.store_host = broker_pair.STORE_HOST
+        off = both.without.broker.pop_requests
+        off.take = lambda channel, view, at, end: at  # type: ignore[method-assign]
+        for at in range(0, MESSAGES, 100):
+            one = (
+                send(b"%d" % i, properties=f"TAGS\1Tag{'AB'[i % 2]}") for i in range(at, at + 100)
+            )
+            both.feed(b"".join(one))
+        self.feed(pop(consumer_group="first", queue_id=1))  # the revive topic is made
+        both.with_kernel.broker.pop_requests.clear()
+
+    @property
+    def wires(self) -> tuple[Wire, Wire]:
+        return self.both.with_kernel, self.both.without
+
+    @property
+    def known_count(self) -> int:
+        return len(self.both.with_kernel.broker.pop_requests._known)
+
+    def feed(self, data: bytes) -> list[Command]:
+        """Feed both a millisecond later, and compare; return the replies."""
+        for wire in self.wires:
+            wire.broker.clock.advance(1)  # type: ignore[attr-defined]
+        answered, expected = (wire.feed(data) for wire in self.wires)
+        assert answered == expected
+        stored, expected_records = (wire.new_records() for wire in self.wires)
+        assert stored == expected_records
+        assert state(self.wires[0]) == state(self.wires[1])
+        return replies_in(answered)
+
+
+def state(wire: Wire) -> object:
+    broker = wire.broker
+    known = broker.pops.revive.checkpoints._by_key
+    counted = [broker.stats.values(name) for name in (stats.GROUP_CK_NUMS, stats.GROUP_GET_NUMS)]
+    return list(known), counted, len(broker.pops.held), broker.pops.offsets.find("T", "G", 1)
+
+
+@pytest.fixture(autouse=True)
+def no_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both brokers look at queues and retries in the same order."""
+    monkeypatch.setattr("reput.broker.pop.random.random", lambda: 0.5)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PopBoth]:
+    for one in broker_pair.open_both(tmp_path_factory.mktemp("pair")):
+        yield PopBoth(one)
+
+
+@pytest.fixture
+def both(pair: PopBoth) -> PopBoth:
+    """What one test has done does not matter to the next, but for what is remembered."""
+    pair.both.with_kernel.broker.pop_requests.clear()
+    return pair
+
+
+PLAIN: dict[str, dict[str, Any]] = {
+    "as clients send it": {},
+    "a tag": {"exp": "TagB"},
+    "a tag that none has": {"exp": "TagZ"},
+    "any queue": {"queue_id": -1},
+    "an empty queue": {"queue_id": 2},
+    "an empty queue, and may wait": {"queue_id": 2, "poll_time": 1_000},
+    "in order": {"order": True},
+    "an attempt": {"attempt_id": "x"},
+    "as 5.x sends it": {"extra": {"bname": "broker-a"}},
+    "opaque 0": {"opaque": 0},
+    "the largest opaque": {"opaque": (1 << 31) - 1},
+    "a body": {"body": b"x"},
+    "a remark": {"remark": "x"},
+    "words that look like others": {"extra": {"x": '"opaque":5,"bornTime":"6"'}},
+}
+OTHERS: dict[str, dict[str, Any]] = {
+    "one-way": {"flag": IS_ONEWAY},
+    "too many": {"max_msg_nums": 33},
+    "no time": {"invisible_time": 0},
+    "no such topic": {"topic": "Nobody"},
+    "no such queue": {"queue_id": 4},
+    "only separators": {"exp": "||"},
+    "SQL92 is off": {"exp_type": "SQL92", "exp": "a = 1"},
+    "no number": {"extra": {"queueId": "x"}},
+    "a time that is none": {"extra": {"bornTime": "x"}},
+}
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_what_is_known(both: PopBoth, name: str) -> None:
+    both.feed(pop(**PLAIN[name]))
+    assert both.known_count == 1
+    both.feed(pop(**{"born_time": NOW_MS + 5, "opaque": 99, **PLAIN[name]}))
+    assert both.known_count == 1
+    both.feed(pop(**PLAIN[name]) + send(b"x") + pop(**PLAIN[name]))
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_is_not(both: PopBoth, name: str) -> None:
+    both.feed(pop(**OTHERS[name]))
+    assert both.known_count == 0
+    both.feed(pop(opaque=1) + pop(**OTHERS[name]) + pop(opaque=2))
+    assert both.known_count == 1
+
+
+def test_headers_in_another_order(both: PopBoth) -> None:
+    frame = pop()
+    header = frame[8:]
+    fields = header[header.index(b'"extFields"') : -1]
+    plain = header.replace(b"," + fields, b"")[1:-1]
+    last = b'{"code":200050,' + fields + b',"flag":0,"opaque":5}'
+    twice = b'{"code":200050,"opaque":5,' + fields + b',"opaque":6,"flag":0}'
+    inside = (
+        b'{"code":200050,"flag":0,"opaque":5,'
+        + fields.replace(b"}", b',"opaque":7,"a":"b"}')
+        + b"}"
+    )
+    zeros = b'{"code":200050,"opaque":0,' + fields + b',"flag":0}'
+    first = b'{"code":200050,' + fields + b',"opaque":31,"flag":0}'
+    for text in (last, twice, inside, zeros, first, b"{" + plain + b"," + fields + b"} "):
+        size = len(text)
+        both.feed((size + 4).to_bytes(4) + size.to_bytes(4) + text)
+    assert both.known_count == 3, "the first three are not plain"
+
+
+def test_what_has_changed_is_looked_at_again(tmp_path: Path) -> None:
+    for pair in broker_pair.open_both(tmp_path):
+        check_changes(PopBoth(pair))
+
+
+def check_changes(both: PopBoth) -> None:
+    def refused(code: ResponseCode) -> None:
+        assert [one.code for one in both.feed(pop())] == [code]
+        assert both.known_count == 0
+
+    def again() -> None:
+        assert [one.code for one in both.feed(pop())] == [ResponseCode.SUCCESS]
+        assert both.known_count == 1
+
+    again()
+    for changes, code in (
+        ({"perm": 2}, ResponseCode.NO_PERMISSION),
+        ({"read_queue_count": 1}, ResponseCode.INVALID_PARAMETER),
+    ):
+        for wire in both.wires:
+            topic = TopicConfig(
+                **{"name": "T", "read_queue_count": 4, "write_queue_count": 4, "perm": 6, **changes}
+            )
+            wire.broker.topics.put(topic, NOW_MS)
+        refused(code)
+        for wire in both.wires:
+            wire.broker.topics.put(
+                TopicConfig(name="T", read_queue_count=4, write_queue_count=4, perm=6), NOW_MS
+            )
+        again()
+    for wire in both.wires:
+        wire.broker.subscription_groups.forbid("G", "T", NOW_MS, is_forbidden=True)
+    refused(ResponseCode.NO_PERMISSION)
+    for wire in both.wires:
+        wire.broker.subscription_groups.forbid("G", "T", NOW_MS, is_forbidden=False)
+    again()
+    for wire in both.wires:
+        wire.broker.reconfigure({"brokerPermission": "2"})
+    refused(ResponseCode.NO_PERMISSION)
+    for wire in both.wires:
+        wire.broker.reconfigure({"brokerPermission": "6"})
+    again()
+    for wire in both.wires:
+        wire.broker.is_stopping = True
+    assert [one.code for one in both.feed(pop())] == [ResponseCode.SERVICE_NOT_AVAILABLE]
+    for wire in both.wires:
+        wire.broker.is_stopping = False
+        wire.broker.topics.delete("T", NOW_MS)
+    refused(ResponseCode.TOPIC_NOT_EXIST)
+
+
+def test_a_buffer_may_be_cut_anywhere(both: PopBoth) -> None:
+    data = pop(opaque=1, max_msg_nums=1) + pop(opaque=2, max_msg_nums=2)
+    for cut in range(0, len(data), 7):
+        for wire in both.wires:
+            wire.broker.clock.advance(1)  # type: ignore[attr-defined]
+        one, other = ([wire.feed(data[:cut]), wire.feed(data[cut:])] for wire in both.wires)
+        assert one == other

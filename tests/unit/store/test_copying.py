@@ -1,0 +1,159 @@
+"""Stored records put again by the kernel: the same that goes through the codec, on a real store."""
+
+import numpy as np
+import pytest
+
+from reput.broker.again import again
+from reput.format import message as record, names, properties as props, sys_flag as flags
+from reput.format.message import Host, StoredMessage
+from reput.store import copying
+from reput.store.copying import CopyRule, Places
+from reput.store.incoming import IncomingMessage, PutResult
+from reput.store.message_store import MessageStore
+from store_fixture import START_MS, Stores
+
+V6 = Host(bytes(range(16)), 10911)
+REAL = {"REAL_TOPIC": "T", "REAL_QID": "3"}
+MESSAGES = [
+    IncomingMessage("W", b"body", 2, props.encode({"TAGS": "a", "KEYS": "k", **REAL})),
+    IncomingMessage("W", b"", 0, b"REAL_TOPIC\1T\2REAL_QID\0013"),
+    IncomingMessage("W", b"x" * 5000, 1, props.encode(REAL), flag=-7, reconsume_times=3),
+    IncomingMessage("客户", b"b", 1, props.encode(REAL | {"客": "户"}), sys_flag=flags.COMPRESSED),
+    IncomingMessage("W", b"b", 1, props.encode(REAL), prepared_transaction_offset=77),
+]
+
+
+def places_of(results: list[PutResult], more_bytes: int = 0) -> Places:
+    rows = [(one.queue_offset, one.physical_offset, one.size, 0, more_bytes) for one in results]
+    return np.array(rows, np.int64)
+
+
+def messages(store: MessageStore, topic: str, queue_id: int) -> list[StoredMessage]:
+    store.step()
+    found, at = [], 0
+    while at < store.max_offset(topic, queue_id):
+        result = store.get(topic, queue_id, at)
+        found += [record.decode(bytes(one)) for one in result.records]
+        at = result.next_offset
+    return found
+
+
+def meaning(one: StoredMessage) -> tuple[object, ...]:
+    """What a message says, but for where and when it was stored."""
+    return (
+        one.topic, one.queue_id, one.body, one.body_crc, one.property_bytes, one.flag,
+        one.sys_flag, one.born_timestamp, one.born_host, one.store_host, one.reconsume_times,
+        one.prepared_transaction_offset, one.store_size,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("more", [b"", b"C\x01d\x02"])
+def test_it_is_what_the_codec_makes(stores: Stores, more: bytes) -> None:
+    store = stores.open()
+    results = [store.put(one) for one in MESSAGES]
+    stored = [record.decode(store.record_at(one.physical_offset) or b"") for one in results]
+    for one in stored:
+        expected = again(one, "T", 3)
+        expected.property_bytes = props.append(expected.property_bytes, more)
+        store.put(expected)
+    count, end = store.copier.put(places_of(results, len(more)), CopyRule(), START_MS, more=more)
+    assert (count, end) == (len(MESSAGES), store.log.written_offset)
+    found = messages(store, "T", 3)
+    half = len(found) // 2
+    assert half == len(MESSAGES)
+    assert [meaning(one) for one in found[half:]] == [meaning(one) for one in found[:half]]
+
+
+def test_the_final_message_of_a_transaction(stores: Stores) -> None:
+    store = stores.open()
+    results = [
+        store.put(IncomingMessage(topic, b"b", 0, props.encode(REAL), sys_flag=flags.COMPRESSED))
+        for topic in (names.HALF_TOPIC, names.HALF_TOPIC, "Other")
+    ]
+    rule = CopyRule(
+        from_topic=names.HALF_TOPIC.encode(),
+        sys_flags_off=flags.TRANSACTION_MASK,
+        sys_flags_on=flags.TRANSACTION_COMMIT,
+        has_prepared_offset=True,
+    )
+    places = np.array([(-1, one.physical_offset, 0, 0, 0) for one in results], np.int64)
+    assert store.copier.put(places, rule)[0] == 2, "the third is no half message"
+    for one, result in zip(messages(store, "T", 3), results, strict=False):
+        assert one.prepared_transaction_offset == result.physical_offset
+        assert one.sys_flag == flags.COMPRESSED | flags.TRANSACTION_COMMIT
+        assert one.properties == REAL
+
+
+def test_to_a_topic_with_less_properties_and_one_attempt_more(stores: Stores) -> None:
+    store = stores.open()
+    stored = store.put(
+        IncomingMessage("W", b"b", 0, b"A\x011\x02B\x012\x02A\x013", reconsume_times=4)
+    )
+    rule = CopyRule(b"%RETRY%g", 0, reconsume_more=1, dropped=("A", "none"))
+    more = b"A\x014\x02"
+    assert store.copier.put(places_of([stored], len(more)), rule, more=more)[0] == 1
+    (one,) = messages(store, "%RETRY%g", 0)
+    assert (one.reconsume_times, one.property_bytes) == (5, b"B\x012\x02A\x014\x02")
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        IncomingMessage("W", b"six", 0, props.encode(REAL), born_host=V6),
+        IncomingMessage("W", b"crc", 0, props.encode({"__CRC32#": "0", **REAL})),
+        IncomingMessage("W", b"nowhere", 0, b""),
+        IncomingMessage("W", b"half", 0, props.encode({**REAL, "REAL_TOPIC": names.HALF_TOPIC})),
+        IncomingMessage("W", b"odd", 0, props.encode({**REAL, "REAL_TOPIC": "a.b"})),
+        IncomingMessage(
+            "W", b"long", 0, props.encode({**REAL, "x": "x" * (props.LENGTH_MAX - 30)})
+        ),
+    ],
+)
+def test_it_stops_in_front_of_what_is_not_common(stores: Stores, odd: IncomingMessage) -> None:
+    store = stores.open(mapped_file_size_commit_log=1 << 18)
+    results = [store.put(one) for one in (MESSAGES[0], odd, MESSAGES[0])]
+    more = b"C\x01d\x02"
+    assert store.copier.put(places_of(results, len(more)), CopyRule(), more=more)[0] == 1
+    assert len(messages(store, "T", 3)) == 1
+
+
+def test_places_that_lead_nowhere(stores: Stores) -> None:
+    store = stores.open()
+    one = store.put(MESSAGES[0])
+    wrong = [
+        (one.queue_offset + 1, one.physical_offset, one.size),
+        (one.queue_offset, one.physical_offset + 4, one.size),
+        (one.queue_offset, one.physical_offset, one.size - 1),
+        (0, 1 << 40, 100),
+        (0, -5, 100),
+        (0, 0, -1),
+    ]
+    for place in wrong:
+        assert store.copier.put(np.array([(*place, 0, 0)], np.int64), CopyRule()) == (0, 0)
+    assert store.copier.put(places_of([]).reshape(0, 5), CopyRule()) == (0, 0)
+
+
+def test_more_than_the_scratch_takes_over_many_files(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copying, "SCRATCH_BYTES", 10_000)
+    store = stores.open()
+    results = []
+    for number in range(30):
+        message = IncomingMessage("W", b"%d" % number + b"x" * 4000, 0, props.encode(REAL))
+        results.append(store.put(message))
+    assert store.copier.put(places_of(results), CopyRule())[0] == 30
+    found = messages(store, "T", 3)
+    assert [one.body.rstrip(b"x") for one in found] == [b"%d" % number for number in range(30)]
+
+
+def test_records_with_checksums_are_pythons(stores: Stores) -> None:
+    store = stores.open(enabled_append_prop_crc=True)
+    assert store.copier.put(places_of([store.put(MESSAGES[0])]), CopyRule()) == (0, 0)
+
+
+def test_a_store_that_is_closed_takes_nothing(stores: Stores) -> None:
+    store = stores.open()
+    places = places_of([store.put(MESSAGES[0])])
+    store.close()
+    assert store.copier.put(places, CopyRule()) == (0, 0)
