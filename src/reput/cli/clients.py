@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from reput.client.admin import Admin
     from reput.client.config import ClientConfig, ConsumerConfig
     from reput.client.message import Message, SendResult
+    from reput.client.popping import PoppedMessage
     from reput.client.producer import Producer
     from reput.format.bodies import ConsumerRunningInfo, MessageQueue
 
@@ -468,6 +469,16 @@ def _running(running: "ConsumerRunningInfo") -> Document:
             }
             for queue, one in sorted(running.mq_table.items())
         ],
+        "popped": [
+            {
+                "topic": queue.topic,
+                "broker_name": queue.broker_name,
+                "queue_id": queue.queue_id if queue.queue_id >= 0 else None,
+                "held_count": one.wait_ack_count,
+                "last_pop_timestamp": one.last_pop_timestamp or None,
+            }
+            for queue, one in sorted(running.mq_pop_table.items())
+        ],
         "topics": [
             {
                 "topic": topic,
@@ -514,6 +525,21 @@ def _print_member(one: Document, clock: "Clock") -> None:
             for queue in one["queues"]
         ],
     )
+    if one["popped"]:
+        print()
+        printing.print_table(
+            ["topic", "broker", "popped from", "#held", "@popped"],
+            [
+                [
+                    popped["topic"],
+                    popped["broker_name"],
+                    "any queue" if popped["queue_id"] is None else popped["queue_id"],
+                    popped["held_count"],
+                    clock.text(popped["last_pop_timestamp"]),
+                ]
+                for popped in one["popped"]
+            ],
+        )
     if one["topics"]:
         print()
         printing.print_table(
@@ -562,6 +588,9 @@ def consume(
     sql: Annotated[
         str | None, typer.Option(metavar="CONDITION", help="SQL92 over properties, not --tags.")
     ] = None,
+    pop: Annotated[
+        bool, typer.Option("--pop", help="Pop, from whichever queue; of brokers from 5.0 on.")
+    ] = False,
     body: messages.BodyOption = Body.AUTO,
     namesrv: NamesrvOption = DEFAULT_NAMESRV,
     timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
@@ -571,26 +600,59 @@ def consume(
     """Consume messages as a member of a group, and print them, until Ctrl-C.
 
     The group shares the queues among its members, and goes on where it was: `reput message tail`
-    looks without consuming. Lines are as there.
+    looks without consuming. Lines are as there. With --pop nobody owns a queue, and each message
+    is acknowledged when it is printed.
     """
     from reput.cli import printing
 
     clock = printing.Clock(utc)
+    if pop and begin not in ("earliest", "latest"):
+        raise InvalidOption("--from", begin, "earliest or latest, with --pop")
     config = consumer_config(begin, clock)
 
     async def work(client: "ClientConfig") -> None:
         from reput.client.pull_consumer import PullConsumer
 
+        if pop:
+            async for one in _popped(client, group, config, topic, tags, sql, count, idle):
+                messages.print_message(one, body, clock, as_json=json)
+            return
         async with PullConsumer(group, client=client, config=config) as consumer:
             await consumer.queues(topic)  # A topic that is not there is an error, not a long wait.
             if sql is not None:
                 await consumer.subscribe_sql(topic, sql)
             else:
                 await consumer.subscribe(topic, tags)
-            async for message in messages.received(consumer, count, idle):
+            async for message in messages.received(consumer.poll, count, idle):
                 messages.print_message(message, body, clock, as_json=json)
 
     run(namesrv, timeout, work)
+
+
+async def _popped(
+    client: "ClientConfig",
+    group: str,
+    config: "ConsumerConfig",
+    topic: str,
+    tags: str,
+    sql: str | None,
+    count: int | None,
+    idle_s: float | None,
+) -> "AsyncIterator[PoppedMessage]":
+    """Yield popped messages; one is acknowledged when the next is asked for."""
+    from reput.client.admin import Admin
+    from reput.client.pop_consumer import PopConsumer
+
+    async with Admin(client=client) as admin:
+        await admin.topic_route(topic)  # A topic that is not there is an error, not a long wait.
+    async with PopConsumer(group, client=client, config=config) as consumer:
+        if sql is not None:
+            await consumer.subscribe_sql(topic, sql)
+        else:
+            await consumer.subscribe(topic, tags)
+        async for message in messages.received(consumer.pop, count, idle_s):
+            yield message
+            await consumer.ack(message)
 
 
 def consumer_config(begin: str, clock: "Clock") -> "ConsumerConfig":

@@ -1,8 +1,8 @@
 """``reput message``: find messages, follow a topic, print what is in it."""
 
 from collections import deque
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from reput.format.bodies import MessageQueue
 
 Document = dict[str, Any]
+M = TypeVar("M", bound="ReceivedMessage")
 
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The name of the topic.")]
 BodyOption = Annotated[Body, typer.Option(help="How to show bodies.")]
@@ -261,7 +262,7 @@ def tail(
             for one in queues:
                 reader.seek(one, await begin_of(reader, one, begin, clock))
             begin_ms = _begin_ms(begin, clock)
-            async for message in received(reader, count, idle):
+            async for message in received(reader.poll, count, idle):
                 if message.store_timestamp_ms >= begin_ms:
                     print_message(message, body, clock, as_json=json)
 
@@ -362,17 +363,20 @@ async def begin_of(
 
 
 async def received(
-    reader: "PullConsumer", count: int | None, idle_s: float | None
-) -> "AsyncIterator[ReceivedMessage]":
+    take: Callable[[int, int], Awaitable[Sequence[M]]], count: int | None, idle_s: float | None
+) -> AsyncIterator[M]:
     """Yield what a consumer gets: so many messages, until none comes for so long, or for ever.
 
-    A message counts as consumed when the one after it is asked for.
+    Args:
+        take: Asks it: for how many messages at most, and how long to wait for the first, ms.
+        count: So many; None: all.
+        idle_s: The end when none came for so long; None: never.
     """
     seen_count = 0
     while count is None or seen_count < count:
         room = _POLL_COUNT if count is None else min(_POLL_COUNT, count - seen_count)
         wait_ms = _POLL_MS if idle_s is None else max(1, round(idle_s * 1000))
-        messages = await reader.poll(room, wait_ms)
+        messages = await take(room, wait_ms)
         if not messages and idle_s is not None:
             return
         for one in messages:

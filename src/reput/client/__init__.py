@@ -13,7 +13,7 @@ later: ``SendFailed`` of one message, ``NotAllSent`` of ``send_many``, ``NoReply
 
     core/            decides: pure, times are arguments
     instance.py      what the clients of a process share
-    producer.py  transaction_producer.py  push_consumer.py  pull_consumer.py
+    producer.py  transaction_producer.py  push_consumer.py  pull_consumer.py  pop_consumer.py
     admin/           topics, groups, offsets, messages, brokers: a module a subject
     blocking.py      all of them without await
 """
@@ -51,6 +51,8 @@ if TYPE_CHECKING:
         SendResult as SendResult,
         SendStatus as SendStatus,
     )
+    from reput.client.pop_consumer import PopConsumer as PopConsumer
+    from reput.client.popping import PoppedMessage as PoppedMessage
     from reput.client.producer import NotAllSent as NotAllSent, Producer as Producer
     from reput.client.pull_consumer import (
         NotAssigned as NotAssigned,
@@ -97,6 +99,8 @@ _HOMES = {
     "reput.client.instance": ("NotStarted",),
     "reput.client.listener": ("ConsumeContext", "ConsumeResult"),
     "reput.client.message": ("Message", "ReceivedMessage", "SendResult", "SendStatus"),
+    "reput.client.pop_consumer": ("PopConsumer",),
+    "reput.client.popping": ("PoppedMessage",),
     "reput.client.producer": ("NotAllSent", "Producer"),
     "reput.client.pull_consumer": ("NotAssigned", "PullConsumer"),
     "reput.client.push_consumer": ("PushConsumer",),

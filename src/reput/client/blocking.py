@@ -16,7 +16,14 @@ from collections.abc import Callable, Collection, Coroutine
 from types import TracebackType
 from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
-from reput.client import admin, producer, pull_consumer, push_consumer, transaction_producer
+from reput.client import (
+    admin,
+    pop_consumer,
+    producer,
+    pull_consumer,
+    push_consumer,
+    transaction_producer,
+)
 from reput.client.config import ClientConfig, ConsumerConfig, ProducerConfig
 from reput.client.core.assign import Strategy
 from reput.client.instance import NotStarted
@@ -272,7 +279,7 @@ class TransactionProducer(Facade[transaction_producer.TransactionProducer]):
         state = TransactionState.ROLLBACK
         if half.status is SendStatus.SEND_OK:
             state = checked_state("execute", execute(message, half))
-        return self.end(half, state)
+        return self.end(half, state, message=message)
 
     end = waiting(transaction_producer.TransactionProducer.end)
     send_half = waiting(transaction_producer.TransactionProducer.send_half)
@@ -389,6 +396,49 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
     subscribe = waiting(push_consumer.PushConsumer.subscribe)
     subscribe_sql = waiting(push_consumer.PushConsumer.subscribe_sql)
     unsubscribe = waiting(push_consumer.PushConsumer.unsubscribe)
+
+
+class PopConsumer(Facade[pop_consumer.PopConsumer]):
+    """``reput.client.PopConsumer`` without ``await``.
+
+    A plain function as ``listener`` runs in threads, where it may use blocking clients itself.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        namesrv: str | None = None,
+        listener: Listener | None = None,
+        orderly: bool = False,
+        asks_brokers: bool = False,
+        config: ConsumerConfig | None = None,
+        client: ClientConfig | None = None,
+        close_timeout_ms: int = 10_000,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(
+            pop_consumer.PopConsumer(
+                group,
+                namesrv=namesrv,
+                listener=listener,
+                orderly=orderly,
+                asks_brokers=asks_brokers,
+                config=config,
+                client=client,
+                close_timeout_ms=close_timeout_ms,
+                clock=clock,
+            )
+        )
+
+    ack = waiting(pop_consumer.PopConsumer.ack)
+    extend = waiting(pop_consumer.PopConsumer.extend)
+    nack = waiting(pop_consumer.PopConsumer.nack)
+    pop = waiting(pop_consumer.PopConsumer.pop)
+    queues = in_loop(pop_consumer.PopConsumer.queues)
+    subscribe = waiting(pop_consumer.PopConsumer.subscribe)
+    subscribe_sql = waiting(pop_consumer.PopConsumer.subscribe_sql)
+    unsubscribe = waiting(pop_consumer.PopConsumer.unsubscribe)
 
 
 class PullConsumer(Facade[pull_consumer.PullConsumer]):

@@ -41,7 +41,7 @@ class ConcurrentConsumption:
         self,
         membership: Membership,
         queues: OwnedQueues,
-        workers: ListenerWorkers,
+        workers: ListenerWorkers[OwnedQueue],
         send_back: SendBack,
         *,
         side_tasks: SideTasks,

@@ -157,6 +157,12 @@ class ConsumerConfig:
     """How long a broker holds a pull that finds nothing."""
     pull_timeout_ms: Milliseconds = 30_000
     """How long a pull may take, more than the broker holds it."""
+    pop_invisible_ms: Milliseconds = 60_000
+    """How long nobody else sees what was popped, unless it is held on."""
+    pop_batch_size: Annotated[int, Range(1, 32)] = 32
+    """Most messages of a pop."""
+    pop_threshold_for_queue: Annotated[int, Range(1, 1024)] = 96
+    """Messages popped from one broker, or queue, in memory, before popping waits."""
 
     keys: ClassVar[Keys] = Keys(
         renamed={
@@ -165,6 +171,8 @@ class ConsumerConfig:
             "pullInterval": "pullIntervalMs",
             "brokerSuspendMaxTimeMillis": "brokerSuspendMs",
             "consumerTimeoutMillisWhenSuspend": "pullTimeoutMs",
+            "popBatchNums": "popBatchSize",
+            "popInvisibleTime": "popInvisibleMs",
         }
     )
 

@@ -1,4 +1,4 @@
-"""The workers of a push consumer: each takes the first queue in line, consumes some of it, again.
+"""The workers of a consumer: each takes the first queue in line, consumes some of it, again.
 
 Source: rocketmq 4.9.8 ``ConsumeMessageConcurrentlyService``, ``ConsumeMessageOrderlyService``.
 """
@@ -7,13 +7,15 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
+from typing import Generic, Protocol, TypeVar
 
 from reput.client.core.consume_rates import RatesByTopic
 from reput.client.core.trace_codec import Outcome
 from reput.client.listener import ConsumeContext, ConsumeResult, ListenerCalls
-from reput.client.owned_queues import OwnedQueue, Record
+from reput.client.owned_queues import Record
 from reput.client.trace import TraceWriter
 from reput.clock import Clock
+from reput.format.bodies import MessageQueue
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +23,20 @@ YIELD_COUNT = 16
 """Batches after which a worker lets the loop do something else."""
 
 
-class ListenerWorkers:
+class Line(Protocol):
+    """What stands in line: messages of a queue, in whatever way they came."""
+
+    queue: MessageQueue
+    is_ready: bool
+    """In line; consuming it says when it is so no more."""
+    is_resting: bool
+    """Not to be put in line for a while."""
+
+
+Q = TypeVar("Q", bound=Line)
+
+
+class ListenerWorkers(Generic[Q]):
     """A line of queues with messages, and the calls of the listener that are under way.
 
     Args:
@@ -51,22 +66,22 @@ class ListenerWorkers:
         self._rates = rates
         self._clock = clock
         self._traces = traces
-        self._ready: deque[OwnedQueue] = deque()
+        self._ready: deque[Q] = deque()
         self._idle: deque[asyncio.Future[None]] = deque()
 
-    def line_up(self, owned: OwnedQueue) -> None:
+    def line_up(self, line: Q) -> None:
         """Put a queue in line for a worker, unless it is, or has to rest."""
-        if owned.is_ready or owned.is_resting:
+        if line.is_ready or line.is_resting:
             return
-        owned.is_ready = True
-        self._ready.append(owned)
+        line.is_ready = True
+        self._ready.append(line)
         while self._idle:
             worker = self._idle.popleft()
             if not worker.done():
                 worker.set_result(None)
                 break
 
-    async def work(self, consume: Callable[[OwnedQueue], Awaitable[None]]) -> None:
+    async def work(self, consume: Callable[[Q], Awaitable[None]]) -> None:
         """Be one of the workers, until cancelled or ``is_closing``.
 
         Args:
@@ -80,11 +95,11 @@ class ListenerWorkers:
                 self._idle.append(waiting)
                 await waiting
                 continue
-            owned = self._ready.popleft()
+            line = self._ready.popleft()
             try:
-                await consume(owned)
+                await consume(line)
             except Exception:  # a turn of the loop; the batch is not finished
-                log.exception("consumer group %s in %s", self._group, owned.queue)
+                log.exception("consumer group %s in %s", self._group, line.queue)
             turn_count += 1
             if turn_count >= YIELD_COUNT:
                 turn_count = 0

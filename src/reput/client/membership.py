@@ -7,6 +7,7 @@ Source: rocketmq 4.9.8 ``RebalanceImpl``, ``RebalanceService``.
 """
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import random
@@ -23,7 +24,13 @@ from reput.client.core.subscription import Subscription
 from reput.client.instance import ClientInstance
 from reput.errors import InvalidBody, InvalidHeader, RemotingError
 from reput.format import bodies, headers, names
-from reput.format.bodies import ConsumerData, MessageQueue
+from reput.format.bodies import (
+    Assignments,
+    ConsumerData,
+    MessageQueue,
+    QueryAssignmentBody,
+    QueueAssignment,
+)
 from reput.format.codes import RequestCode
 
 log = logging.getLogger(__name__)
@@ -34,6 +41,8 @@ UNBALANCED_MS = 1_000
 UNBALANCED_MAX_MS = 5_000
 """this: nobody tells when a lock that is waited for is free."""
 HALF_AN_HOUR_MS = 30 * 60_000
+POP = "POP"
+"""The mode in which no member owns a queue."""
 
 Problem = (RemotingError, NoRoute, InvalidBody, InvalidHeader)
 """What may be wrong with a broker or name server, and better soon."""
@@ -106,6 +115,7 @@ class Rebalance:
         self._apply = apply
         self._is_due = asyncio.Event()
         self._turn = asyncio.Lock()
+        self._modes_seen: set[str] = set()
 
     def wake(self) -> None:
         """Have a turn of ``run`` soon."""
@@ -139,6 +149,7 @@ class Rebalance:
                 try:
                     queues = await self.share(topic)
                     is_balanced &= await self._apply(topic, queues)
+                    await self._look_at_mode(topic)
                 except Problem as error:
                     # A retry topic is there once a broker has heard of the group.
                     if not names.is_retry_topic(topic):
@@ -168,6 +179,42 @@ class Rebalance:
         return set(
             self._membership.strategy.allocate(own_id, queues, assign.sorted_clients(client_ids))
         )
+
+    async def _look_at_mode(self, topic: str) -> None:
+        """Say once if the group is to pop a topic: this member does not, as Java's by default."""
+        is_known = topic in self._modes_seen or self._membership.is_broadcasting
+        if is_known or names.is_retry_topic(topic):
+            return
+        self._modes_seen.add(topic)
+        with contextlib.suppress(*Problem):  # Brokers before 5.0 know no modes.
+            found = await self.assignments(topic)
+            if any(one.mode == POP for one in found or ()):
+                log.warning(
+                    "group %s is to pop topic %s (setConsumeMode): this member pulls queues all the"
+                    " same, and both get messages that the other has; use a PopConsumer",
+                    self._membership.group,
+                    topic,
+                )
+
+    async def assignments(self, topic: str) -> list[QueueAssignment] | None:
+        """Return what a broker says that this member shall read; None if it does not say.
+
+        Raises:
+            NoRoute, RemotingError, InvalidBody: None can be asked.
+        """
+        route = await self._instance.route(topic)
+        if not route.brokers:
+            raise NoRoute(topic, "none of its brokers is there")
+        body = QueryAssignmentBody(
+            client_id=self._instance.client_id,
+            consumer_group=self._membership.group,
+            strategy_name=self._membership.strategy.name,
+            topic=topic,
+        )
+        address = route.any_address(random.choice(list(route.brokers)))
+        request = requests.make(RequestCode.QUERY_ASSIGNMENT, body=bodies.encode(body))
+        reply = await self._instance.ask(address, request)
+        return bodies.decode(Assignments, reply.body).message_queue_assignments
 
     async def _client_ids(self, topic: str, brokers: Mapping[str, Mapping[int, str]]) -> list[str]:
         addresses = [one[min(one)] for one in brokers.values() if one]
@@ -214,6 +261,8 @@ async def check_expressions(
 ) -> None:
     """Ask a broker of each topic whether it can filter by SQL92 expressions.
 
+    A log line says which part of one brokers ignore.
+
     Raises:
         Answered: It cannot, or not by this one; the remark says why.
         NoRoute, RemotingError: None can be asked.
@@ -230,3 +279,13 @@ async def check_expressions(
         name = random.choice(list(route.brokers))
         request = requests.make(RequestCode.CHECK_CLIENT_CONFIG, body=body)
         await instance.ask(route.any_address(name), request)
+        _warn_of_ignored(one.expression)
+
+
+def _warn_of_ignored(expression: str) -> None:
+    from reput.format import sql92  # Its grammar takes longer to load than most clients to start.
+
+    # What is no expression here may be one to a broker of another version.
+    with contextlib.suppress(sql92.Sql92Error):
+        if warning := sql92.compile_filter(expression).warning:
+            log.warning("%s", warning)

@@ -9,6 +9,7 @@ import struct
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Self, TypeVar, overload
 
 import msgspec
 
@@ -219,7 +220,7 @@ class ReceivedMessage:
         self.broker_name = broker_name
 
     @classmethod
-    def of(cls, stored: StoredMessage, broker_name: str) -> "ReceivedMessage":
+    def of(cls, stored: StoredMessage, broker_name: str) -> Self:
         """Make one of a message that is decoded already."""
         message = cls(b"", broker_name)
         message._stored = stored
@@ -337,7 +338,11 @@ class ReceivedMessage:
     @property
     def queue_id(self) -> int:
         """The number of its queue."""
-        return self.stored.queue_id
+        if self._stored is None:
+            assert self._record is not None
+            queue_id: int = _QUEUE_ID.unpack_from(self._record, records.POSITION_QUEUE_ID)[0]
+            return queue_id
+        return self._stored.queue_id
 
     @property
     def physical_offset(self) -> int:
@@ -394,14 +399,33 @@ _POSITION_BODY = (
     + records.TAIL.size
 )
 """Of a record with IPv4 hosts."""
+_QUEUE_ID = struct.Struct(">i")
 _QUEUE_OFFSET = struct.Struct(">q")
 _SYS_FLAG = struct.Struct(">i")
 
 
-def received(data: bytes, broker_name: str) -> list[ReceivedMessage]:
+R = TypeVar("R", bound=ReceivedMessage)
+
+
+@overload
+def received(data: bytes, broker_name: str) -> list[ReceivedMessage]: ...
+
+
+@overload
+def received(data: bytes, broker_name: str, kind: type[R]) -> list[R]: ...
+
+
+def received(
+    data: bytes, broker_name: str, kind: type[ReceivedMessage] = ReceivedMessage
+) -> Sequence[ReceivedMessage]:
     """Return the messages in the body of a reply: records, one behind the other.
 
     A record of a 5.x batch queue becomes the messages inside of it.
+
+    Args:
+        data: The body.
+        broker_name: Who sent it.
+        kind: What is made of each message.
 
     Raises:
         CorruptRecord: A size is impossible, or a batch cannot be taken apart.
@@ -419,11 +443,8 @@ def received(data: bytes, broker_name: str) -> list[ReceivedMessage]:
         record = view[at : at + size]
         (sys_flag,) = _SYS_FLAG.unpack_from(record, records.POSITION_SYS_FLAG)
         if sys_flag & flags.INNER_BATCH:
-            found += (
-                ReceivedMessage.of(inner, broker_name)
-                for inner in batch.unwrap(records.decode(record))
-            )
+            found += (kind.of(inner, broker_name) for inner in batch.unwrap(records.decode(record)))
         else:
-            found.append(ReceivedMessage(record, broker_name))
+            found.append(kind(record, broker_name))
         at += size
     return found

@@ -37,7 +37,7 @@ class OrderlyConsumption:
         self,
         config: ConsumerConfig,
         queues: OwnedQueues,
-        workers: ListenerWorkers,
+        workers: ListenerWorkers[OwnedQueue],
         send_back: SendBack,
         *,
         clock: Clock,

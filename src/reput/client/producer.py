@@ -399,9 +399,14 @@ class Producer:
         request = requests.make(RequestCode.RECALL_MESSAGE, header)
         timeout_ms = timeout_ms or self.config.send_timeout_ms
         reply = await self._joined().remoting.invoke(address, request, timeout_ms)
-        if reply.code != ResponseCode.SUCCESS:
+        fields = reply.ext_fields or {}
+        is_success = reply.code == ResponseCode.SUCCESS
+        if self._traces is not None:
+            region = fields.get("MSG_REGION")
+            self._traces.recalled(topic, handle.unique_key, region=region, is_success=is_success)
+        if not is_success:
             raise Answered(reply.code, reply.remark, address)
-        return (reply.ext_fields or {}).get("msgId", handle.unique_key)
+        return fields.get("msgId", handle.unique_key)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues of a topic that may be sent to.

@@ -19,6 +19,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -30,7 +31,8 @@ from reput.client.core.assign import Averagely, Strategy, sorted_queues
 from reput.client.core.process_queue import Batch, ProcessQueue
 from reput.client.core.route_cache import TopicRoute
 from reput.client.core.subscription import Subscription
-from reput.client.instance import Answer, ClientInstance, MemberKind
+from reput.client.core.trace_codec import Outcome
+from reput.client.instance import Answer, ClientInstance, MemberKind, NotStarted
 from reput.client.membership import (
     Membership,
     Problem,
@@ -40,9 +42,11 @@ from reput.client.membership import (
     with_start_time,
 )
 from reput.client.message import ReceivedMessage, check_group
+from reput.client.producer import trace_writer
 from reput.client.pulling import Puller
 from reput.client.queue_pulls import PulledQueue, QueuePulls
 from reput.client.running_info import consumer_status, running_info
+from reput.client.trace import TraceWriter
 from reput.clock import Clock, SystemClock
 from reput.errors import InvalidOption, ReputError
 from reput.format import bodies, command
@@ -76,6 +80,18 @@ class AssignedQueue(PulledQueue):
         self.may_pull.set()
         self.is_ready = False
         """In line to be polled."""
+
+
+@dataclass(slots=True)
+class HandedOut:
+    """Messages that were handed out, and are not consumed yet."""
+
+    assigned: AssignedQueue
+    messages: ProcessQueue[ReceivedMessage]
+    """Where they are from; the queue may have other ones by now."""
+    batch: Batch[ReceivedMessage]
+    call_id: str
+    """What its traces have in common."""
 
 
 class PullConsumer:
@@ -124,11 +140,10 @@ class PullConsumer:
         self._queues: dict[MessageQueue, AssignedQueue] = {}
         self._ready: deque[AssignedQueue] = deque()
         self._has_ready = asyncio.Event()
-        self._handed_out: list[
-            tuple[AssignedQueue, ProcessQueue[ReceivedMessage], Batch[ReceivedMessage]]
-        ] = []
+        self._handed_out: list[HandedOut] = []
         self._consumed: dict[MessageQueue, int] = {}  # what ``commit`` commits
         self._tasks: list[asyncio.Task[None]] = []
+        self._traces: TraceWriter | None = None
 
     # --- coming and going -------------------------------------------------------
 
@@ -150,10 +165,21 @@ class PullConsumer:
             is_ordered=True,
         )
         self._rebalance = Rebalance(instance, self._membership, self._apply)
+        if self._client_config.enable_trace:
+            self._traces = trace_writer(self._client_config, self.group, "CONSUME", self._clock)
+            await self._start_traces(instance, self._traces)
         self._tasks = [
             asyncio.create_task(self._rebalance.run(), name=f"reput consumer {self.group}"),
             asyncio.create_task(self._save_offsets(), name=f"reput consumer {self.group}"),
         ]
+
+    async def _start_traces(self, instance: ClientInstance, traces: TraceWriter) -> None:
+        try:
+            await traces.start()
+        except BaseException:
+            self._instance = self._traces = None
+            await instance.leave(self)
+            raise
 
     async def close(self) -> None:
         """Commit (with ``auto_commit``) all that was handed out, and leave."""
@@ -179,7 +205,12 @@ class PullConsumer:
             self._queues.clear()
             self._instance = None
             self._has_ready.set()  # Whoever polls comes to its end.
-            await instance.leave(self)
+            traces, self._traces = self._traces, None
+            try:
+                await instance.leave(self)
+            finally:
+                if traces is not None:
+                    await traces.close()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -293,7 +324,8 @@ class PullConsumer:
             timeout_ms: How long to wait for the first; then the list is empty.
 
         Raises:
-            InvalidOption: The consumer is not started, or is closed.
+            InvalidOption: ``count_max`` is not allowed.
+            NotStarted: The consumer is not started, or is closed.
         """
         self._started()
         if count_max < 1:
@@ -343,7 +375,8 @@ class PullConsumer:
                 continue
             if messages.waiting_count:
                 self._make_ready(assigned)
-            self._handed_out.append((assigned, messages, batch))
+            call_id = self._traces.begun(batch.messages) if self._traces is not None else ""
+            self._handed_out.append(HandedOut(assigned, messages, batch, call_id))
             return list(batch.messages)
         return None
 
@@ -355,8 +388,12 @@ class PullConsumer:
 
     def _settle(self) -> None:
         """Consume what was handed out."""
-        for assigned, messages, batch in self._handed_out:
-            messages.finish(batch)
+        for one in self._handed_out:
+            assigned, messages = one.assigned, one.messages
+            messages.finish(one.batch)
+            if self._traces is not None:
+                duration_ms = max(0, self._clock.now_ms() - one.batch.taken_ms)
+                self._traces.consumed(one.batch.messages, one.call_id, Outcome.SUCCESS, duration_ms)
             if not assigned.is_ours or messages is not assigned.messages:
                 continue  # given up, or moved by ``seek``
             self._consumed[assigned.queue] = messages.consumer_offset
@@ -523,7 +560,7 @@ class PullConsumer:
 
     def _started(self) -> ClientInstance:
         if self._instance is None:
-            raise InvalidOption("consumer", "not started", "use it within async with, or start it")
+            raise NotStarted("consumer")
         return self._instance
 
     # --- as a member of the instance --------------------------------------------

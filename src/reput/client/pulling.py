@@ -10,7 +10,7 @@ from reput.client.core import requests
 from reput.client.core.route_cache import MASTER_ID
 from reput.client.core.subscription import Subscription
 from reput.client.instance import ClientInstance
-from reput.client.message import ReceivedMessage, received
+from reput.client.message import R, ReceivedMessage, received
 from reput.errors import Answered, CorruptRecord
 from reput.format import headers
 from reput.format.bodies import MessageQueue
@@ -121,7 +121,7 @@ class Puller:
         self._broker_ids[queue] = answer.suggest_which_broker_id
         messages: list[ReceivedMessage] = []
         if status is PullStatus.FOUND:
-            messages = _wanted(received(reply.body, queue.broker_name), subscription)
+            messages = wanted_among(received(reply.body, queue.broker_name), subscription)
         return Pulled(
             status, messages, answer.next_begin_offset, answer.min_offset, answer.max_offset
         )
@@ -131,7 +131,7 @@ class Puller:
         self._broker_ids.pop(queue, None)
 
 
-def _wanted(messages: list[ReceivedMessage], subscription: Subscription) -> list[ReceivedMessage]:
+def wanted_among(messages: list[R], subscription: Subscription) -> list[R]:
     """Return what a subscription wants, and what is too damaged to tell: a listener will notice."""
     try:
         return subscription.matching(messages)

@@ -39,7 +39,7 @@ from reput.client.core.consume_rates import RatesByTopic
 from reput.client.core.route_cache import TopicRoute
 from reput.client.core.subscription import Subscription
 from reput.client.instance import Answer, ClientInstance, MemberKind
-from reput.client.listener import ConsumeContext, ConsumeResult, Listener, ListenerCalls
+from reput.client.listener import Listener, ListenerCalls
 from reput.client.listener_workers import ListenerWorkers
 from reput.client.membership import (
     Membership,
@@ -48,20 +48,19 @@ from reput.client.membership import (
     check_expressions,
     with_start_time,
 )
-from reput.client.message import check_group, received
+from reput.client.message import check_group
 from reput.client.orderly_consumption import OrderlyConsumption
 from reput.client.owned_queues import OwnedQueue, OwnedQueues
 from reput.client.producer import trace_writer
 from reput.client.pulling import Puller
 from reput.client.queue_locks import QueueLocks
 from reput.client.queue_pulls import QueuePulls
-from reput.client.running_info import consumer_status, running_info
+from reput.client.running_info import consume_directly, consumer_status, running_info
 from reput.client.send_back import MAX_RECONSUME_TIMES, SendBack
 from reput.client.side_tasks import SideTasks
 from reput.client.trace import TraceWriter
 from reput.clock import Clock, SystemClock
-from reput.errors import CorruptRecord
-from reput.format import bodies, command, headers
+from reput.format import bodies, command
 from reput.format.bodies import ConsumerData, MessageQueue
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
@@ -158,7 +157,7 @@ class PushConsumer:
         )
         if self._client_config.enable_trace:
             self._traces = trace_writer(self._client_config, self.group, "CONSUME", self._clock)
-        self._workers = ListenerWorkers(
+        self._workers = ListenerWorkers[OwnedQueue](
             self.group, self._calls, self._rates, self._clock, self._traces
         )
         self._locks = QueueLocks(instance, self.group) if self._needs_lock else None
@@ -357,7 +356,7 @@ class PushConsumer:
         if request.code == RequestCode.GET_CONSUMER_RUNNING_INFO:
             return self._running_info(request)
         if request.code == RequestCode.CONSUME_MESSAGE_DIRECTLY:
-            return self._consume_directly(request)
+            return consume_directly(request, self._calls, self._clock, is_orderly=self._orderly)
         return command.reply(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
 
     # --- consuming --------------------------------------------------------------
@@ -429,29 +428,3 @@ class PushConsumer:
             is_orderly=self._orderly,
             locked_ms=locked_ms,
         )
-
-    async def _consume_directly(self, request: Command) -> Command:
-        """Hand a message of the broker's choice to the listener, whatever the queue's state."""
-        header = headers.decode(headers.ConsumeDirectlyHeader, request.ext_fields)
-        try:
-            (message,) = received(request.body, header.broker_name or "")
-            context = ConsumeContext(message.queue)
-        except (CorruptRecord, ValueError) as error:
-            remark = f"not one whole message: {error}"
-            return command.reply(request, ResponseCode.SYSTEM_ERROR, remark)
-        begun_ms = self._clock.monotonic_ms()
-        result, error_raised = await self._calls.call([message], context)
-        names_of = {
-            ConsumeResult.SUCCESS: "CR_SUCCESS",
-            ConsumeResult.LATER: "CR_LATER",
-            ConsumeResult.COMMIT: "CR_COMMIT",
-            ConsumeResult.ROLLBACK: "CR_ROLLBACK",
-        }
-        outcome = bodies.ConsumeDirectlyResult(
-            auto_commit=context.auto_commit,
-            consume_result="CR_THROW_EXCEPTION" if error_raised else names_of[result],
-            order=self._orderly,
-            remark=repr(error_raised) if error_raised else None,
-            spent_time_mills=self._clock.monotonic_ms() - begun_ms,
-        )
-        return command.reply(request, body=bodies.encode(outcome))

@@ -1,6 +1,7 @@
-"""What a consumer tells operators who ask through a broker: 307 and 221.
+"""What a consumer tells operators who ask through a broker, or does for them: 307, 221 and 309.
 
-Source: rocketmq 4.9.8 ``DefaultMQPushConsumerImpl.consumerRunningInfo``.
+Source: rocketmq 4.9.8 ``DefaultMQPushConsumerImpl.consumerRunningInfo``,
+``ConsumeMessageConcurrentlyService.consumeMessageDirectly``.
 """
 
 import dataclasses
@@ -9,10 +10,16 @@ from collections.abc import Iterable, Mapping
 from reput.client.core.consume_rates import ConsumeRates
 from reput.client.core.offset_table import OffsetTable
 from reput.client.instance import ClientInstance
+from reput.client.listener import ConsumeContext, ConsumeResult, ListenerCalls
 from reput.client.membership import Membership
+from reput.client.message import received
+from reput.client.queue_pops import PopSource
 from reput.client.queue_pulls import MIB, PulledQueue
+from reput.clock import Clock
 from reput.config import key_of
+from reput.errors import CorruptRecord
 from reput.format import bodies, command, headers
+from reput.format.codes import ResponseCode
 from reput.format.command import Command
 
 
@@ -36,6 +43,7 @@ def running_info(
     *,
     is_orderly: bool = False,
     locked_ms: Mapping[bodies.MessageQueue, int] | None = None,
+    sources: Iterable[PopSource] = (),
 ) -> Command:
     """Return the reply to 307: settings, queues with what of them is here, rates.
 
@@ -49,6 +57,7 @@ def running_info(
         started_ms: When the consumer was.
         is_orderly: Whether its listener is.
         locked_ms: Queue -> when the broker locked it last, ms since the epoch.
+        sources: What is popped from.
     """
     now_ms = instance.clock.now_ms()
     config = dataclasses.asdict(membership.config)
@@ -63,6 +72,7 @@ def running_info(
     }
     locks = locked_ms or {}
     body = bodies.ConsumerRunningInfo(
+        mq_pop_table=bodies.PopQueueInfos({one.queue: _source_info(one) for one in sources}),
         mq_table=bodies.ProcessQueueInfos(
             {one.queue: _queue_info(one, offsets, locks.get(one.queue, 0)) for one in queues}
         ),
@@ -100,3 +110,40 @@ def _queue_info(
         transaction_msg_min_offset=messages.consumer_offset if locked_ms else 0,
         try_unlock_times=0,
     )
+
+
+def _source_info(source: PopSource) -> bodies.PopQueueInfo:
+    return bodies.PopQueueInfo(
+        droped=not source.is_ours,
+        last_pop_timestamp=source.popped_at_ms,
+        wait_ack_count=source.held_count,
+    )
+
+
+async def consume_directly(
+    request: Command, calls: ListenerCalls, clock: Clock, *, is_orderly: bool
+) -> Command:
+    """Hand a message of the broker's choice to a listener, and return the reply to 309."""
+    header = headers.decode(headers.ConsumeDirectlyHeader, request.ext_fields)
+    try:
+        (message,) = received(request.body, header.broker_name or "")
+        context = ConsumeContext(message.queue)
+    except (CorruptRecord, ValueError) as error:
+        remark = f"not one whole message: {error}"
+        return command.reply(request, ResponseCode.SYSTEM_ERROR, remark)
+    begun_ms = clock.monotonic_ms()
+    result, error_raised = await calls.call([message], context)
+    names_of = {
+        ConsumeResult.SUCCESS: "CR_SUCCESS",
+        ConsumeResult.LATER: "CR_LATER",
+        ConsumeResult.COMMIT: "CR_COMMIT",
+        ConsumeResult.ROLLBACK: "CR_ROLLBACK",
+    }
+    outcome = bodies.ConsumeDirectlyResult(
+        auto_commit=context.auto_commit,
+        consume_result="CR_THROW_EXCEPTION" if error_raised else names_of[result],
+        order=is_orderly,
+        remark=repr(error_raised) if error_raised else None,
+        spent_time_mills=clock.monotonic_ms() - begun_ms,
+    )
+    return command.reply(request, body=bodies.encode(outcome))

@@ -58,6 +58,15 @@ class SendBack:
             return await self.send_copy(message, message.reconsume_times)
         return True
 
+    async def give_up(self, message: ReceivedMessage) -> bool:
+        """Make a dead letter of a message; returns whether its broker has a copy there."""
+        try:
+            await self._ask_its_broker(message, -1)
+        except (*Problem, CorruptRecord) as error:
+            log.warning("%s is no dead letter yet: %s", _name(message), error)
+            return False
+        return True
+
     async def _ask_its_broker(self, message: ReceivedMessage, delay_level: int) -> None:
         stored = message.stored
         header = headers.SendBackHeader(

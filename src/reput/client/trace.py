@@ -3,7 +3,9 @@
 Switched on by ``ClientConfig.enable_trace``. Nothing that is traced waits for it: traces are put by
 until there are some, then sent by a producer of their own. Those that come too fast, or cannot be
 sent, are dropped, and counted. ``Admin.message_trace``, ``reput message trace`` and RocketMQ's
-``mqadmin queryMsgTraceById`` read them. Source: rocketmq 4.9.7 ``AsyncTraceDispatcher``.
+``mqadmin queryMsgTraceById`` read them.
+
+Source: rocketmq 4.9.7 and 5.5.0 ``AsyncTraceDispatcher``, ``DefaultRecallMessageTraceHook``.
 """
 
 import asyncio
@@ -23,6 +25,7 @@ from reput.client.core.trace_codec import (
     Consumed,
     MessageKind,
     Outcome,
+    Recalled,
     Sent,
     Trace,
     TraceMessage,
@@ -30,7 +33,7 @@ from reput.client.core.trace_codec import (
 )
 from reput.client.message import Message, ReceivedMessage, SendResult, SendStatus
 from reput.clock import Clock
-from reput.errors import ReputError
+from reput.errors import CorruptRecord, ReputError
 from reput.format import properties as props
 from reput.format.send_reply import REGION
 
@@ -229,8 +232,28 @@ class TraceWriter:
             ]
         )
 
+    def recalled(
+        self, topic: str, message_id: str, *, region: str | None, is_success: bool
+    ) -> None:
+        """Trace what a broker has answered to a recall; the fields are those of ``Recalled``.
+
+        Java's producers do so where a system property says it.
+        """
+        self.add(
+            [
+                Recalled(
+                    time_ms=self._clock.now_ms(),
+                    region=region,
+                    group=self.group,
+                    topic=topic,
+                    message_id=message_id,
+                    is_success=is_success,
+                )
+            ]
+        )
+
     def begun(self, messages: Sequence[ReceivedMessage]) -> str:
-        """Trace the beginning of a call of a listener; return what its end is to be told with."""
+        """Trace that messages are handed out; return what their end is to be told with."""
         now_ms = self._clock.now_ms()
         call_id = uuid.uuid4().hex.upper()
         self.add(
@@ -244,7 +267,7 @@ class TraceWriter:
                     retry_count=one.reconsume_times,
                     keys=one.properties.get(props.KEYS),
                 )
-                for one in messages
+                for one in self._traced(messages)
             ]
         )
         return call_id
@@ -256,7 +279,14 @@ class TraceWriter:
         outcome: Outcome,
         duration_ms: int,
     ) -> None:
-        """Trace the end of a call of a listener, ``begun`` before."""
+        """Trace what became of messages that were ``begun``.
+
+        Args:
+            messages: The same.
+            call_id: What ``begun`` has returned.
+            outcome: How it ended.
+            duration_ms: From then to now; as in Java, each message is told its share.
+        """
         now_ms = self._clock.now_ms()
         self.add(
             [
@@ -270,9 +300,18 @@ class TraceWriter:
                     time_ms=now_ms,
                     group=self.group,
                 )
-                for one in messages
+                for one in self._traced(messages)
             ]
         )
+
+    def _traced(self, messages: Sequence[ReceivedMessage]) -> list[ReceivedMessage]:
+        """Return those that no broker has excepted, and that are no traces themselves."""
+        found = []
+        for one in messages:
+            with contextlib.suppress(CorruptRecord):  # whoever gets it notices
+                if one.topic != self.topic and one.properties.get("TRACE_ON") != "false":
+                    found.append(one)
+        return found
 
 
 def keys_text(message: Message) -> str | None:

@@ -125,6 +125,28 @@ def test_consuming_goes_on_where_the_group_was(command: Command, rocketmq: Local
     assert command.json("group", "show", "Billing")["lag"] == 0
 
 
+def test_popping_goes_on_behind_what_was_printed(command: Command, rocketmq: LocalBroker) -> None:
+    rocketmq.create_topic("Orders", queues=1)
+    for n in range(5):
+        command("topic", "send", "Orders", f"n{n}", "-p", f"n={n}")
+    pop = ("consumer", "consume", "Orders", "--group", "Billing", "--pop", "--from", "earliest")
+    first = command.json_lines(*pop, "--count", 3, "--idle", 30)
+    assert [one["body"] for one in first] == ["n0", "n1", "n2"]
+    (last,) = command.json_lines(*pop, "--sql", "n = 4", "--count", 1, "--idle", 30)
+    assert last["body"] == "n4"
+
+
+def test_who_pops(command: Command, rocketmq: LocalBroker) -> None:
+    rocketmq.create_topic("Orders", queues=1)
+    with blocking.PopConsumer("Billing", namesrv=rocketmq.namesrv_addr) as member:
+        member.subscribe("Orders")
+        member.pop(timeout_ms=1)
+        (shown,) = command.json("consumer", "show", "Billing")["members"]
+        (popped,) = shown["popped"]
+        assert (popped["topic"], popped["queue_id"], popped["held_count"]) == ("Orders", None, 0)
+        assert "any queue" in command("consumer", "show", "Billing")
+
+
 def test_consuming_what_a_condition_selects(command: Command, rocketmq: LocalBroker) -> None:
     rocketmq.create_topic("Orders", queues=1)
     command("topic", "send", "Orders", "small", "-p", "n=1")
@@ -155,6 +177,8 @@ def test_consuming_what_a_condition_selects(command: Command, rocketmq: LocalBro
         (["producer", "send", "T", "--repeat", "2"], "--repeat needs"),
         (["producer", "send", "T", "x", "--queue", "a:9"], "--queue"),
         (["consumer", "consume", "Nothing", "--group", "G"], "no topic 'Nothing'"),
+        (["consumer", "consume", "Nothing", "--group", "G", "--pop"], "no topic 'Nothing'"),
+        (["consumer", "consume", "T", "--group", "G", "--pop", "--from", "1"], "earliest or latest"),
         (["consumer", "consume", "T", "--group", "G", "--from", "x"], "a time like"),
         (["consumer", "consume", "T"], "--group"),
     ],

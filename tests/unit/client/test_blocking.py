@@ -11,6 +11,7 @@ from reput.client.admin import Admin
 from reput.client.blocking import Facade, LoopThread
 from reput.client.instance import NotStarted
 from reput.client.message import Message
+from reput.client.pop_consumer import PopConsumer
 from reput.client.producer import Producer
 from reput.client.pull_consumer import PullConsumer
 from reput.client.push_consumer import PushConsumer
@@ -124,6 +125,7 @@ OF_MEMBERS = {"heartbeat_part", "topics"}
         (Admin, blocking.Admin),
         (PushConsumer, blocking.PushConsumer),
         (PullConsumer, blocking.PullConsumer),
+        (PopConsumer, blocking.PopConsumer),
     ],
 )
 def test_nothing_is_missing(awaited: type, facade: type) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 import pytest
 
 from reput.client import (
+    Admin,
     ConsumeContext,
     ConsumeFromWhere,
     ConsumerConfig,
@@ -57,6 +58,25 @@ class Listener:
 def rocketmq() -> Iterator[LocalBroker]:
     with LocalBroker() as mq:
         yield mq
+
+
+async def test_a_group_that_is_to_pop_is_told(
+    rocketmq: LocalBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    rocketmq.create_topic("T", 1)
+    async with Admin(rocketmq.namesrv_addr) as admin:
+        await admin.create_group("G", broker=rocketmq.broker_addr)
+        await admin.set_request_mode("G", "T", "POP", broker=rocketmq.broker_addr)
+    listener = Listener()
+    consumer = PushConsumer(
+        "G", namesrv=rocketmq.namesrv_addr, listener=listener, config=ONE_WORKER
+    )
+    await consumer.subscribe("T")
+    async with consumer, asyncio.timeout(GUARD_S):
+        await send(rocketmq, [b"one"])
+        await listener.wait_for(b"one")  # it comes all the same
+        while "group G is to pop topic T" not in caplog.text:
+            await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("is_orderly", [False, True])

@@ -1,11 +1,13 @@
 """Traces that producers and consumers write, and how they are read."""
 
 import asyncio
+from collections.abc import Mapping
 
 import pytest
 
 from reput.client import (
     Admin,
+    Answered,
     ClientConfig,
     ConsumeFromWhere,
     ConsumerConfig,
@@ -13,7 +15,9 @@ from reput.client import (
     Message,
     NoRoute,
     Producer,
+    PullConsumer,
     PushConsumer,
+    blocking,
     trace as traces,
 )
 from reput.client.core.trace_codec import (
@@ -21,6 +25,7 @@ from reput.client.core.trace_codec import (
     Consumed,
     MessageKind,
     Outcome,
+    Recalled,
     Sent,
     TransactionEnded,
 )
@@ -29,7 +34,9 @@ from reput.client.trace import TraceWriter
 from reput.client.transaction_producer import TransactionProducer, TransactionState
 from reput.clock import ManualClock
 from reput.errors import Unreachable
+from reput.format import message as records, properties as props, recall_handle as handles
 from reput.format.bodies import MessageQueue
+from reput.format.message import Host, StoredMessage
 from reput.testing.local_broker import LocalBroker
 
 
@@ -84,6 +91,53 @@ async def test_each_message_of_a_batch_is_traced(namesrv: str) -> None:
         found = [(await admin.message_trace(one))[0].trace for one in result.message_ids]
     assert [one.body_bytes for one in found if isinstance(one, Sent)] == [1, 2]
     assert [one.tags for one in found if isinstance(one, Sent)] == [None, "tag"]
+
+
+async def test_what_a_pull_consumer_hands_out_and_consumes(namesrv: str) -> None:
+    config = traced(namesrv)
+    async with Producer("p", client=config) as producer:
+        sent = await producer.send(Message("T", b"body", keys="polled"))
+    async with PullConsumer("polls", client=config) as consumer:
+        await consumer.assign([sent.queue])
+        consumer.seek(sent.queue, sent.queue_offset)
+        (message,) = await consumer.poll(1)
+        assert message.message_id == sent.message_id
+    with pytest.raises(ZeroDivisionError):  # what is not consumed has no end
+        await poll_and_fail(PullConsumer("fails", client=config), sent)
+    async with Admin(namesrv) as admin:
+        found = [one.trace for one in await admin.message_trace(sent.message_id)]
+    (begun,) = [one for one in found if isinstance(one, Begun) and one.group == "polls"]
+    (done,) = [one for one in found if isinstance(one, Consumed)]
+    assert (done.call_id, done.group, done.keys) == (begun.call_id, "polls", "polled")
+    assert (done.is_success, done.outcome) == (True, Outcome.SUCCESS)
+    assert [one.group for one in found if isinstance(one, Begun)].count("fails") == 1
+
+
+async def poll_and_fail(consumer: PullConsumer, sent: SendResult) -> None:
+    async with consumer:
+        await consumer.assign([sent.queue])
+        consumer.seek(sent.queue, sent.queue_offset)
+        assert await consumer.poll(1)
+        raise ZeroDivisionError
+
+
+async def test_a_recall_is_traced_whatever_the_broker_says() -> None:
+    with LocalBroker(topics=["T"], settings={"recallMessageEnable": "true"}) as mq:
+        async with Producer("p", client=traced(mq.namesrv_addr)) as producer:
+            sent = await producer.send(Message("T", b"body", delay_ms=600_000))
+            assert sent.recall_handle is not None
+            await producer.recall("T", sent.recall_handle)
+            late = handles.decode(sent.recall_handle)._replace(deliver_ms="1")
+            with pytest.raises(Answered, match="timestamp"):
+                await producer.recall("T", handles.encode(late))
+        async with Admin(mq.namesrv_addr) as admin:
+            found = [one.trace for one in await admin.message_trace(sent.message_id)]
+    recalls = [one for one in found if isinstance(one, Recalled)]
+    assert [(one.topic, one.group, one.is_success) for one in recalls] == [
+        ("T", "p", True),
+        ("T", "p", False),
+    ]
+    assert recalls[0].region == "DefaultRegion"
 
 
 async def test_another_topic_for_traces(namesrv: str) -> None:
@@ -167,8 +221,18 @@ async def test_what_is_too_much_or_cannot_be_sent_is_counted(collector: Collecto
 async def test_traces_are_not_traced(collector: Collector) -> None:
     writer = TraceWriter(collector, "Traces", "g", ManualClock())
     write(writer, "Traces")
+    writer.begun([stored("Traces"), stored("T", {"TRACE_ON": "false"}), ReceivedMessage(b"", "b")])
     await writer.close()
     assert collector.sent == []
+
+
+def stored(topic: str, properties: Mapping[str, str] | None = None) -> ReceivedMessage:
+    """Return a message as a broker sends it."""
+    host = Host(bytes((192, 0, 2, 1)), 10911)
+    message = StoredMessage(
+        topic, b"body", 0, 0, 0, 1, host, 2, host, property_bytes=props.encode(properties or {})
+    )
+    return ReceivedMessage(records.encode(message), "b")
 
 
 @pytest.mark.parametrize("state", list(TransactionState))
@@ -192,3 +256,19 @@ async def test_the_end_of_a_transaction(namesrv: str, state: TransactionState) -
         ],
         False,
     )
+
+
+async def test_a_transaction_of_the_blocking_producer_is_traced_alike(namesrv: str) -> None:
+    def run() -> str:
+        with blocking.TransactionProducer(
+            "p", client=traced(namesrv), check=lambda _: TransactionState.UNKNOWN
+        ) as producer:
+            message = Message("T", b"body", "tag", "k1 k2")
+            done = producer.send_in_transaction(message, lambda *_: TransactionState.COMMIT)
+            return done.half.message_id
+
+    message_id = await asyncio.to_thread(run)
+    async with Admin(namesrv) as admin:
+        _, ended = [one.trace for one in await admin.message_trace(message_id)]
+    assert isinstance(ended, TransactionEnded)
+    assert (ended.topic, ended.tags, ended.keys, ended.group) == ("T", "tag", "k1 k2", "p")

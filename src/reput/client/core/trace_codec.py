@@ -18,6 +18,7 @@ What is not there reads ``null``. Times are ms since the epoch. Source: rocketmq
 import enum
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any, get_type_hints
 
 from reput.format import properties as props
 
@@ -62,7 +63,7 @@ class Sent:
     """As sent: compressed, if it is."""
     cost_ms: int
     kind: MessageKind
-    offset_message_id: str | None
+    offset_message_id: str | None = None
     is_success: bool
 
 
@@ -131,38 +132,29 @@ class Recalled:
 Trace = Sent | Begun | Consumed | TransactionEnded | Recalled
 
 
+_TYPES: dict[str, type[Trace]] = {
+    "Pub": Sent,
+    "SubBefore": Begun,
+    "SubAfter": Consumed,
+    "EndTransaction": TransactionEnded,
+    "Recall": Recalled,
+}
+"""What a line begins with, and what it tells: the fields of the type, in their order."""
+
+_NAMES = {kind: name for name, kind in _TYPES.items()}
+
+_ABSENT: dict[type[Trace], tuple[frozenset[str], ...]] = {
+    Sent: (frozenset({"offset_message_id"}),),
+    Consumed: (frozenset({"time_ms", "group"}), frozenset({"outcome", "time_ms", "group"})),
+}
+"""What lines of older clients lack, longest lines first: before 4.4.1 there was no offset id.
+What is behind the fields is left out; some had the client's address there."""
+
+
 def encode(trace: Trace) -> str:
     """Return the line of a trace."""
-    fields: tuple[object, ...]
-    match trace:
-        case Sent():
-            fields = (
-                "Pub", trace.time_ms, trace.region, trace.group, trace.topic, trace.message_id,
-                trace.tags, trace.keys, trace.broker_address, trace.body_bytes, trace.cost_ms,
-                int(trace.kind), trace.offset_message_id, trace.is_success,
-            )  # fmt: skip
-        case Begun():
-            fields = (
-                "SubBefore", trace.time_ms, trace.region, trace.group, trace.call_id,
-                trace.message_id, trace.retry_count, trace.keys,
-            )  # fmt: skip
-        case Consumed():
-            fields = (
-                "SubAfter", trace.call_id, trace.message_id, trace.cost_ms, trace.is_success,
-                trace.keys, int(trace.outcome), trace.time_ms, trace.group,
-            )  # fmt: skip
-        case TransactionEnded():
-            fields = (
-                "EndTransaction", trace.time_ms, trace.region, trace.group, trace.topic,
-                trace.message_id, trace.tags, trace.keys, trace.broker_address, int(trace.kind),
-                trace.transaction_id, trace.state, trace.is_check,
-            )  # fmt: skip
-        case Recalled():
-            fields = (
-                "Recall", trace.time_ms, trace.region, trace.group, trace.topic,
-                trace.message_id, trace.is_success,
-            )  # fmt: skip
-    return FIELD_END.join(map(_text, fields)) + LINE_END
+    values = (_text(getattr(trace, name)) for name in _READERS[type(trace)])
+    return FIELD_END.join((_NAMES[type(trace)], *values)) + LINE_END
 
 
 def _text(value: object) -> str:
@@ -189,102 +181,40 @@ def decode(text: str) -> list[Trace]:
     """
     traces: list[Trace] = []
     for line in text.split(LINE_END):
-        kind, *fields = line.split(FIELD_END)
-        reader = _READERS.get(kind)
-        if reader is None:
+        name, *texts = line.split(FIELD_END)
+        kind = _TYPES.get(name)
+        if kind is None:
             continue
         try:
-            traces.append(reader(fields))
-        except (IndexError, ValueError) as error:
+            traces.append(_trace(kind, texts))
+        except ValueError as error:
             raise ValueError(f"trace line {line!r}: {error}") from error
     return traces
+
+
+def _trace(kind: type[Trace], texts: list[str]) -> Trace:
+    for absent in (frozenset[str](), *_ABSENT.get(kind, ())):
+        readers = {name: read for name, read in _READERS[kind].items() if name not in absent}
+        if len(texts) >= len(readers):
+            pairs = zip(readers.items(), texts, strict=False)
+            return kind(**{name: read(text) for (name, read), text in pairs})
+    raise ValueError(f"{len(texts)} fields are too few")
 
 
 def _optional(text: str) -> str | None:
     return None if text in ("", _NOTHING) else text
 
 
-def _sent(fields: list[str]) -> Sent:
-    # Before 4.4.1 there was no offset id; some had the client's address at the end.
-    has_offset_id = len(fields) > 12
-    return Sent(
-        time_ms=int(fields[0]),
-        region=_optional(fields[1]),
-        group=fields[2],
-        topic=fields[3],
-        message_id=fields[4],
-        tags=_optional(fields[5]),
-        keys=_optional(fields[6]),
-        broker_address=fields[7],
-        body_bytes=int(fields[8]),
-        cost_ms=int(fields[9]),
-        kind=MessageKind(int(fields[10])),
-        offset_message_id=_optional(fields[11]) if has_offset_id else None,
-        is_success=fields[12 if has_offset_id else 11] == "true",
-    )
-
-
-def _begun(fields: list[str]) -> Begun:
-    return Begun(
-        time_ms=int(fields[0]),
-        region=_optional(fields[1]),
-        group=fields[2],
-        call_id=fields[3],
-        message_id=fields[4],
-        retry_count=int(fields[5]),
-        keys=_optional(fields[6]),
-    )
-
-
-def _consumed(fields: list[str]) -> Consumed:
-    has_group = len(fields) > 7
-    return Consumed(
-        call_id=fields[0],
-        message_id=fields[1],
-        cost_ms=int(fields[2]),
-        is_success=fields[3] == "true",
-        keys=_optional(fields[4]),
-        outcome=Outcome(int(fields[5])) if len(fields) > 5 else Outcome.SUCCESS,
-        time_ms=int(fields[6]) if has_group else 0,
-        group=fields[7] if has_group else None,
-    )
-
-
-def _transaction_ended(fields: list[str]) -> TransactionEnded:
-    return TransactionEnded(
-        time_ms=int(fields[0]),
-        region=_optional(fields[1]),
-        group=fields[2],
-        topic=fields[3],
-        message_id=fields[4],
-        tags=_optional(fields[5]),
-        keys=_optional(fields[6]),
-        broker_address=fields[7],
-        kind=MessageKind(int(fields[8])),
-        transaction_id=_optional(fields[9]),
-        state=fields[10],
-        is_check=fields[11] == "true",
-    )
-
-
-def _recalled(fields: list[str]) -> Recalled:
-    return Recalled(
-        time_ms=int(fields[0]),
-        region=_optional(fields[1]),
-        group=fields[2],
-        topic=fields[3],
-        message_id=fields[4],
-        is_success=fields[5] == "true",
-    )
-
-
-_READERS: dict[str, Callable[[list[str]], Trace]] = {
-    "Pub": _sent,
-    "SubBefore": _begun,
-    "SubAfter": _consumed,
-    "EndTransaction": _transaction_ended,
-    "Recall": _recalled,
+_READ: dict[object, Callable[[str], Any]] = {
+    int: int,
+    str: str,
+    bool: "true".__eq__,
+    str | None: _optional,
+    MessageKind: lambda text: MessageKind(int(text)),
+    Outcome: lambda text: Outcome(int(text)),
 }
+"""Type of a field -> what makes one of its text."""
+_READERS = {kind: {name: _READ[of] for name, of in get_type_hints(kind).items()} for kind in _NAMES}
 
 
 @dataclass(frozen=True, slots=True)

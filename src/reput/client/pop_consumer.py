@@ -1,0 +1,554 @@
+"""Consumes by popping: messages of any queue are held for a while, until they are acknowledged.
+
+    async def listen(messages, context):
+        for message in messages:
+            print(message.body)
+        return ConsumeResult.SUCCESS
+
+    async with PopConsumer("billing", namesrv="127.0.0.1:9876", listener=listen) as consumer:
+        await consumer.subscribe("Orders", "new || paid")
+        ...
+
+Without a listener, messages are asked for, and acknowledged, one by one:
+
+    for message in await consumer.pop():
+        ...
+        await consumer.ack(message)
+
+No member of a group owns a queue: there may be more members than queues, and one that hangs delays
+its own messages only. What is not acknowledged in time comes again, to whichever member. Brokers
+know this from 5.0 on.
+
+    popping.py          a pop, an acknowledgement, a change of the invisible time
+    pop_shares.py       what this member pops from
+    queue_pops.py       messages come here, as there is room
+    pop_consumption.py  workers call the listener with them
+    acks.py             brokers hear what is done with
+
+Source: rocketmq 5.5.0 ``DefaultMQPushConsumerImpl`` in pop mode.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
+from typing import Self
+
+from reput.client.acks import Acks
+from reput.client.config import (
+    ClientConfig,
+    ConsumeFromWhere,
+    ConsumerConfig,
+    MessageModel,
+    client_config,
+)
+from reput.client.core import namespace, pop_handles, subscription as subscriptions
+from reput.client.core.assign import Averagely
+from reput.client.core.consume_rates import RatesByTopic
+from reput.client.core.offset_table import OffsetTable
+from reput.client.core.route_cache import TopicRoute
+from reput.client.core.subscription import Subscription
+from reput.client.core.trace_codec import Outcome
+from reput.client.instance import Answer, ClientInstance, MemberKind, NotStarted
+from reput.client.listener import Listener, ListenerCalls
+from reput.client.listener_workers import ListenerWorkers
+from reput.client.membership import Membership, Problem, check_expressions
+from reput.client.message import check_group
+from reput.client.pop_consumption import PopConsumption, PopLine
+from reput.client.pop_shares import PopShares
+from reput.client.popping import PoppedMessage, Popper
+from reput.client.producer import trace_writer
+from reput.client.push_consumer import UNLIMITED
+from reput.client.queue_pops import PopSource, QueuePops
+from reput.client.running_info import consume_directly, consumer_status, running_info
+from reput.client.send_back import MAX_RECONSUME_TIMES, SendBack
+from reput.client.side_tasks import SideTasks
+from reput.client.trace import TraceWriter
+from reput.clock import Clock, SystemClock
+from reput.errors import InvalidOption
+from reput.format import command
+from reput.format.bodies import ConsumerData, MessageQueue
+from reput.format.codes import RequestCode, ResponseCode
+from reput.format.command import Command
+
+log = logging.getLogger(__name__)
+
+COUNT_MAX = 32
+"""Messages that a broker hands out at a time."""
+
+
+class PopConsumer:
+    """A member of a consumer group that pops. Use it as ``async with``, or ``start``.
+
+    Args:
+        group: The consumer group; all members must subscribe to the same.
+        namesrv: ``host:port;host:port``; or ``client`` instead.
+        listener: Called with messages; an async function, or a plain one, which runs in a thread.
+            A message is held on while it runs. None: messages are asked for with ``pop``.
+        orderly: Take the messages of a queue in their order: the next ones come when those before
+            are acknowledged.
+        asks_brokers: Ask brokers what to pop from (400): ``setConsumeMode`` says how the group
+            shares the queues. Else it is any queue of each broker.
+        config: How to pop and consume.
+        client: Everything that is not about consuming.
+        close_timeout_ms: How long ``close`` waits for listeners, and for acknowledgements.
+        clock: The system's, unless a test has its own.
+
+    Raises:
+        InvalidOption: An argument is not allowed.
+    """
+
+    kind = MemberKind.CONSUMER
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        namesrv: str | None = None,
+        listener: Listener | None = None,
+        orderly: bool = False,
+        asks_brokers: bool = False,
+        config: ConsumerConfig | None = None,
+        client: ClientConfig | None = None,
+        close_timeout_ms: int = 10_000,
+        clock: Clock | None = None,
+    ) -> None:
+        check_group("group", group)
+        self.config = _checked(config or ConsumerConfig())
+        self._client_config = client_config(namesrv, client)
+        self._namespace = self._client_config.namespace
+        self._clock = clock or SystemClock()
+        self.group = namespace.wrap(self._namespace, group)
+        self._orderly = orderly
+        self._asks_brokers = asks_brokers
+        self._close_timeout_ms = close_timeout_ms
+        self._membership = Membership(self.group, self.config, Averagely(), "CONSUME_PASSIVELY", {})
+        self._calls = ListenerCalls(listener, self.config.consume_concurrency) if listener else None
+        self._instance: ClientInstance | None = None
+        self._started_ms = 0
+        self._is_closing = False
+        self._sources: dict[MessageQueue, PopSource] = {}
+        self._here: deque[tuple[PopSource, PoppedMessage]] = deque()
+        """Without a listener: what was popped and is not handed out yet."""
+        self._has_some = asyncio.Event()
+        self._asking: dict[object, tuple[int, int]] = {}
+        """Without a listener: of each call of ``pop`` that waits, how many it wants, and until
+        when (monotonic)."""
+        self._is_asked = asyncio.Event()
+        self._loops: list[asyncio.Task[None]] = []
+        self._working: list[asyncio.Task[None]] = []
+        self._side_tasks = SideTasks()
+        self._rates = RatesByTopic()
+        self._traces: TraceWriter | None = None
+
+    # --- coming and going -------------------------------------------------------
+
+    async def start(self) -> None:
+        """Join the group.
+
+        Raises:
+            Answered: A broker cannot filter by an SQL92 expression that was subscribed to.
+            NoRoute, RemotingError: Of such a topic no broker can be asked.
+        """
+        if self._instance is not None:
+            return
+        self._started_ms = self._clock.now_ms()
+        instance = await ClientInstance.join(self._client_config, self, clock=self._clock)
+        self._instance = instance
+        starts_at_end = self.config.consume_from_where is ConsumeFromWhere.LAST_OFFSET
+        self._popper = Popper(
+            instance, self.group, is_ordered=self._orderly, starts_at_end=starts_at_end
+        )
+        self._acks = Acks(self._popper, self._clock)
+        self._pops = QueuePops(
+            instance,
+            self._popper,
+            self.config,
+            wanted_of=self._membership.wanted.get,
+            may_pop=self._may_pop,
+            on_messages=self._on_messages,
+            on_unwanted=self._acks.add,
+        )
+        self._shares = PopShares(
+            instance, self._membership, self._apply, asks_brokers=self._asks_brokers
+        )
+        if self._client_config.enable_trace:
+            self._traces = trace_writer(self._client_config, self.group, "CONSUME", self._clock)
+        try:
+            await check_expressions(instance, self.group, self._membership.wanted)
+            await self._learn_routes(self._membership.wanted)
+            await instance.heartbeat()
+            if self._traces is not None:
+                await self._traces.start()
+        except BaseException:
+            self._instance = self._traces = None
+            await instance.leave(self)
+            raise
+        if self._calls is not None:
+            self._begin_work(instance, self._calls)
+        rebalancing = self._shares.run()
+        self._loops = [asyncio.create_task(rebalancing, name=f"reput consumer {self.group}")]
+
+    def _begin_work(self, instance: ClientInstance, calls: ListenerCalls) -> None:
+        retries_max = self.config.max_reconsume_times
+        if retries_max < 0:
+            retries_max = UNLIMITED if self._orderly else MAX_RECONSUME_TIMES
+        self._workers = ListenerWorkers[PopLine](
+            self.group, calls, self._rates, self._clock, self._traces
+        )
+        self._consumption = PopConsumption(
+            self.config,
+            self._popper,
+            self._pops,
+            self._acks,
+            self._workers,
+            SendBack(instance, self.group, retries_max),
+            is_ordered=self._orderly,
+            clock=self._clock,
+        )
+        self._working = [
+            asyncio.create_task(
+                self._workers.work(self._consumption.consume), name=f"reput consumer {self.group}"
+            )
+            for _ in range(self.config.consume_concurrency)
+        ]
+
+    async def close(self) -> None:
+        """Leave: no more pops, wait for listeners, acknowledge, let others have what is left.
+
+        What a pop that is under way takes with it goes to others when it is here; or, if this was
+        the last client of its connection, when it is not held any more.
+        """
+        instance = self._instance
+        if instance is None or self._is_closing:
+            return
+        self._is_closing = True
+        if self._calls is not None:
+            self._workers.is_closing = True
+        try:
+            await self._stop(self._loops)
+            await self._drop(list(self._sources.values()))
+            try:
+                async with asyncio.timeout(self._close_timeout_ms / 1000):
+                    if self._calls is not None:
+                        await self._workers.is_quiet.wait()
+                    await self._acks.drain()
+            except TimeoutError:
+                log.warning("consumer %s closes before all is acknowledged", self.group)
+        finally:
+            await self._end(instance)
+
+    async def _end(self, instance: ClientInstance) -> None:
+        tasks = [one.task for one in self._sources.values() if one.task is not None]
+        left = [*self._loops, *self._working, *self._side_tasks, *tasks]
+        self._loops, self._working = [], []
+        self._sources.clear()
+        self._here.clear()
+        try:
+            await self._stop(left)
+            await self._acks.close()
+        finally:
+            if self._calls is not None:
+                self._calls.close()
+            self._instance = None
+            self._is_closing = False
+            self._has_some.set()  # Whoever pops comes to its end.
+            traces, self._traces = self._traces, None
+            try:
+                await instance.leave(self)
+            finally:
+                if traces is not None:
+                    await traces.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _stop(self, tasks: Iterable[asyncio.Task[None]]) -> None:
+        # A listener may close its own consumer.
+        tasks = [task for task in tasks if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- what is popped ---------------------------------------------------------
+
+    async def subscribe(self, topic: str, expression: str = subscriptions.ALL) -> None:
+        """Consume a topic, or its messages with some tags: ``TagA || TagB``.
+
+        May be called before or after ``start``; a second call for a topic replaces the first.
+
+        Raises:
+            InvalidOption: The expression has no tags.
+        """
+        full = namespace.wrap(self._namespace, topic)
+        await self._subscribe(subscriptions.tags(full, expression, self._clock.now_ms()))
+
+    async def subscribe_sql(self, topic: str, expression: str) -> None:
+        """Consume those messages of a topic that an SQL92 expression selects by their properties.
+
+        Raises:
+            InvalidOption: The expression is empty.
+            Answered: The broker refuses it (once started; else ``start`` raises it).
+        """
+        full = namespace.wrap(self._namespace, topic)
+        await self._subscribe(subscriptions.sql(full, expression, self._clock.now_ms()))
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Consume a topic no more."""
+        full = namespace.wrap(self._namespace, topic)
+        if self._membership.wanted.pop(full, None) is not None and self._instance is not None:
+            await self._shares.give_up(full)
+            await self._instance.heartbeat()
+
+    def queues(self) -> list[MessageQueue]:
+        """Return what this member pops from; a queue id of -1 is any queue of that broker."""
+        return list(self._sources)
+
+    async def _subscribe(self, wanted: Subscription) -> None:
+        instance = self._instance
+        if instance is not None:
+            await check_expressions(instance, self.group, {wanted.topic: wanted})
+            await self._learn_routes([wanted.topic])
+        self._membership.wanted[wanted.topic] = wanted
+        if instance is not None:
+            await instance.heartbeat()
+            self._shares.wake()
+
+    async def _learn_routes(self, topics: Iterable[str]) -> None:
+        """Ask where topics are, so that the next heartbeat goes to their brokers."""
+        for topic in topics:
+            try:
+                await self._started().route(topic)
+            except Problem as error:
+                log.info("route of topic %s is not known yet: %s", topic, error)
+
+    async def _apply(self, topic: str, wanted: set[MessageQueue]) -> bool:
+        """Pop no more from what is not ours any more, and begin with what is ours now."""
+        of_topic = [one for one in self._sources.values() if one.queue.topic == topic]
+        await self._drop([one for one in of_topic if one.queue not in wanted])
+        for queue in sorted(wanted - self._sources.keys()):
+            source = self._sources[queue] = PopSource(queue)
+            self._pops.begin(source)
+        return bool(wanted)
+
+    async def _drop(self, sources: Sequence[PopSource]) -> None:
+        for one in sources:
+            del self._sources[one.queue]
+        await asyncio.gather(*map(self._pops.end, sources))
+        if self._calls is not None:
+            await asyncio.gather(*map(self._consumption.give_up, sources))
+            return
+        left = [message for source, message in self._here if source in sources]
+        self._here = deque(one for one in self._here if one[0] not in sources)
+        await self._pops.let_go(left)
+
+    async def _may_pop(self) -> tuple[int, int]:
+        count_max, hold_ms = self.config.pop_batch_size, self.config.broker_suspend_ms
+        if self._calls is not None:
+            return count_max, hold_ms
+        while (missing_count := self._missing_count()) <= 0:
+            self._is_asked.clear()
+            await self._is_asked.wait()
+        left_ms = max(until_ms for _, until_ms in self._asking.values())
+        left_ms -= self._clock.monotonic_ms()
+        return min(count_max, missing_count), min(hold_ms, max(1, left_ms))
+
+    def _missing_count(self) -> int:
+        """Return how many messages are asked for and not here."""
+        return sum(count for count, _ in self._asking.values()) - len(self._here)
+
+    def _on_messages(
+        self, source: PopSource, messages: list[PoppedMessage], duration_ms: int
+    ) -> None:
+        now_ms = self._clock.now_ms()
+        self._rates.of(source.queue.topic, now_ms).add_pull(now_ms, duration_ms, len(messages))
+        if self._calls is not None:
+            self._consumption.add(source, messages)
+            return
+        self._here.extend((source, one) for one in messages)
+        self._has_some.set()
+
+    # --- without a listener -----------------------------------------------------
+
+    async def pop(self, count_max: int = COUNT_MAX, timeout_ms: int = 5_000) -> list[PoppedMessage]:
+        """Return messages; nobody else sees them for ``pop_invisible_ms``.
+
+        Where several brokers, or queues, have messages, more may be held here for the next call.
+
+        Args:
+            count_max: Most messages.
+            timeout_ms: How long to wait for the first; then the list is empty.
+
+        Raises:
+            InvalidOption: There is a listener, or ``count_max`` is not allowed.
+            NotStarted: The consumer is not started, or is closed.
+            NoRoute, Answered, RemotingError: No broker could be asked.
+        """
+        self._started()
+        if self._calls is not None:
+            raise InvalidOption("listener", "given", "None, where messages are asked for with pop")
+        if count_max < 1:
+            raise InvalidOption("count_max", count_max, "at least 1")
+        found = self._take(count_max)
+        if found or timeout_ms <= 0:
+            return found
+        me = object()
+        self._asking[me] = count_max, self._clock.monotonic_ms() + timeout_ms
+        self._is_asked.set()
+        for source in self._sources.values():
+            source.problem = None
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                while not found:
+                    self._has_some.clear()
+                    await self._has_some.wait()
+                    self._started()
+                    found = self._take(count_max)
+        except TimeoutError:
+            problems = [source.problem for source in self._sources.values()]
+            if problems and problems[0] is not None and all(problems):
+                raise problems[0] from None
+        finally:
+            del self._asking[me]
+        return found
+
+    def _take(self, count_max: int) -> list[PoppedMessage]:
+        found: list[PoppedMessage] = []
+        now_ms = self._clock.now_ms()
+        while self._here and len(found) < count_max:
+            source, message = self._here.popleft()
+            self._pops.done(source, 1)
+            if message.held_until_ms > now_ms:
+                found.append(message)
+                message.handed_out_ms = now_ms
+        if self._traces is not None and found:
+            call_id = self._traces.begun(found)
+            for message in found:
+                message.call_id = call_id
+        return found
+
+    async def ack(self, *messages: PoppedMessage) -> None:
+        """Be done with messages that ``pop`` returned. Twice does no harm.
+
+        Raises:
+            NotStarted: The consumer is not started, or is closed.
+            NoRoute, Answered, RemotingError: A broker does not hear of it; they come again unless
+                it does.
+        """
+        self._started()
+        by_broker: dict[str, list[PoppedMessage]] = {}
+        for one in messages:
+            by_broker.setdefault(one.broker_name, []).append(one)
+        await asyncio.gather(*map(self._popper.ack, by_broker.values()))
+        self._trace_end(messages, Outcome.SUCCESS)
+
+    async def nack(self, message: PoppedMessage, delay_ms: int | None = None) -> None:
+        """Have a message come again.
+
+        Args:
+            message: The message.
+            delay_ms: After how long; None: 10 s, and longer each time.
+
+        Raises:
+            InvalidOption: The delay is negative.
+            NotStarted: The consumer is not started, or is closed.
+            NoRoute, Answered, RemotingError: The broker does not hear of it, or the message is not
+                held any more.
+        """
+        if delay_ms is None:
+            delay_ms = pop_handles.retry_delay_ms(message.reconsume_times)
+        await self._change("delay_ms", message, delay_ms)
+        self._trace_end([message], Outcome.FAILED)
+
+    async def extend(self, message: PoppedMessage, invisible_ms: int | None = None) -> None:
+        """Hold a message for longer.
+
+        Args:
+            message: The message.
+            invisible_ms: How long from now on; None: ``pop_invisible_ms``.
+
+        Raises:
+            InvalidOption, NotStarted, NoRoute, Answered, RemotingError: As ``nack``.
+        """
+        if invisible_ms is None:
+            invisible_ms = self.config.pop_invisible_ms
+        await self._change("invisible_ms", message, invisible_ms)
+
+    async def _change(self, name: str, message: PoppedMessage, invisible_ms: int) -> None:
+        self._started()
+        if invisible_ms < 0:
+            raise InvalidOption(name, invisible_ms, "0 or more")
+        await self._popper.change(message, invisible_ms)
+
+    def _trace_end(self, messages: Sequence[PoppedMessage], outcome: Outcome) -> None:
+        if self._traces is None:
+            return
+        now_ms = self._clock.now_ms()
+        for one in messages:
+            duration_ms = max(0, now_ms - one.handed_out_ms)
+            self._traces.consumed([one], one.call_id, outcome, duration_ms)
+
+    def _started(self) -> ClientInstance:
+        if self._instance is None:
+            raise NotStarted("consumer")
+        return self._instance
+
+    # --- as a member of the instance --------------------------------------------
+
+    def heartbeat_part(self) -> ConsumerData | None:
+        """Return what brokers are to know of it."""
+        return self._membership.heartbeat_part()
+
+    def topics(self) -> Collection[str]:
+        """Return the topics whose routes are to be kept fresh."""
+        return list(self._membership.wanted)
+
+    def on_members_changed(self) -> None:
+        """Find out anew what to pop from."""
+        if self._loops and not self._is_closing:
+            self._shares.wake()
+
+    def on_route_changed(self, route: TopicRoute) -> None:
+        """Likewise, if the topic is one of ours."""
+        if route.topic in self._membership.wanted:
+            self.on_members_changed()
+
+    def on_request(self, address: str, request: Command) -> Answer:
+        """Answer what operators ask or do through the broker."""
+        if self._instance is None or not self._loops:
+            remark = f"consumer group {self.group!r} is not running"
+            return command.reply(request, ResponseCode.SYSTEM_ERROR, remark)
+        if request.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
+            return None  # The broker pops from elsewhere by itself.
+        if request.code == RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT:
+            return consumer_status(request, OffsetTable())
+        if request.code == RequestCode.GET_CONSUMER_RUNNING_INFO:
+            return running_info(
+                request,
+                self._instance,
+                self._membership,
+                OffsetTable(),
+                (),
+                self._rates,
+                self._started_ms,
+                is_orderly=self._orderly,
+                sources=self._sources.values(),
+            )
+        if request.code == RequestCode.CONSUME_MESSAGE_DIRECTLY and self._calls is not None:
+            return consume_directly(request, self._calls, self._clock, is_orderly=self._orderly)
+        remark = f"consumer group {self.group!r} has no listener in this client"
+        return command.reply(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+
+
+def _checked(config: ConsumerConfig) -> ConsumerConfig:
+    """Return settings that can be popped with. Raises ``InvalidOption``."""
+    if config.message_model is MessageModel.BROADCASTING:
+        raise InvalidOption("messageModel", config.message_model.value, "CLUSTERING, where popped")
+    if config.consume_from_where is ConsumeFromWhere.TIMESTAMP:
+        allowed = "CONSUME_FROM_FIRST_OFFSET or CONSUME_FROM_LAST_OFFSET, where popped"
+        raise InvalidOption("consumeFromWhere", config.consume_from_where.value, allowed)
+    return config

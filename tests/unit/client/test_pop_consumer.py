@@ -1,0 +1,457 @@
+"""A pop consumer and our broker: what is popped, acknowledged, held on, and comes again."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable
+from typing import TypeGuard
+
+import pytest
+
+from reput.client import (
+    Admin,
+    Answered,
+    ClientConfig,
+    ConsumeContext,
+    ConsumeFromWhere,
+    ConsumerConfig,
+    ConsumeResult,
+    InvalidOption,
+    Message,
+    MessageModel,
+    NotStarted,
+    PopConsumer,
+    PoppedMessage,
+    Producer,
+    ReceivedMessage,
+)
+from reput.client.core import pop_handles
+from reput.client.core.trace_codec import Begun, Consumed
+from reput.client.popping import ANY_QUEUE
+from reput.format.bodies import MessageQueue
+from reput.format.codes import RequestCode, ResponseCode
+from reput.format.command import Command
+from reput.testing import LocalBroker
+from scripted_cluster import ScriptedCluster
+
+GUARD_S = 30
+"""Ends a test that hangs."""
+FIRST = ConsumeFromWhere.FIRST_OFFSET
+CONFIG = ConsumerConfig(consume_from_where=FIRST)
+SHORT = ConsumerConfig(consume_from_where=FIRST, pop_invisible_ms=1_000)
+
+
+@pytest.fixture
+def topic(rocketmq: LocalBroker, request: pytest.FixtureRequest) -> str:
+    """A topic of the test's own, of four queues; its group is called the same."""
+    name = "".join(one if one.isalnum() else "-" for one in request.node.name)[-60:]
+    rocketmq.create_topic(name, 4)
+    return name
+
+
+async def send(mq: LocalBroker, topic: str, bodies: Iterable[bytes], tags: str = "") -> None:
+    async with Producer("producers", namesrv=mq.namesrv_addr) as producer:
+        await producer.send_many([Message(topic, one, tags or None) for one in bodies])
+
+
+def numbered(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+async def popped(consumer: PopConsumer, count: int) -> list[PoppedMessage]:
+    """Pop until there are so many messages."""
+    found: list[PoppedMessage] = []
+    async with asyncio.timeout(GUARD_S):
+        while len(found) < count:
+            found += await consumer.pop()
+    return found
+
+
+def is_popped(message: ReceivedMessage) -> TypeGuard[PoppedMessage]:
+    return isinstance(message, PoppedMessage)
+
+
+class Listener:
+    """Keeps what it gets; fails with some bodies as often as it is told."""
+
+    def __init__(self, failures: dict[bytes, int] | None = None) -> None:
+        self.messages: list[ReceivedMessage] = []
+        self.failures = Counter(failures or {})
+        self.delay_level = 0
+        self._arrived = asyncio.Condition()
+
+    async def __call__(
+        self, messages: list[ReceivedMessage], context: ConsumeContext
+    ) -> ConsumeResult:
+        async with self._arrived:
+            self.messages += messages
+            self._arrived.notify_all()
+        context.delay_level = self.delay_level
+        context.suspend_ms = 10
+        for one in messages:
+            if self.failures[one.body]:
+                self.failures[one.body] -= 1
+                return ConsumeResult.LATER
+        return ConsumeResult.SUCCESS
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [one.body for one in self.messages]
+
+    async def wait_for(self, count: int) -> None:
+        async with asyncio.timeout(GUARD_S), self._arrived:
+            await self._arrived.wait_for(lambda: len(self.messages) >= count)
+
+
+# --- asked for ------------------------------------------------------------------------
+
+
+async def test_what_is_acknowledged_is_done_with(rocketmq: LocalBroker, topic: str) -> None:
+    await send(rocketmq, topic, numbered(50))
+    async with PopConsumer(topic, namesrv=rocketmq.namesrv_addr, config=CONFIG) as consumer:
+        await consumer.subscribe(topic)
+        found = await popped(consumer, 50)
+        assert Counter(one.body for one in found) == Counter(numbered(50))
+        assert {one.topic for one in found} == {topic}
+        assert {one.reconsume_times for one in found} == {0}
+        await consumer.ack(*found)
+        await consumer.ack(found[0])  # twice does no harm
+        await are_done_with(consumer, found)
+
+
+async def are_done_with(consumer: PopConsumer, messages: Iterable[PoppedMessage]) -> None:
+    for one in messages:
+        with pytest.raises(Answered, match="nobody holds"):
+            await consumer.nack(one)
+
+
+async def test_what_is_forgotten_comes_again(rocketmq: LocalBroker, topic: str) -> None:
+    await send(rocketmq, topic, [b"one"])
+    config = ConsumerConfig(consume_from_where=FIRST, pop_invisible_ms=50)
+    async with PopConsumer(topic, namesrv=rocketmq.namesrv_addr, config=config) as consumer:
+        await consumer.subscribe(topic)
+        for attempt in range(2):
+            (one,) = await popped(consumer, 1)
+            assert (one.body, one.topic, one.reconsume_times) == (b"one", topic, attempt)
+
+
+async def test_what_is_given_back_comes_again_when_it_shall(
+    rocketmq: LocalBroker, topic: str
+) -> None:
+    await send(rocketmq, topic, [b"one"])
+    async with PopConsumer(topic, namesrv=rocketmq.namesrv_addr, config=CONFIG) as consumer:
+        await consumer.subscribe(topic)
+        for attempt in range(3):
+            (one,) = await popped(consumer, 1)
+            assert one.reconsume_times == attempt
+            await consumer.nack(one, delay_ms=1)
+        (one,) = await popped(consumer, 1)
+        await consumer.ack(one)
+        await are_done_with(consumer, [one])
+        with pytest.raises(InvalidOption, match="delay_ms"):
+            await consumer.nack(one, delay_ms=-1)
+
+
+async def test_a_message_is_held_for_longer(rocketmq: LocalBroker, topic: str) -> None:
+    await send(rocketmq, topic, [b"one"])
+    async with PopConsumer(topic, namesrv=rocketmq.namesrv_addr, config=SHORT) as consumer:
+        await consumer.subscribe(topic)
+        (one,) = await popped(consumer, 1)
+        until_ms = one.held_until_ms
+        await consumer.extend(one, 60_000)
+        assert one.held_until_ms > until_ms + 50_000
+        assert await consumer.pop(timeout_ms=1_300) == []
+        await consumer.ack(one)  # by its new name
+        with pytest.raises(Answered, match="nobody holds"):
+            await consumer.extend(one)
+
+
+async def test_no_more_is_taken_than_was_asked_for(rocketmq: LocalBroker, topic: str) -> None:
+    await send(rocketmq, topic, numbered(10))
+    async with (
+        PopConsumer(topic, namesrv=rocketmq.namesrv_addr, config=CONFIG) as consumer,
+        PopConsumer(topic, namesrv=rocketmq.namesrv_addr, config=CONFIG) as other,
+    ):
+        await consumer.subscribe(topic)
+        await other.subscribe(topic)
+        async with asyncio.timeout(GUARD_S):
+            found = await consumer.pop(3)
+            assert len(found) == 3
+            rest = await popped(other, 7)
+        assert Counter(one.body for one in [*found, *rest]) == Counter(numbered(10))
+
+
+async def test_only_wanted_messages_are_handed_out(rocketmq: LocalBroker, topic: str) -> None:
+    for tag in ("Aa", "BB"):  # of one hash
+        await send(rocketmq, topic, [tag.encode()], tag)
+    async with PopConsumer(topic, namesrv=rocketmq.namesrv_addr, config=SHORT) as consumer:
+        await consumer.subscribe(topic, "Aa")
+        (one,) = await popped(consumer, 1)
+        assert one.body == b"Aa"
+        await consumer.ack(one)
+        assert await consumer.pop(timeout_ms=1_300) == []  # the other one was acknowledged
+        await consumer.unsubscribe(topic)
+        assert consumer.queues() == []
+
+
+async def test_sql(rocketmq: LocalBroker, topic: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with Producer("producers", namesrv=rocketmq.namesrv_addr) as producer:
+        for age in ("7", "20"):
+            await producer.send(Message(topic, age.encode(), properties={"age": age}))
+    async with PopConsumer(topic, namesrv=rocketmq.namesrv_addr, config=CONFIG) as consumer:
+        await consumer.subscribe_sql(topic, "age > 18 LIKE 7")
+        assert [one.body for one in await popped(consumer, 1)] == [b"20"]
+    assert "ignores what follows, 'LIKE 7'" in caplog.text
+
+
+async def test_traces_of_popped_messages(rocketmq: LocalBroker, topic: str) -> None:
+    client = ClientConfig(namesrv_addr=rocketmq.namesrv_addr, enable_trace=True)
+    await send(rocketmq, topic, [b"one", b"two"])
+    async with PopConsumer(topic, client=client, config=CONFIG) as consumer:
+        await consumer.subscribe(topic)
+        one, two = await popped(consumer, 2)
+        await consumer.ack(one)
+        await consumer.nack(two)
+    async with Admin(rocketmq.namesrv_addr) as admin:
+        for message, is_success in ((one, True), (two, False)):
+            begun, done = [x.trace for x in await admin.message_trace(message.message_id)]
+            assert isinstance(begun, Begun)
+            assert isinstance(done, Consumed)
+            assert (done.call_id, done.is_success) == (begun.call_id, is_success)
+            assert (begun.group, done.group) == (topic, topic)
+
+
+# --- with a listener --------------------------------------------------------------------
+
+
+async def test_members_share_what_there_is(rocketmq: LocalBroker, topic: str) -> None:
+    await send(rocketmq, topic, numbered(100))
+    listener = Listener()
+    members = [
+        PopConsumer(topic, namesrv=rocketmq.namesrv_addr, config=CONFIG, listener=listener)
+        for _ in range(3)
+    ]
+    for one in members:
+        await one.subscribe(topic)
+    async with members[0], members[1], members[2]:
+        await listener.wait_for(100)
+        assert Counter(listener.bodies) == Counter(numbered(100))
+        with pytest.raises(InvalidOption, match="listener"):
+            await members[0].pop()
+
+
+async def test_what_fails_comes_again(
+    rocketmq: LocalBroker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pop_handles, "RETRY_DELAYS_S", (0,))
+    await send(rocketmq, topic, numbered(10))
+    listener = Listener({b"7": 2})
+    consumer = PopConsumer(topic, namesrv=rocketmq.namesrv_addr, config=CONFIG, listener=listener)
+    await consumer.subscribe(topic)
+    async with consumer:
+        await listener.wait_for(12)
+    assert Counter(listener.bodies) == Counter([*numbered(10), b"7", b"7"])
+    seen = [one for one in listener.messages if one.body == b"7"]
+    assert [one.reconsume_times for one in seen] == [0, 1, 2]
+    assert {one.topic for one in seen} == {topic}
+
+
+async def test_a_message_stays_hidden_while_its_listener_works(
+    rocketmq: LocalBroker, topic: str
+) -> None:
+    await send(rocketmq, topic, [b"one"])
+    may_end, calls = asyncio.Event(), list[ReceivedMessage]()
+
+    async def listen(messages: list[ReceivedMessage], _: ConsumeContext) -> ConsumeResult:
+        calls.extend(messages)
+        await may_end.wait()
+        return ConsumeResult.SUCCESS
+
+    consumer = PopConsumer(topic, namesrv=rocketmq.namesrv_addr, config=SHORT, listener=listen)
+    await consumer.subscribe(topic)
+    async with PopConsumer(topic, namesrv=rocketmq.namesrv_addr, config=SHORT) as other:
+        async with consumer, asyncio.timeout(GUARD_S):
+            while not calls:
+                await asyncio.sleep(0.01)
+            (message,) = calls
+            assert isinstance(message, PoppedMessage)
+            first = message.handle
+            await other.subscribe(topic)
+            assert await other.pop(timeout_ms=1_200) == []
+            assert message.handle != first
+            may_end.set()
+        assert await other.pop(timeout_ms=100) == []
+    assert len(calls) == 1
+
+
+async def test_what_waits_for_a_worker_goes_to_others_at_close(
+    rocketmq: LocalBroker, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await send(rocketmq, topic, numbered(10))
+    is_called = asyncio.Event()
+
+    async def listen(_: object, __: ConsumeContext) -> ConsumeResult:
+        is_called.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    config = ConsumerConfig(consume_from_where=FIRST, consume_concurrency=1)
+    consumer = PopConsumer(
+        topic,
+        namesrv=rocketmq.namesrv_addr,
+        config=config,
+        listener=listen,
+        close_timeout_ms=1,
+    )
+    await consumer.subscribe(topic)
+    async with consumer:
+        await is_called.wait()
+        while sum(one.held_count for one in consumer._sources.values()) < 10:
+            await asyncio.sleep(0.01)
+    async with PopConsumer(topic, namesrv=rocketmq.namesrv_addr, config=CONFIG) as other:
+        await other.subscribe(topic)
+        found = await popped(other, 9)
+    assert len(found) == 9
+    assert {one.reconsume_times for one in found} == {0}  # nobody has tried
+    assert "closes before all is acknowledged" in caplog.text
+
+
+async def test_what_fails_too_often_is_a_dead_letter(rocketmq: LocalBroker, topic: str) -> None:
+    await send(rocketmq, topic, [b"bad", b"good"])
+    config = ConsumerConfig(consume_from_where=FIRST, max_reconsume_times=0)
+    listener = Listener({b"bad": 1})
+    consumer = PopConsumer(topic, namesrv=rocketmq.namesrv_addr, config=config, listener=listener)
+    await consumer.subscribe(topic)
+    async with consumer:
+        await listener.wait_for(2)
+    dead = f"%DLQ%{topic}"
+    (one,) = rocketmq.messages(dead)
+    assert (one.body, one.properties["RETRY_TOPIC"]) == (b"bad", topic)
+    async with PopConsumer(topic, namesrv=rocketmq.namesrv_addr, config=config) as other:
+        await are_done_with(other, [one for one in listener.messages if is_popped(one)])
+
+
+async def test_in_order_nothing_overtakes_what_fails(rocketmq: LocalBroker, topic: str) -> None:
+    async with Producer("producers", namesrv=rocketmq.namesrv_addr) as producer:
+        queues = await producer.queues(topic)
+        for number in range(12):
+            for queue in queues[:2]:
+                await producer.send(Message(topic, b"%d" % number), queue=queue)
+    listener = Listener({b"3": 2})
+    members = [
+        PopConsumer(
+            topic, namesrv=rocketmq.namesrv_addr, config=CONFIG, listener=listener, orderly=True
+        )
+        for _ in range(2)
+    ]
+    for one in members:
+        await one.subscribe(topic)
+    async with members[0], members[1]:
+        await listener.wait_for(26)
+    for queue in queues[:2]:
+        seen = [one for one in listener.messages if one.queue_id == queue.queue_id]
+        numbers = [int(one.body) for one in seen]
+        attempts = numbers.count(3)
+        assert numbers == [*range(3), *[3] * attempts, *range(4, 12)]
+        assert [one.reconsume_times for one in seen if one.body == b"3"] == list(range(attempts))
+    assert Counter(listener.bodies)[b"3"] == 4
+
+
+async def test_brokers_say_what_to_pop_from(
+    rocketmq: LocalBroker, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await send(rocketmq, topic, numbered(20))
+    async with Admin(rocketmq.namesrv_addr) as admin:
+        await admin.create_group(topic, broker=rocketmq.broker_addr)
+        consumer = PopConsumer(
+            topic, namesrv=rocketmq.namesrv_addr, config=CONFIG, asks_brokers=True
+        )
+        await consumer.subscribe(topic)
+        async with consumer:
+            found = await popped(consumer, 20)
+            assert {one.queue_id for one in consumer.queues()} == {0, 1, 2, 3}
+            assert "is to pull topic" in caplog.text
+            await consumer.ack(*found)
+        await admin.set_request_mode(topic, topic, "POP", broker=rocketmq.broker_addr)
+        await send(rocketmq, topic, numbered(20))
+        async with consumer:
+            await popped(consumer, 20)
+            assert {one.queue_id for one in consumer.queues()} == {ANY_QUEUE}
+
+
+async def test_operators_see_it(rocketmq: LocalBroker, topic: str) -> None:
+    await send(rocketmq, topic, [b"one"])
+    listener = Listener()
+    consumer = PopConsumer(topic, namesrv=rocketmq.namesrv_addr, config=CONFIG, listener=listener)
+    await consumer.subscribe(topic)
+    async with consumer, Admin(rocketmq.namesrv_addr) as admin:
+        await listener.wait_for(1)
+        connection = await admin.consumer_connection(topic)
+        assert connection is not None
+        (member,) = connection.connection_set
+        info = await admin.consumer_running_info(topic, member.client_id)
+        any_queue = MessageQueue(topic=topic, broker_name="broker-a", queue_id=ANY_QUEUE)
+        assert info.mq_pop_table.keys() == {any_queue}
+        done = await admin.consume_directly(topic, member.client_id, listener.messages[0])
+        assert done.consume_result == "CR_SUCCESS"
+        assert listener.bodies == [b"one", b"one"]
+
+
+# --- and what may be wrong ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [
+        (ConsumerConfig(message_model=MessageModel.BROADCASTING), "messageModel"),
+        (ConsumerConfig(consume_from_where=ConsumeFromWhere.TIMESTAMP), "consumeFromWhere"),
+    ],
+)
+def test_what_cannot_be_popped(config: ConsumerConfig, name: str) -> None:
+    with pytest.raises(InvalidOption, match=name):
+        PopConsumer("G", namesrv="127.0.0.1:9876", config=config)
+
+
+async def test_before_the_start() -> None:
+    consumer = PopConsumer("G", namesrv="127.0.0.1:9876")
+    await consumer.subscribe("T")
+    with pytest.raises(NotStarted):
+        await consumer.pop()
+
+
+async def test_a_broker_that_knows_no_pops(caplog: pytest.LogCaptureFixture) -> None:
+    async with (
+        ScriptedCluster({"T": {"broker-a": 1}}) as cluster,
+        PopConsumer("G", namesrv=cluster.namesrv) as consumer,
+    ):
+        await consumer.subscribe("T")
+        with pytest.raises(Answered) as raised:
+            await consumer.pop(timeout_ms=200)
+    assert raised.value.response_code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    assert "brokers before 5.0" in caplog.text
+
+
+async def test_acknowledgements_are_told_until_they_are_heard(
+    rocketmq: LocalBroker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reput.client.acks.AGAIN_MS", 1)
+    await send(rocketmq, topic, numbered(40))
+    listener = Listener()
+    consumer = PopConsumer(topic, namesrv=rocketmq.namesrv_addr, config=CONFIG, listener=listener)
+    await consumer.subscribe(topic)
+    async with consumer:
+        ask, lost = consumer._started().ask, list[Command]()
+
+        async def lose(address: str, request: Command, timeout_ms: int | None = None) -> Command:
+            code = request.code
+            if code == RequestCode.BATCH_ACK_MESSAGE:  # as a broker of 5.0
+                raise Answered(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "no", address)
+            if code == RequestCode.ACK_MESSAGE and len(lost) < 5:
+                lost.append(request)
+                raise Answered(ResponseCode.SYSTEM_BUSY, "later", address)
+            return await ask(address, request, timeout_ms)
+
+        monkeypatch.setattr(consumer._started(), "ask", lose)
+        await listener.wait_for(40)
+    assert len(lost) == 5
+    async with PopConsumer(topic, namesrv=rocketmq.namesrv_addr, config=CONFIG) as other:
+        await are_done_with(other, [one for one in listener.messages if is_popped(one)])
