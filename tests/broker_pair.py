@@ -44,7 +44,7 @@ class Wire:
 
     def __init__(self, broker: Broker, *, has_kernel: bool) -> None:
         self.broker = broker
-        broker.store_host = STORE_HOST
+        broker.store_host = broker.transactions.store_host = STORE_HOST
         broker.intake.open()
         if not has_kernel:
             broker.store._receiver._is_open = False

@@ -5,7 +5,7 @@ from typing import Any
 import broker_subject
 from reput.broker import transactions
 from reput.broker.topics import Topics
-from reput.broker.transactions import Transactions
+from reput.broker.transactions import End, Transactions
 from reput.clock import ManualClock
 from reput.format import message as record, names, properties as props
 from reput.format.message import Host, StoredMessage
@@ -92,6 +92,15 @@ class Subject:
         result = self.transactions.decide(half, is_commit=is_commit, now_ms=now_ms)
         self.store.step()
         return result
+
+    def decide_all(self, decisions: list[tuple[StoredMessage, bool]]) -> int:
+        """Say of half messages whether they are committed; return how many are decided so."""
+        group = GROUP.encode()
+        ends = [End(half.queue_offset, half.physical_offset, group, is_commit)
+                for half, is_commit in decisions]  # fmt: skip
+        count = self.transactions.decide_all(ends, self.clock.now_ms())
+        self.store.step()
+        return count
 
     def round(self, after_ms: int = INTERVAL_MS) -> list[StoredMessage]:
         """Let time pass, do all that is due then; return what the producer was asked about."""

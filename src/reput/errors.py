@@ -32,6 +32,8 @@ class ReputError(Exception):
     """Whether what is known of the topic's route is outdated."""
     response_code = 1
     """What a peer is told whose request ends so: SYSTEM_ERROR."""
+    reply_fields: dict[str, str] | None = None
+    """What it is told besides, by name."""
 
 
 class CorruptRecord(ReputError):

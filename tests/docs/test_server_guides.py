@@ -15,6 +15,7 @@ HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
 TESTING = HOW_TO / "test-with-a-local-broker.md"
 RUNNING = HOW_TO / "run-a-broker.md"
 ASKING = HOW_TO / "ask-and-trace.md"
+POPPING = HOW_TO / "pop-messages.md"
 TRANSACTIONS = HOW_TO / "send-in-transactions.md"
 
 
@@ -37,6 +38,12 @@ def test_the_blocks_of_ask_and_trace_run() -> None:
         names: dict[str, object] = {"mq": mq}
         for block in blocks:
             exec(compile(block, ASKING.name, "exec"), names)
+
+
+def test_the_block_of_pop_messages_runs() -> None:
+    (block,) = re.findall(r"^```python\n(.*?)^```", POPPING.read_text(), re.MULTILINE | re.DOTALL)
+    with LocalBroker(topics=["Orders"]) as mq:
+        exec(compile(block, POPPING.name, "exec"), {"mq": mq})
 
 
 def test_the_blocks_of_send_in_transactions_run(

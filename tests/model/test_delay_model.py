@@ -41,6 +41,7 @@ _ANY = 1 << 30
 
 is_thorough = hypothesis.settings.default.max_examples > 100
 """Under ``--hypothesis-profile=soak``."""
+STEPS = delay.MESSAGES_PER_STEP, timers.MESSAGES_PER_STEP
 
 
 @dataclass
@@ -83,7 +84,7 @@ class DelayMachine(RuleBasedStateMachine):
                 self.deliver_the_rest()
                 self.store.close()
         finally:
-            delay.MESSAGES_PER_STEP = timers.MESSAGES_PER_STEP = 256
+            delay.MESSAGES_PER_STEP, timers.MESSAGES_PER_STEP = STEPS
             shutil.rmtree(self.folder)
 
     def open(self) -> None:

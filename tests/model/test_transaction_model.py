@@ -4,7 +4,8 @@ A producer has made up its mind, or never will. It says so when it likes: about 
 its message or one that it was asked about, late, twice, or not at all. The broker is stopped, is
 killed, or loses what was not synced, at any time. Then:
 
-* what is committed is delivered, once at least, and just once while nothing crashes;
+* what is committed is delivered, once at least, and just once while nothing crashes, and nobody
+  says again after a restart what was said before it;
 * what is rolled back, or not decided, is never delivered;
 * in the end each message is delivered, rolled back, or given up.
 """
@@ -34,6 +35,7 @@ is_thorough = hypothesis.settings.default.max_examples > 100
 """Under ``--hypothesis-profile=soak``."""
 
 COMMIT, ROLLBACK, NEVER = "commit", "rollback", "never known"
+INDEX = st.integers(0, 1 << 30)
 
 
 @dataclass
@@ -44,6 +46,15 @@ class Transaction:
     copies: list[StoredMessage] = field(default_factory=list)
     """The half message, and those that were asked about."""
     was_told: bool = False
+    told_in: int | None = None
+    """In which run of the broker that was first."""
+    is_told_again: bool = False
+    """In a later one."""
+
+    def tell(self, run: int) -> None:
+        """Take note that it is told in a run of the broker."""
+        self.is_told_again |= self.told_in not in (None, run)
+        self.was_told, self.told_in = True, run if self.told_in is None else self.told_in
 
 
 class TransactionMachine(RuleBasedStateMachine):
@@ -54,6 +65,7 @@ class TransactionMachine(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp(prefix="reput-transactions-"))
         self.known: dict[bytes, Transaction] = {}
         self.crash_count = 0
+        self.run = 0
         self.subject: Subject | None = None
 
     @initialize(is_sync=st.booleans())
@@ -101,7 +113,7 @@ class TransactionMachine(RuleBasedStateMachine):
         self.known[body] = Transaction(mind, [half])
 
     @precondition(lambda self: self.known)
-    @rule(which=st.integers(0, 1 << 30), copy=st.integers(0, 1 << 30), times=st.integers(1, 2))
+    @rule(which=INDEX, copy=INDEX, times=st.integers(1, 2))
     def tell(self, which: int, copy: int, times: int) -> None:
         """A producer says what it knows of a transaction, about any copy that it knows."""
         told = list(self.known.values())[which % len(self.known)]
@@ -114,7 +126,30 @@ class TransactionMachine(RuleBasedStateMachine):
             return  # as the processor does with what is not there any more
         decide = self.one.commit if told.mind is COMMIT else self.one.roll_back
         assert decide(half).status.is_stored
-        told.was_told = True
+        told.tell(self.run)
+
+    @precondition(lambda self: self.known)
+    @rule(which=st.lists(st.tuples(INDEX, INDEX), min_size=1, max_size=4))
+    def tell_together(self, which: list[tuple[int, int]]) -> None:
+        """Producers say what they know of several transactions in one read."""
+        all_known = list(self.known.values())
+        told = []
+        for number, copy in which:
+            one = all_known[number % len(all_known)]
+            half = one.copies[copy % len(one.copies)]
+            if one.mind is not NEVER and self._stands(half):
+                told.append((one, half))
+        while told:
+            count = self.one.decide_all([(half, one.mind is COMMIT) for one, half in told])
+            for one, _ in told[:count]:
+                one.tell(self.run)
+            told = told[count:]
+            if told:
+                self._tell(*told.pop(0))
+
+    def _stands(self, half: StoredMessage) -> bool:
+        found = self.one.transactions.half_at(half.physical_offset)
+        return found is not None and found.body == half.body
 
     @rule(after_ms=st.sampled_from([0, 1_000, 7_000, INTERVAL_MS, INTERVAL_MS, 3 * INTERVAL_MS]))
     def let_time_pass(self, after_ms: int) -> None:
@@ -162,6 +197,7 @@ class TransactionMachine(RuleBasedStateMachine):
         self._forget_what_is_lost()
 
     def _start(self) -> None:
+        self.run += 1
         self.one.take(self._open())
         step_to_the_end(self.one.store)
 
@@ -181,7 +217,8 @@ class TransactionMachine(RuleBasedStateMachine):
             told = self.known[body]
             assert told.mind is COMMIT
             assert told.was_told
-            assert count == 1 or self.crash_count, f"{body!r} was delivered {count} times"
+            may_be_more = self.crash_count or told.is_told_again
+            assert count == 1 or may_be_more, f"{body!r} was delivered {count} times"
 
     def _come_to_the_end(self) -> None:
         """Producers answer all they are asked."""
@@ -206,7 +243,8 @@ class TransactionMachine(RuleBasedStateMachine):
             elif told.mind is NEVER:
                 assert body in given_up
         if self.known:
-            assert self.one.saved() == (end, len(self.one.ops()) or None)
+            half_offset, op_offset = self.one.saved()
+            assert (half_offset, op_offset or 0) == (end, len(self.one.ops()))
 
 
 TestTransactionModel = TransactionMachine.TestCase

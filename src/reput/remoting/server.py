@@ -142,7 +142,7 @@ class RemotingServer:
         try:
             answer = self._service.on_request(channel, request)
         except ReputError as error:
-            answer = commands.reply(request, error.response_code, str(error))
+            answer = commands.reply(request, error.response_code, str(error), error.reply_fields)
         except Exception as error:  # noqa: BLE001 - the outermost edge of a request
             _log.exception("request %d of %s failed", request.code, channel.peer)
             text = f"{type(error).__name__}: {error}"

@@ -6,8 +6,9 @@ product (docs/reference/spark-schema.md).
 
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,9 @@ from reput.format import names, properties as props, sys_flag as flags
 from reput.format.kernels import Columns, Pairs, Runs, Words
 from reput.spark.filters import Constraint, Span
 from reput.spark.options import DROPMALFORMED, FAILFAST, ReadOptions
+
+if TYPE_CHECKING:
+    from reput.format.sql92 import Filter
 
 log = logging.getLogger("reput.spark")
 
@@ -232,7 +236,7 @@ class RowFilter:
         self._options = options
         self._constraint = constraint
         self._is_wanted_topic = self._topic_test()
-        self._matches = _sql92_test(options.sql92) if options.sql92 else None
+        self._matches = _compiled(options.sql92).matches if options.sql92 else None
 
     def _topic_test(self) -> Callable[[str], bool]:
         options, wanted = self._options, self._constraint.topics
@@ -314,15 +318,24 @@ class RowFilter:
         return mask
 
 
-def _sql92_test(expression: str) -> Callable[[Mapping[str, str]], bool]:
+def _compiled(expression: str) -> "Filter":
     # Its grammar takes longer to load than most partitions take to read.
     from reput.format import sql92
 
     try:
-        compiled = sql92.compile_filter(expression)
+        return sql92.compile_filter(expression)
     except sql92.Sql92Error as error:
         raise InvalidOption("sql92", expression, f"a filter expression ({error})") from None
-    return compiled.matches
+
+
+def warn_of_ignored(options: ReadOptions) -> None:
+    """Log which part of ``sql92`` does not count, if one does not.
+
+    Raises:
+        InvalidOption: It is no filter expression.
+    """
+    if options.sql92 and (warning := _compiled(options.sql92).warning):
+        log.warning("%s", warning)
 
 
 def _within(values: npt.NDArray[np.int64], span: Span) -> npt.NDArray[np.bool_]:

@@ -48,7 +48,7 @@ from reput.spark.options import (
     Bound,
     ReadOptions,
 )
-from reput.spark.rows import DamagedRow, RowFilter, RowMaker
+from reput.spark.rows import DamagedRow, RowFilter, RowMaker, warn_of_ignored
 from reput.store import paths
 from reput.store.commit_log_view import Damage, LogBatch, LogFile
 from reput.store.consume_queue_view import BatchConsumeQueueView, ConsumeQueueView
@@ -147,6 +147,7 @@ class MessageScan:
             DataLoss: What was named is gone, unless ``failOnDataLoss`` is false.
         """
         self.summary.add(f"wanted: {self._constraint.describe()}")
+        warn_of_ignored(self._options)
         planners = [
             _planner_of(path)(number, path, self._options, self._constraint, self.summary)
             for number, path in enumerate(store_paths(self._options))

@@ -26,7 +26,7 @@ from reput.spark.live.calls import ALL_TAGS, Asker, connected, frames, queue_nam
 from reput.spark.live.feed import Chunk, Feed
 from reput.spark.live.plan import LiveTask, Loss, Planner
 from reput.spark.options import LiveOptions, ReadOptions
-from reput.spark.rows import RowFilter, RowMaker
+from reput.spark.rows import RowFilter, RowMaker, warn_of_ignored
 from reput.spark.scan import Summary, option_constraint, portions
 
 log = logging.getLogger("reput.spark")
@@ -70,6 +70,7 @@ class LiveScan:
             ReadFailed: Somebody does not answer, or refuses.
         """
         self.summary.add(f"wanted: {self._constraint.describe()}")
+        warn_of_ignored(self._options)
         cluster = connected(self._live)
         asker = Asker(cluster.admin, self._live)
         planner = Planner(asker, self._options, self._pushed, self.summary)

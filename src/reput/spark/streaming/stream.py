@@ -18,6 +18,7 @@ from reput.clock import Clock, SystemClock
 from reput.errors import StoreUnavailable
 from reput.spark import plan
 from reput.spark.options import ReadOptions, TriggerLimits
+from reput.spark.rows import warn_of_ignored
 from reput.spark.scan import DataLoss
 from reput.spark.streaming.followed import NO_SIZES, Followed, FollowedQueue, Part, Whereabouts
 from reput.spark.streaming.positions import LAG, Offset, QueueKey, decode, encode
@@ -66,6 +67,7 @@ class QueueStream:
     ) -> None:
         self._options = options
         self._clock = clock or SystemClock()
+        warn_of_ignored(options)
         self._followed = _followed(options, columns, self._clock)
         self._frozen: dict[object, int] | None = None
         self._waiting_since_ms: int | None = None

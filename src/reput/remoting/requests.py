@@ -1,0 +1,137 @@
+"""Requests of one kind that stand in a buffer, one behind the other: all of them in one call.
+
+A processor gets one request, as an object with texts. Where a client sends many small ones in a
+row, making these objects costs more than what is asked for. A ``RequestList`` says once which
+fields requests of a code have, and then reads as many as come in a row into rows of numbers.
+
+    acks = RequestList(200051, [Field("consumerGroup", Kind.TEXT, is_required=True), ...])
+    for row in acks.collect(address, position, end):
+        row[rules.ROW_OPAQUE], row[acks.value("offset")], acks.text(row, "consumerGroup")
+
+It stops in front of the first request that it does not know all about, which is then a processor's.
+What is known: ``reput.format.kernels.collect``.
+"""
+
+import enum
+import functools
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from reput.format import command as commands
+from reput.format.command import Command, Serialization
+from reput.format.kernels import collect_rules as rules, hot, state
+
+ROWS_MAX = 256
+"""Requests that one call reads at most."""
+
+
+class Kind(enum.IntEnum):
+    """What a field holds."""
+
+    TEXT = rules.TEXT
+    INT = rules.INT
+    """From 0 on, 32 bits."""
+    LONG = rules.LONG
+    """From 0 on, up to 18 digits."""
+    BOOL = rules.BOOL
+
+
+class Field(NamedTuple):
+    """A field that requests may have."""
+
+    name: str
+    kind: Kind
+    is_required: bool = False
+
+
+Row = list[int]
+"""A request: words as ``collect_rules`` says."""
+
+
+class RequestList:
+    """Reads requests of one code. Rows are valid until the buffer is read into again.
+
+    Args:
+        code: Which requests.
+        fields: All that they may have, at most ``collect_rules.FIELDS_MAX``.
+    """
+
+    def __init__(self, code: int, fields: Sequence[Field]) -> None:
+        assert len(fields) <= rules.FIELDS_MAX
+        self.code = code
+        self._values = {
+            field.name: rules.ROW_WORDS + rules.VALUES * i for i, field in enumerate(fields)
+        }
+        self._width = rules.ROW_WORDS + rules.VALUES * len(fields)
+        self._rows = np.zeros(self._width * ROWS_MAX, np.int64)
+        self._row_words = self._rows.data
+        self._names = [np.frombuffer(field.name.encode("ascii"), np.uint8) for field in fields]
+        required = sum(1 << i for i, field in enumerate(fields) if field.is_required)
+        words = [code, hot.address_of(self._rows), ROWS_MAX, required, len(fields)]
+        for field, name in zip(fields, self._names, strict=True):
+            words += [hot.address_of(name), len(name), field.kind]
+        self._wanted = np.array(words, np.int64)
+        self._argument = hot.Address(hot.address_of(self._wanted))
+        self._memory = np.zeros(state.BLOCK_WORDS, np.int64)
+        self._block = self._memory.data
+        self._block_argument = hot.Address(hot.address_of(self._memory))
+
+    def collect(self, address: int, position: int, end: int) -> list[Row]:
+        """Return the requests that stand in a row in a buffer; of the last one ROW_END is known.
+
+        Args:
+            address: Of the buffer.
+            position: Where the first frame starts.
+            end: Where the bytes end; the last frame may be cut there.
+        """
+        block = self._block
+        block[state.RECEIVE_ADDRESS] = address
+        block[state.RECEIVE_POSITION] = position
+        block[state.RECEIVE_END] = end
+        count = hot.collect(self._block_argument, self._argument)
+        width = self._width
+        words = self._row_words[: width * count].tolist()
+        return [words[at : at + width] for at in range(0, width * count, width)]
+
+    def value(self, name: str) -> int:
+        """Return where in a row a field has its value; behind it is the size of its text."""
+        return self._values[name]
+
+    def text(self, row: Row, name: str) -> bytes | None:
+        """Return a field of TEXT, which is ASCII; None if the request lacks it."""
+        at = self._values[name]
+        size = row[at + 1]
+        return None if size == rules.ABSENT else hot.bytes_at(row[at], size)
+
+
+def empty_reply(row: Row) -> bytes:
+    """Return the reply to a request that says no more than that all is well; none if one-way."""
+    if row[rules.ROW_FLAG]:
+        return b""
+    opaque = row[rules.ROW_OPAQUE]
+    if row[rules.ROW_SERIALIZATION] == Serialization.JSON:
+        text = b"%d" % opaque
+    else:
+        text = opaque.to_bytes(_OPAQUE_BYTES)
+    before, behind = _around_opaque(row[rules.ROW_SERIALIZATION], len(text))
+    return before + text + behind
+
+
+_OPAQUE_BYTES = 4
+_OPAQUE_AT = commands.LENGTH.size + commands.MARK.size + struct.calcsize(">hbh")
+"""In a binary header: behind code, language and version."""
+
+
+@functools.cache
+def _around_opaque(serialization: int, size: int) -> tuple[bytes, bytes]:
+    """Return a reply's bytes before and behind its opaque, which takes so many."""
+    opaque = 10 ** (size - 1)
+    request = Command(0, opaque, serialization=Serialization(serialization))
+    data = commands.encode(commands.reply(request))
+    if serialization == Serialization.ROCKETMQ:
+        return data[:_OPAQUE_AT], data[_OPAQUE_AT + size :]
+    before, mark, behind = data.partition(b'"opaque":')
+    return before + mark, behind[size:]
