@@ -24,7 +24,7 @@ from reput.store.verify import Kind
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
-ROUNDS = 15 if hypothesis.settings.default.max_examples <= 100 else 400
+ROUNDS = 8 if hypothesis.settings.default.max_examples <= 100 else 400
 LIFE_S = 0.1  # at most, from the first acknowledged message on
 
 CHILD = """

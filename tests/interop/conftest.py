@@ -81,6 +81,7 @@ WITH_CLUSTERS = frozenset(
         "test_admin",
         "test_consumers",
         "test_folders_both_ways",
+        "test_forbidden",
         "test_java_clients_on_reput",
         "test_light_queues",
         "test_local_broker",

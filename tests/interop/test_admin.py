@@ -178,13 +178,20 @@ async def test_a_group_is_made_changed_and_deleted(
     official: JavaCluster, java_client: JavaClient, admin: Admin, topic: str
 ) -> None:
     await admin.create_group(topic)
-    assert (await admin.groups())[topic] == SubscriptionGroupConfig(
-        group_name=topic, attributes=(await admin.groups(broker=BROKER))[topic].attributes
+    made = (await admin.groups())[topic]
+    assert made == (await admin.groups(broker=BROKER))[topic]
+    assert made == SubscriptionGroupConfig(
+        group_name=topic,
+        # A broker of 5.x says what they are if nobody has set them.
+        attributes=made.attributes,
+        group_retry_policy=made.group_retry_policy,
     )
     await admin.create_group(SubscriptionGroupConfig(group_name=topic, retry_max_times=3))
-    arguments = (official.address, topic)
-    config = await call(java_client, official.namesrv, "examineSubscriptionGroupConfig", *arguments)
-    assert config["retryMaxTimes"] == 3
+    assert (await admin.groups())[topic].retry_max_times == 3
+    if java_client.version != "4.5.2":  # there the method returns null
+        arguments = ("examineSubscriptionGroupConfig", official.address, topic)
+        config = await call(java_client, official.namesrv, *arguments)
+        assert config["retryMaxTimes"] == 3
     assert await admin.consumer_connection(topic) is None
     await admin.delete_group(topic)
     assert topic not in await admin.groups()

@@ -38,6 +38,7 @@ SINCE_5 = {
     "timerMaxDelaySec",
     "timerPrecisionMs",
     "timerRollWindowSlot",
+    "timerStopEnqueue",
     "timerWheelEnable",
 }
 SINCE_4_9 = {

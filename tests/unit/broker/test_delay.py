@@ -261,6 +261,19 @@ def test_a_clock_that_was_set_back_a_little_delivers_nothing_early(subject: Subj
     assert subject.run() == 1
 
 
+def test_what_comes_after_a_clock_was_set_back_is_not_early(subject: Subject) -> None:
+    """Its store time is that of the last record, which is ahead of the clock."""
+    subject.put(b"before", 2)
+    subject.clock.set(START_MS - 500)
+    subject.put(b"after", 1)
+    assert subject.run() == 0
+    subject.clock.advance(1_499)
+    assert subject.run() == 0
+    subject.clock.advance(1)
+    assert subject.run() == 1
+    assert subject.bodies() == [b"after"]
+
+
 def test_half_messages_and_those_that_belong_nowhere_are_dropped_and_logged(
     subject: Subject, caplog: pytest.LogCaptureFixture
 ) -> None:

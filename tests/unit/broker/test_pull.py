@@ -260,6 +260,7 @@ async def test_what_is_forbidden_meanwhile_is_refused(subject: Subject) -> None:
     reply = await waiting
     assert reply.code == ResponseCode.NO_PERMISSION
     assert "pulling message is forbidden" in (reply.remark or "")
+    assert reply.ext_fields == {"forbiddenType": "3"}
 
 
 async def test_one_that_fails_is_told_and_the_others_go_on(

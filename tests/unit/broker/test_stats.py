@@ -156,6 +156,29 @@ def test_pops_count_checkpoints_and_acknowledgements() -> None:
     assert subject.stats.find(GROUP_ACK_NUMS, "T@g") is not None
 
 
+def test_a_pop_counts_as_a_pull_and_its_checkpoint() -> None:
+    found = GetResult(GetStatus.FOUND, 3, 0, 3, b"x" * 70, 3)
+    one, other = Subject(), Subject()
+    for _ in range(2):
+        for topic in ("T", "rmq_sys_T"):
+            one.stats.popped(topic, "g", 5, 3, 70)
+            other.stats.pulled(topic, "g", found, queue_id=5, latency_ms=0)
+            other.stats.checkpointed(topic, "g")
+        assert counted(one) == counted(other)
+        for subject in (one, other):
+            subject.stats.group_deleted("g")
+            assert subject.stats.find(GROUP_CK_NUMS, "T@g") is None
+
+
+def counted(subject: Subject) -> object:
+    stats = subject.stats
+    by_key = {
+        name: {key: (one.value, one.times) for key, one in series.items()}
+        for name, series in stats._series.items()
+    }
+    return by_key, stats.found_count, stats.missed_count, stats.got_count
+
+
 def test_a_topic_made_anew_counts_on() -> None:
     subject = Subject()
     subject.puts["T"] = (10, 100)

@@ -187,6 +187,7 @@ async def test_a_group_may_be_kept_from_a_topic(tmp_path: Path) -> None:
         reply = await subject.pull("T")
         assert reply.code == ResponseCode.NO_PERMISSION
         assert reply.remark == "the consumer group[consumers] is forbidden for topic[T]"
+        assert reply.ext_fields == {"forbiddenType": "5"}
         assert (await subject.pull("T", consumer_group="other")).code == ResponseCode.SUCCESS
     async with broker_subject.running(tmp_path) as subject:
         assert (await subject.pull("T")).code == ResponseCode.NO_PERMISSION
@@ -218,3 +219,4 @@ async def test_a_group_may_be_kept_from_broadcasting(subject: Subject) -> None:
         reply = await subject.pull("T", 3, sys_flag=0, consumer_group="group")
         assert reply.code == code
     assert reply.remark == "the consumer group[group] can not consume by broadcast way"
+    assert reply.ext_fields == {"forbiddenType": "4"}

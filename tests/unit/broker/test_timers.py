@@ -1,5 +1,6 @@
 """Messages with a time of their own, on a real store: when they leave, what they look like."""
 
+import dataclasses
 import json
 import logging
 from collections.abc import Sequence
@@ -122,7 +123,7 @@ def test_java_parks_at_the_same_time(version: str) -> None:
         deliver_ms = int(properties["TIMER_DELIVER_MS"])
         asked = {"TIMER_DELIVER_MS": properties["TIMER_DELIVER_MS"]}
         timer = Timers.__new__(Timers)
-        timer._config = store_fixture.config("unused")
+        timer.config = store_fixture.config("unused")
         timer._precision_ms, timer._runs = precision_ms, TimerRuns()
         assert timer.park(
             properties["REAL_TOPIC"], int(properties["REAL_QID"]), asked, deliver_ms - 9
@@ -218,6 +219,24 @@ def test_d25_it_comes_when_it_is_due_and_not_before(subject: Subject) -> None:
             arrived.setdefault(int(body), subject.now_ms - START_MS)
         subject.clock.advance(10)
     assert arrived == {1: 1000, 999: 1000, 1000: 1000, 1001: 2000, 1500: 2000, 3000: 3000}
+
+
+def test_a_timer_that_is_stopped_delivers_what_it_has_taken_up(stores: Stores) -> None:
+    """As a broker of 5.5.0: what is parked then comes late, once timerStopEnqueue is off again."""
+    subject = Subject(stores)
+    subject.put_at(b"before", START_MS + 1000)
+    subject.run()
+    subject.timers.config = dataclasses.replace(subject.store.config, timer_stop_enqueue=True)
+    subject.put_at(b"then", START_MS + 1000)
+    subject.clock.advance(5000)
+    subject.run()
+    assert subject.bodies() == [b"before"]
+    assert subject.timers.behind_count == 1
+    assert subject.timers.next_due_ms(subject.now_ms) is None
+    subject.timers.config = subject.store.config
+    assert subject.timers.next_due_ms(subject.now_ms) == subject.now_ms
+    subject.run()
+    assert subject.bodies() == [b"before", b"then"]
 
 
 def test_a_finer_precision(stores: Stores) -> None:

@@ -38,12 +38,12 @@ async def listen(_messages: object, _context: object) -> ConsumeResult:
 
 
 @pytest.fixture
-def workers() -> ListenerWorkers:
-    return ListenerWorkers("G", ListenerCalls(listen, 1), RatesByTopic(), ManualClock())
+def workers() -> ListenerWorkers[OwnedQueue]:
+    return ListenerWorkers[OwnedQueue]("G", ListenerCalls(listen, 1), RatesByTopic(), ManualClock())
 
 
 @pytest.fixture
-async def consumption(workers: ListenerWorkers) -> AsyncIterator[Consumption]:
+async def consumption(workers: ListenerWorkers[OwnedQueue]) -> AsyncIterator[Consumption]:
     """What one worker does."""
     found = Consumption()
     task = asyncio.create_task(workers.work(found.consume))
@@ -53,7 +53,7 @@ async def consumption(workers: ListenerWorkers) -> AsyncIterator[Consumption]:
 
 
 async def test_a_queue_stands_in_line_once(
-    workers: ListenerWorkers, consumption: Consumption
+    workers: ListenerWorkers[OwnedQueue], consumption: Consumption
 ) -> None:
     a, b = OwnedQueue(A, 0), OwnedQueue(B, 0)
     for one in (a, b, a):
@@ -65,7 +65,7 @@ async def test_a_queue_stands_in_line_once(
 
 
 async def test_a_queue_that_rests_is_not_in_line(
-    workers: ListenerWorkers, consumption: Consumption
+    workers: ListenerWorkers[OwnedQueue], consumption: Consumption
 ) -> None:
     a, b = OwnedQueue(A, 0), OwnedQueue(B, 0)
     a.is_resting = True
@@ -76,7 +76,7 @@ async def test_a_queue_that_rests_is_not_in_line(
 
 
 async def test_a_worker_survives_what_goes_wrong(
-    workers: ListenerWorkers, consumption: Consumption, caplog: pytest.LogCaptureFixture
+    workers: ListenerWorkers[OwnedQueue], consumption: Consumption, caplog: pytest.LogCaptureFixture
 ) -> None:
     workers.line_up(OwnedQueue(B, 0))
     workers.line_up(OwnedQueue(A, 0))
@@ -87,7 +87,7 @@ async def test_a_worker_survives_what_goes_wrong(
 
 
 async def test_who_closes_lets_what_is_begun_end_and_begins_nothing(
-    workers: ListenerWorkers,
+    workers: ListenerWorkers[OwnedQueue],
 ) -> None:
     consumption = Consumption()
     consumption.may_end.clear()
@@ -101,7 +101,9 @@ async def test_who_closes_lets_what_is_begun_end_and_begins_nothing(
     assert consumption.came.empty()
 
 
-async def test_it_is_quiet_when_the_last_call_has_ended(workers: ListenerWorkers) -> None:
+async def test_it_is_quiet_when_the_last_call_has_ended(
+    workers: ListenerWorkers[OwnedQueue],
+) -> None:
     context = ConsumeContext(A)
     for _ in range(2):
         assert await workers.call(Batch([], 0), context) is ConsumeResult.LATER

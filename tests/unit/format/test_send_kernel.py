@@ -11,7 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reput.format import command, headers, message as record, properties as props, send_reply
+from reput.format import (
+    command,
+    cq_unit,
+    headers,
+    message as record,
+    names,
+    properties as props,
+    send_reply,
+)
 from reput.format.command import Command, Serialization
 from reput.format.kernels import hot, native, send_rules, send_twin, state
 from reput.format.message import Host, StoredMessage
@@ -292,6 +300,64 @@ def test_common(store: Store, changes: dict[str, str | None], serialization: Ser
 def test_escapes(store: Store) -> None:
     assert store.is_taken(json_send(header_of(send({"i": "q\1@"})).replace("@", '\\"\\\\\\/')))
     assert store.messages()[0].properties["q"] == '"\\/'
+
+
+def let_wait(store: Store) -> None:
+    """Let half messages and those of two delay levels be common, with queues for them."""
+    store.hot.set_delays((1_000, 5_000))
+    store.block[state.TAKES_HALVES] = 1
+    for topic, queue_id in ((names.HALF_TOPIC, 0), (names.SCHEDULE_TOPIC, 1)):
+        tail = np.zeros(20 * 100, np.uint8)
+        store.tails.append(tail)
+        _, row = store.hot.add_queue(topic.encode(), queue_id)
+        row[state.QUEUE_TAIL], row[state.QUEUE_TAIL_LIMIT] = hot.address_of(tail), 100
+
+
+@BOTH
+def test_messages_that_wait(store: Store, serialization: Serialization) -> None:
+    """As the processors store them, whose records are compared with those of Java."""
+    let_wait(store)
+    half = send({"i": "WAIT\1true\2TRAN_MSG\1true\2a\1b", "f": "5"}, serialization=serialization)
+    delayed = send({"i": "WAIT\1true\2a\1b\2DELAY\0012\2"}, serialization=serialization)
+    assert store.receive(half + delayed) == 2
+    first, second = store.messages()
+    assert (first.topic, first.queue_id, first.sys_flag) == (names.HALF_TOPIC, 0, 1)
+    real_place = "REAL_TOPIC\1TopicTest\2REAL_QID\0013\2"
+    kept = "TRAN_MSG\1true\2a\1b\2" + CLUSTER + "WAIT\1true\2" + real_place
+    assert first.property_bytes == kept.encode()
+    assert (second.topic, second.queue_id, second.sys_flag) == (names.SCHEDULE_TOPIC, 1, 0)
+    assert second.property_bytes == ("a\1b\2DELAY\0012\2" + CLUSTER + real_place).encode()
+    unit = cq_unit.UNIT.unpack_from(store.tails[-1])
+    assert unit == (second.physical_offset, second.store_size, NOW_MS + 5_000)
+    replies = store.reply_bytes
+    for one in (first, second):  # the producer is told the queue that it asked for
+        offset_id = f"7F00000100002A9F{one.physical_offset:016X}"
+        reply = send_reply.send_reply(77, serialization, offset_id, 3, 0)
+        assert replies.startswith(reply)
+        replies = replies[len(reply) :]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({"i": "TRAN_MSG\1True"}, {"i": "TRAN_MSG\1false"}, {"i": "TRAN_MSG\1true\2DELAY\0011"}),
+        *({"i": "DELAY\0010"}, {"i": "DELAY\0013"}, {"i": "DELAY\00101"}, {"i": "DELAY\1x"}),
+        *({"i": "DELAY\0011\2DELAY\0011"}, {"i": "DELAY\0011", "f": "4"}, {"f": "4"}),
+        *({"i": "TRAN_MSG\1true", "f": "8"}, {"i": "TRAN_MSG\1true\2WAIT\1false"}),
+        {"i": "TRAN_MSG\1true\2CHECK_IMMUNITY_TIME_IN_SECONDS\0019"},
+    ],
+    ids=str,
+)
+def test_messages_that_wait_otherwise(store: Store, changes: dict[str, str | None]) -> None:
+    let_wait(store)
+    assert not store.is_taken(send(changes))
+
+
+def test_half_messages_are_taken_only_where_the_broker_takes_them(store: Store) -> None:
+    let_wait(store)
+    assert store.is_taken(send({"i": "TRAN_MSG\1true"}))
+    store.block[state.TAKES_HALVES] = 0
+    assert store.receive(send({"i": "TRAN_MSG\1true"})) == 0
 
 
 SLOW: list[dict[str, str | None]] = [

@@ -84,7 +84,7 @@ def _without_slots_used(data: bytes) -> bytes:
 
 ENGINE = [one for one in golden.STORES if one[1] != "ext"] + [
     (version, f"torn/{name}")
-    for version, name in store_fixture.some(golden.TORN)
+    for version, name in store_fixture.some(golden.EACH_DAMAGE)
     if name != "log-short"  # the engine wants log files of one size
 ]
 
