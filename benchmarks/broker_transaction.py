@@ -105,15 +105,21 @@ def _rate(target: Target, window: int, seconds: float, *, in_transaction: bool) 
 
 
 def _pending(target: Target, count: int) -> dict[str, float]:
-    """Leave half messages undecided; return what they add to the broker's memory."""
+    """Leave half messages undecided; return what they add to the broker's memory.
+
+    The resident bytes are those on disk as well, as the files are mapped.
+    """
     line = Line(target.address)
     before = Usage.of(target.pid)
     for _ in range(0, count, 100):
         line.send(100, is_half=True)
     after = Usage.of(target.pid)
     line.close()
-    grown = after.anonymous_bytes - before.anonymous_bytes
-    return {"pending": count, "anonymous_megabytes": grown / 1e6}
+    return {
+        "pending": count,
+        "anonymous_megabytes": (after.anonymous_bytes - before.anonymous_bytes) / 1e6,
+        "rss_megabytes": (after.rss_bytes - before.rss_bytes) / 1e6,
+    }
 
 
 def run(folder: Path, quick: bool) -> dict[str, object]:

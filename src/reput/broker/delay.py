@@ -246,7 +246,7 @@ class DelaySchedule:
         if level.delay_ms is not None:
             # The clock was ahead, or the level longer: as in Java, nothing waits longer than it
             # would if it came now.
-            is_due |= times > now_ms + level.delay_ms
+            is_due |= times > self._store.store_time_of_put(now_ms) + level.delay_ms
         return is_due | (units["size"] <= 0), times
 
     def _extended_time(self, level: _Level, queue: ConsumeQueue, unit: np.void) -> int:

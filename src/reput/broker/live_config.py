@@ -60,9 +60,10 @@ _STORE_AT_ONCE = frozenset(
         "file_reserved_time",
         "redelete_hanged_file_interval",
         "reput_expire_only_archived",
+        "timer_stop_enqueue",
     }
 )
-"""Those of retention."""
+"""Those of retention, and what holds the timer."""
 
 _ALSO_TOLD = {"filterServerNums": "0", "slaveReadEnable": "false", "useTLS": "false"}
 """What is so here, and what ``mqadmin exportConfigs`` cannot do without."""

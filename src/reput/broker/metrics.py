@@ -285,6 +285,16 @@ class Meter:
             ("slow",): broker.transactions.end_count - together,
         }
         yield frames
+        frames = Family(
+            "reput_send_back_frames_total",
+            "Messages that were sent back by the path they took: together, or the slow one.",
+            ("path",),
+            is_counter=True,
+        )
+        together = broker.intake.send_backs.common_count
+        total = sum(counts.values(stats.SNDBCK_PUT_NUMS).values())
+        frames.values = {("together",): together, ("slow",): total - together}
+        yield frames
         self._topics.keep((name,) for name in broker.topics.all())
         for name, text, kind in (
             ("reput_topic_put_messages_total", "Messages stored.", stats.TOPIC_PUT_NUMS),

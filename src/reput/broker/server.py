@@ -378,6 +378,7 @@ class Broker:
         self.transactions.config = self.config
         self.store.take_halves(is_on=self.transactions.takes_halves)
         self.store.retention.reconfigure(self.store_config)
+        self.timers.config = self.store_config
         self._reading_changed()
         if "brokerPermission" in change.at_once:
             self.topics.table.touch(now_ms)  # name servers take no topics of a known version

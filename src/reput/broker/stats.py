@@ -145,6 +145,16 @@ class Series:
         )
 
 
+class _Popped(NamedTuple):
+    """What counts the pops of a group from a queue."""
+
+    messages: Series
+    bytes: Series
+    latency: Series
+    checkpoints: Series
+    is_of_system: bool
+
+
 class Totals(NamedTuple):
     """What all counters together say at a moment."""
 
@@ -203,6 +213,7 @@ class Stats:
         self._gets: dict[tuple[str, str], tuple[Series, Series]] = {}
         self._latencies: dict[tuple[int, str, str], Series] = {}
         self._acks: dict[tuple[str, str], Series] = {}
+        self._pops: dict[tuple[int, str, str], _Popped] = {}
         self._broker_put = self._named(BROKER_PUT_NUMS, cluster_name)
         self._broker_got = self._named(BROKER_GET_NUMS, cluster_name)
         self._user_put = self._named(BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC, cluster_name)
@@ -295,6 +306,29 @@ class Stats:
         self._named(GROUP_CK_NUMS, f"{topic}@{group}").add(1)
         self._broker_held.value += 1
 
+    def popped(self, topic: str, group: str, queue_id: int, count: int, size: int) -> None:
+        """Count what a pop took of a queue: a pull that found messages, and its checkpoint."""
+        key = queue_id, topic, group
+        one = self._pops.get(key)
+        if one is None:
+            key_of_group = f"{topic}@{group}"
+            one = self._pops[key] = _Popped(
+                self._named(GROUP_GET_NUMS, key_of_group),
+                self._named(GROUP_GET_SIZE, key_of_group),
+                self._latency(topic, group, queue_id),
+                self._named(GROUP_CK_NUMS, key_of_group),
+                names.is_system_topic(topic),
+            )
+        self.found_count += 1
+        one.messages.add(count)
+        one.bytes.add(size)
+        one.latency.times += 1
+        one.checkpoints.add(1)
+        self._broker_got.value += count
+        self._broker_held.value += 1
+        if not one.is_of_system:
+            self._user_got.value += count
+
     def look(self) -> None:
         """Take over what the store has counted."""
         counts = self._put_counts()
@@ -332,6 +366,7 @@ class Stats:
             key: one for key, one in self._latencies.items() if not is_gone(key[1], key[2])
         }
         self._acks = {key: one for key, one in self._acks.items() if not is_gone(*key)}
+        self._pops = {key: one for key, one in self._pops.items() if not is_gone(key[1], key[2])}
         for name in _BY_GROUP:
             by_key = self._series.get(name, {})
             for key in list(by_key):

@@ -3,7 +3,7 @@
     send -> park -> rmq_sys_wheel_timer -> taken up -> runs, by time -> the queue it is for
 
 What waits stands in the log as RocketMQ 5.x parks it: TIMER_OUT_MS says when it leaves, REAL_TOPIC
-and REAL_QID where to. All else follows from that queue: ``TimerRuns`` holds 28 bytes a message, and
+and REAL_QID where to. All else follows from that queue: ``TimerRuns`` holds 36 bytes a message, and
 is made again at start. There is no wheel, and no second log of what waits
 (docs/decisions/0015-the-timer-is-its-queue.md).
 
@@ -109,7 +109,8 @@ class Timers:
         self.recalled_count = 0
         self.metrics = TimerMetrics()
         self._store = store
-        self._config = store.config
+        self.config = store.config
+        """In force. Precision and rolls are as at the start."""
         self._precision_ms = store.config.timer_precision_ms
         self._roll_ms = store.config.timer_roll_ms
         self._runs = TimerRuns()
@@ -155,7 +156,7 @@ class Timers:
             return False
         if props.TIMER_OUT_MS in properties or TIMES.isdisjoint(properties):
             return False  # the former has waited already
-        if not self._config.timer_wheel_enable:
+        if not self.config.timer_wheel_enable:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
                 "accurate timer message is not enabled, timerWheelEnable is false",
@@ -180,7 +181,7 @@ class Timers:
                 break
         else:
             deliver_ms = self._number(properties[props.TIMER_DELIVER_MS])
-        if deliver_ms - now_ms > self._config.timer_max_delay_sec * 1000:
+        if deliver_ms - now_ms > self.config.timer_max_delay_sec * 1000:
             raise self._illegal()
         return deliver_ms
 
@@ -194,12 +195,12 @@ class Timers:
         return RequestRefused(
             ResponseCode.MESSAGE_ILLEGAL,
             "timer message illegal, the delay time should not be bigger than the max delay "
-            f"{self._config.timer_max_delay_sec * 1000}ms; or if set del msg, the delay time "
+            f"{self.config.timer_max_delay_sec * 1000}ms; or if set del msg, the delay time "
             "should be bigger than the current time",
         )
 
     def _refuse_crowd(self, out_ms: int) -> None:
-        limit = self._config.timer_congest_num_each_slot
+        limit = self.config.timer_congest_num_each_slot
         if len(self._runs) <= limit:
             return
         count = self._runs.count_at(out_ms)
@@ -268,7 +269,7 @@ class Timers:
         Returns:
             Whether there was anything to do: call it again, there may be more.
         """
-        if self._take_up(now_ms):
+        if not self.config.timer_stop_enqueue and self._take_up(now_ms):
             return True  # there may be recalls among the rest
         did = False
         if not self._is_left_alone(now_ms):
@@ -283,7 +284,7 @@ class Timers:
         """
         if self._is_left_alone(now_ms):
             return (self._refused_ms or 0) + RETRY_MS
-        if self.behind_count:
+        if self.behind_count and not self.config.timer_stop_enqueue:
             return now_ms
         first_ms = self._runs.first_ms()
         return None if first_ms is None else max(now_ms, first_ms + self._precision_ms)

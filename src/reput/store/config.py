@@ -127,7 +127,7 @@ ACCEPTED_WITHOUT_EFFECT: Mapping[str, str] = _keys_by_reason(
             appendTopicForTimerDeleteKey""",
         "the timer moves by steps; a message that cannot be read or put holds up no other": """
             timerGetMessageThreadNum timerPutMessageThreadNum timerEnableRetryUntilSuccess
-            timerSkipUnknownError timerStopEnqueue timerReputServiceCorePoolSize
+            timerSkipUnknownError timerReputServiceCorePoolSize
             timerReputServiceMaxPoolSize timerReputServiceQueueCapacity""",
         "RocketMQ does not read it any more; a delay level is a level": "timerInterceptDelayLevel",
         "there is no RocksDB here (what would switch it on is refused)": """
@@ -231,6 +231,9 @@ class StoreConfig:
     does not expire; at most two thirds of ``fileReservedTime``. See ``timer_roll_ms``."""
     timer_congest_num_each_slot: Count = JAVA_INT_MAX
     """Messages due at one time, beyond which more are refused: some, and all from twice as many."""
+    timer_stop_enqueue: bool = False
+    """What is parked from now on is left in the timer's queue until this is off again, due or not;
+    what the timer has taken up it delivers."""
 
     # --- who waits -------------------------------------------------------
 

@@ -329,6 +329,13 @@ class MessageStore:
         """
         return self._putter.put_encoded(data, count, now_ms)
 
+    def store_time_of_put(self, now_ms: int) -> int:
+        """Return the store time that a message gets which is put at a time.
+
+        It is that time, but for a while after a clock was set back: store times only grow.
+        """
+        return self._putter.store_time(now_ms)
+
     def begin_put(
         self, message: IncomingMessage, now_ms: int | None = None, *, is_batch: bool = False
     ) -> PendingPut:

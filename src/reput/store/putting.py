@@ -312,10 +312,15 @@ class Putter:
         last = self._block[state.LOG_TIMESTAMP]
         if now_ms >= last:
             return now_ms
-        if last - now_ms <= incoming.BACKWARD_MS_MAX:
-            return last
-        _log.warning("the clock went back by %d ms", last - now_ms)
-        return now_ms
+        stored_ms = self.store_time(now_ms)
+        if stored_ms < last:
+            _log.warning("the clock went back by %d ms", last - now_ms)
+        return stored_ms
+
+    def store_time(self, now_ms: int) -> int:
+        """Return the store time of what is put at a time, where the clock may have gone back."""
+        last = self._block[state.LOG_TIMESTAMP]
+        return last if now_ms < last <= now_ms + incoming.BACKWARD_MS_MAX else now_ms
 
     # Into the log -----------------------------------------------------------------------------
 

@@ -177,6 +177,16 @@ async def test_how_many_wait_of_each_topic(timed: Subject, clock: ManualClock) -
     assert told["B"] == {"count": 1, "timeStamp": START_MS}
 
 
+async def test_the_timer_is_stopped_while_it_runs(timed: Subject, clock: ManualClock) -> None:
+    for text, count in ((b"timerStopEnqueue=true", 0), (b"timerStopEnqueue=false", 2)):
+        reply = await timed.ask(RequestCode.UPDATE_BROKER_CONFIG, body=text)
+        assert reply.code == ResponseCode.SUCCESS, reply.remark
+        await send(timed, TIMER_DELAY_SEC="1")
+        clock.advance(5_000)
+        deliver(timed)
+        assert len(stored(timed, "T", 3)) == count
+
+
 async def timer_metrics(subject: Subject) -> dict[str, Any]:
     reply = await subject.ask(RequestCode.GET_TIMER_METRICS)
     assert reply.code == ResponseCode.SUCCESS

@@ -1,10 +1,12 @@
 """Which messages wait: the runs beside a plain sorted list."""
 
 from collections import Counter
+from unittest import mock
 
 import numpy as np
 from hypothesis import given, strategies as st
 
+from reput.broker import timer_runs
 from reput.broker.timer_runs import ENTRY_TYPE, TimerRuns
 
 Operation = tuple[str, list[int]] | tuple[str, int, int, int]
@@ -18,8 +20,15 @@ OPERATIONS = st.lists(
 )
 
 
-@given(OPERATIONS)
-def test_they_leave_by_time_and_then_in_the_order_of_the_queue(operations: list[Operation]) -> None:
+@given(OPERATIONS, st.sampled_from([1, 30, timer_runs.ENTRIES_PER_RUN]))
+def test_they_leave_by_time_and_then_in_the_order_of_the_queue(
+    operations: list[Operation], most: int
+) -> None:
+    with mock.patch.object(timer_runs, "ENTRIES_PER_RUN", most):
+        check(operations)
+
+
+def check(operations: list[Operation]) -> None:
     runs = TimerRuns()
     model: list[tuple[int, int]] = []
     queue_offset = 0

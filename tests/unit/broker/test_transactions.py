@@ -618,6 +618,18 @@ def test_a_crash_between_final_and_op_message_delivers_once(
     assert start == end
 
 
+def test_what_a_client_sends_as_committed_decides_nothing(stores: Stores) -> None:
+    """Its prepared transaction offset is 0, where a half message may stand."""
+    subject = open_subject(stores)
+    half = subject.send(b"one")
+    assert half.physical_offset == 0
+    sent = IncomingMessage("T", b"one", 2, sys_flag=flags.TRANSACTION_COMMIT)
+    assert subject.store.put(sent).status.is_stored
+    subject.store.abandon()
+    reopen(stores, subject)
+    assert [one.body for one in subject.round()] == [b"one"]
+
+
 def test_a_final_message_that_does_not_end_the_log_has_its_op_message(stores: Stores) -> None:
     """So it is with what crashes leave; of stores that were damaged otherwise nobody knows."""
     subject = open_subject(stores)

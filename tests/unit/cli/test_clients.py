@@ -178,7 +178,10 @@ def test_consuming_what_a_condition_selects(command: Command, rocketmq: LocalBro
         (["producer", "send", "T", "x", "--queue", "a:9"], "--queue"),
         (["consumer", "consume", "Nothing", "--group", "G"], "no topic 'Nothing'"),
         (["consumer", "consume", "Nothing", "--group", "G", "--pop"], "no topic 'Nothing'"),
-        (["consumer", "consume", "T", "--group", "G", "--pop", "--from", "1"], "earliest or latest"),
+        (
+            ["consumer", "consume", "T", "--group", "G", "--pop", "--from", "1"],
+            "earliest or latest",
+        ),
         (["consumer", "consume", "T", "--group", "G", "--from", "x"], "a time like"),
         (["consumer", "consume", "T"], "--group"),
     ],

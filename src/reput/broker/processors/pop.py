@@ -293,9 +293,10 @@ def _reply(
 def _count(broker: "Broker", wanted: Wanted, found: Popped, *, has_taken: bool) -> None:
     stats, group = broker.stats, wanted.group
     for topic, queue_id, result in found.results:
-        stats.pulled(topic, group, result, queue_id=queue_id, latency_ms=0)
         if has_taken and not wanted.is_ordered:
-            stats.checkpointed(topic, group)
+            stats.popped(topic, group, queue_id, result.message_count, len(result.data))
+        else:
+            stats.pulled(topic, group, result, queue_id=queue_id, latency_ms=0)
 
 
 def _answer(request: Command, header: Header) -> Command:

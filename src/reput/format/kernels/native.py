@@ -66,7 +66,7 @@ _SOURCES = (
     # whose numbers are compiled in:
     *("state.py", "../message.py", "../properties.py", "../sys_flag.py"),
     *("../cq_unit.py", "../index_entry.py"),
-    *("../codes.py", "../command.py", "../send_reply.py", "../pull_reply.py"),
+    *("../codes.py", "../command.py", "../send_reply.py", "../pull_reply.py", "../pop_codec.py"),
 )
 
 
