@@ -26,6 +26,7 @@ from reput.client.popping import PoppedMessage, Popper
 from reput.client.queue_pops import PopSource, QueuePops
 from reput.client.send_back import SendBack
 from reput.clock import Clock
+from reput.errors import CorruptRecord
 from reput.format.bodies import MessageQueue
 
 log = logging.getLogger(__name__)
@@ -115,8 +116,7 @@ class PopConsumption:
             return
         try:
             for turn_count in range(1, len(line.waiting) + 1):
-                batch = self._take(line)
-                if not batch or self._workers.is_closing:
+                if self._workers.is_closing or not (batch := self._take(line)):
                     break
                 await self._consume_batch(line, batch)
                 if turn_count % YIELD_COUNT == 0:
@@ -149,7 +149,7 @@ class PopConsumption:
     async def _consume_batch(self, line: PopLine, messages: list[PoppedMessage]) -> None:
         context = ConsumeContext(line.queue)
         if self._is_ordered:
-            context.failures = messages[0].reconsume_times
+            context.failures = _retries(messages[0])
         received: list[ReceivedMessage] = list(messages)
         done_count = len(messages)
         try:
@@ -205,14 +205,14 @@ class PopConsumption:
 
     def _delay_ms(self, message: PoppedMessage, context: ConsumeContext) -> int:
         if not self._is_ordered:
-            return pop_handles.retry_delay_ms(context.delay_level or message.reconsume_times)
+            return pop_handles.retry_delay_ms(max(context.delay_level, 0) or _retries(message))
         rest_ms = context.suspend_ms
         if rest_ms is None:
             rest_ms = self._config.suspend_current_queue_time_ms
         return min(max(rest_ms, 10), 30_000)
 
     async def _is_dead(self, message: PoppedMessage, delay_level: int) -> bool:
-        if delay_level >= 0 and message.reconsume_times < self._send_back.retries_max:
+        if delay_level >= 0 and _retries(message) < self._send_back.retries_max:
             return False
         return await self._send_back.give_up(message)
 
@@ -222,23 +222,28 @@ class PopConsumption:
         try:
             await self._popper.change(message, delay_ms, is_attempt=is_attempt)
         except Problem as error:
-            log.warning("message %s comes again when it is not held any more: %s",
-                        message.message_id, error)  # fmt: skip
+            log.warning(
+                "message %d from %s comes again when it is not held any more: %s",
+                message.queue_offset,
+                message.broker_name,
+                error,
+            )
 
     # --- holding ----------------------------------------------------------------
 
     def _begin_to_hold(
         self, messages: Sequence[PoppedMessage], holding: list[asyncio.Task[None]]
     ) -> asyncio.TimerHandle:
-        """Keep messages from being seen by others, once half of their time is over.
+        """Keep messages from being seen by others, once half of the time that is left is over.
 
         Args:
             messages: Those that a listener gets now.
             holding: Gets the task that does so, if it comes to that.
         """
         loop = asyncio.get_running_loop()
+        left_ms = min(one.held_until_ms for one in messages) - self._clock.now_ms()
         return loop.call_later(
-            self._config.pop_invisible_ms / 2000,
+            max(left_ms, 0) / 2000,
             lambda: holding.append(loop.create_task(self._hold_on(messages))),
         )
 
@@ -259,6 +264,14 @@ class PopConsumption:
             len(messages),
             self._config.consume_timeout_min,
         )
+
+
+def _retries(message: PoppedMessage) -> int:
+    """Return how often a message was handed out before; 0 if it is too damaged to tell."""
+    try:
+        return message.reconsume_times
+    except CorruptRecord:
+        return 0
 
 
 def _queue_of(message: PoppedMessage) -> MessageQueue:

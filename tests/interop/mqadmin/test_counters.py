@@ -8,13 +8,15 @@ from interop.clusters import until
 from interop.java_cluster import ClientError, JavaClient, JavaMessage
 from interop.mqadmin.sides import Both, Side
 from interop.mqadmin.test_console import shape
-from interop.mqadmin.test_reput_cli import GROUP as GIVES_UP, give_up
+from interop.mqadmin.test_reput_cli import give_up
 from reput.client import Message, ReceivedMessage, SendResult, TransactionState, blocking
 
 pytestmark = pytest.mark.interop
 
 TOPIC = "Busy"
 POPS = "Pops"
+DEAD = "Dead"
+"""A group that has given up a message."""
 COUNTERS = (
     ("TOPIC_PUT_NUMS", TOPIC),
     ("TOPIC_PUT_SIZE", TOPIC),
@@ -28,9 +30,9 @@ COUNTERS = (
     ("BROKER_GET_NUMS", "DefaultCluster"),
     ("BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC", "DefaultCluster"),
     ("BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC", "DefaultCluster"),
-    ("SNDBCK_PUT_NUMS", f"Messages@{GIVES_UP}"),
-    ("SNDBCK2DLQ_TIMES", f"null@Messages@{GIVES_UP}@SEND_BACK_TO_DLQ"),
-    ("DLQ_PUT_NUMS", f"null@Messages@{GIVES_UP}@SEND_BACK_TO_DLQ"),
+    ("SNDBCK_PUT_NUMS", f"Messages@{DEAD}"),
+    ("SNDBCK2DLQ_TIMES", f"null@Messages@{DEAD}@SEND_BACK_TO_DLQ"),
+    ("DLQ_PUT_NUMS", f"null@Messages@{DEAD}@SEND_BACK_TO_DLQ"),
     ("TOPIC_PUT_NUMS", "RMQ_SYS_TRANS_HALF_TOPIC"),
     ("TOPIC_PUT_NUMS", "RMQ_SYS_TRANS_OP_HALF_TOPIC"),
     ("TOPIC_PUT_NUMS", "SCHEDULE_TOPIC_XXXX"),
@@ -61,7 +63,7 @@ def use(java: JavaClient, side: Side) -> None:
     with blocking.Producer("delays", namesrv=side.namesrv) as delaying:
         delaying.send(Message(TOPIC, b"level", delay_level=1))
         delaying.send(Message(TOPIC, b"time", delay_ms=1000))
-    asyncio.run(give_up(side))
+    asyncio.run(give_up(side, DEAD))
     popping = {"clientRebalance": False, "heartbeatBrokerInterval": 1000}
     with java.push_consumer(side.namesrv, POPS, TOPIC, **popping) as consumer:
         with java.producer(side.namesrv) as producer:

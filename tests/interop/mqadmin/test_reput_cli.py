@@ -45,15 +45,15 @@ def plain(value: Any) -> Any:
     return masked(value) if isinstance(value, str) else value
 
 
-async def give_up(side: Side) -> None:
+async def give_up(side: Side, group: str) -> None:
     """Put a message among the dead letters of a group."""
     async with Admin(side.namesrv) as admin:
-        await admin.create_group(GROUP)
+        await admin.create_group(group)
         sent = side.sent[1]
         message = await admin.message_by_offset_id(sent.offset_msg_id)
         assert message is not None
         header = headers.SendBackHeader(
-            offset=message.physical_offset, group=GROUP, delay_level=-1,
+            offset=message.physical_offset, group=group, delay_level=-1,
             origin_msg_id=message.message_id, origin_topic="Messages", unit_mode=False,
             max_reconsume_times=16,
         )  # fmt: skip
@@ -63,7 +63,7 @@ async def give_up(side: Side) -> None:
 
 def test_dead_letters_are_sent_again(both: Both, commands: list[Command]) -> None:
     for side in both.sides:
-        asyncio.run(give_up(side))
+        asyncio.run(give_up(side, GROUP))
     found = [one.json("dlq", "list")["groups"] for one in commands]
     for groups in found:
         (mine,) = [one for one in groups if one["group"] == GROUP]
