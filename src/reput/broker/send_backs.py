@@ -6,6 +6,7 @@ through the processor, in its place; both ways have the same effects and the sam
 """
 
 import ctypes
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from reput.broker.again import common_record
@@ -15,7 +16,15 @@ from reput.format import java, properties as props
 from reput.format.codes import RequestCode
 from reput.format.kernels import collect_rules as rules
 from reput.remoting.channel import Channel
-from reput.remoting.requests import Field, Kind, RequestList, Row, empty_reply
+from reput.remoting.requests import (
+    FIELDS_OF_5,
+    Field,
+    Kind,
+    RequestList,
+    Row,
+    empty_reply,
+    take_rows,
+)
 from reput.store.config_tables import TopicConfig
 from reput.store.table_files import SubscriptionGroup
 
@@ -30,12 +39,7 @@ _FIELDS = (
     Field("unitMode", Kind.BOOL),
     Field("originMsgId", Kind.TEXT),
     Field("originTopic", Kind.TEXT),
-    # 5.x; they say nothing that is needed here.
-    Field("bname", Kind.TEXT),
-    Field("ns", Kind.TEXT),
-    Field("nsd", Kind.BOOL),
-    Field("oway", Kind.BOOL),
-    Field("lo", Kind.BOOL),
+    *FIELDS_OF_5,
 )
 
 
@@ -66,22 +70,9 @@ class SendBacks:
             Where the first other frame begins: ``at`` if there are none.
         """
         rows = self._requests.collect(self._address, at, end)
-        done, most = 0, len(rows)
-        while done < len(rows) and not channel.is_closed and not channel.has_stalled():
-            count = self._put(channel, rows[done : done + most])
-            if count:
-                done += count
-                at = rows[done - 1][rules.ROW_END]
-                most *= 2
-                continue
-            behind = channel.take_frames(view, at, end, 1)
-            if behind == at:
-                return at
-            done, at = done + 1, behind
-            most = 1  # those behind it may be no better
-        return at
+        return take_rows(rows, channel, view, at, end, self._put)
 
-    def _put(self, channel: Channel, rows: list[Row]) -> int:
+    def _put(self, channel: Channel, rows: Sequence[Row]) -> int:
         """Put what is common, up to the first other; return how many were."""
         broker = self._broker
         if broker.store.is_page_cache_busy() or not broker.config.broker_permission & PERM_WRITE:

@@ -6,15 +6,24 @@ ways have the same effects and the same replies.
 """
 
 import ctypes
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from reput.broker.processors import transactions as one_by_one
 from reput.broker.transactions import End
 from reput.format import sys_flag as flags
 from reput.format.codes import RequestCode
-from reput.format.kernels import collect_rules as rules, hot
+from reput.format.kernels import hot
 from reput.remoting.channel import Channel
-from reput.remoting.requests import Field, Kind, RequestList, Row, empty_reply
+from reput.remoting.requests import (
+    FIELDS_OF_5,
+    Field,
+    Kind,
+    RequestList,
+    Row,
+    empty_reply,
+    take_rows,
+)
 
 if TYPE_CHECKING:
     from reput.broker.server import Broker
@@ -27,13 +36,8 @@ _FIELDS = (
     Field("fromTransactionCheck", Kind.BOOL),
     Field("msgId", Kind.TEXT),
     Field("transactionId", Kind.TEXT),
-    # 5.x; they say nothing that is needed here.
     Field("topic", Kind.TEXT),
-    Field("bname", Kind.TEXT),
-    Field("ns", Kind.TEXT),
-    Field("nsd", Kind.BOOL),
-    Field("oway", Kind.BOOL),
-    Field("lo", Kind.BOOL),
+    *FIELDS_OF_5,
 )
 
 
@@ -64,22 +68,9 @@ class TransactionEnds:
             Where the first other frame begins: ``at`` if there are none.
         """
         rows = self._requests.collect(self._address, at, end)
-        done, most = 0, len(rows)
-        while done < len(rows) and not channel.is_closed and not channel.has_stalled():
-            count = self._decide(channel, rows[done : done + most])
-            if count:
-                done += count
-                at = rows[done - 1][rules.ROW_END]
-                most *= 2
-                continue
-            behind = channel.take_frames(view, at, end, 1)
-            if behind == at:
-                return at
-            done, at = done + 1, behind
-            most = 1  # those behind it may be no better
-        return at
+        return take_rows(rows, channel, view, at, end, self._decide)
 
-    def _decide(self, channel: Channel, rows: list[Row]) -> int:
+    def _decide(self, channel: Channel, rows: Sequence[Row]) -> int:
         """Decide those that are common, up to the first other; return how many."""
         broker = self._broker
         if not broker.is_master:

@@ -15,7 +15,7 @@ What is known: ``reput.format.kernels.collect``.
 import enum
 import functools
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +23,7 @@ import numpy as np
 from reput.format import command as commands
 from reput.format.command import Command, Serialization
 from reput.format.kernels import collect_rules as rules, hot, state
+from reput.remoting.channel import Channel
 
 ROWS_MAX = 256
 """Requests that one call reads at most."""
@@ -46,6 +47,16 @@ class Field(NamedTuple):
     kind: Kind
     is_required: bool = False
 
+
+FIELDS_OF_5 = (
+    Field("bname", Kind.TEXT),
+    Field("ns", Kind.TEXT),
+    Field("nsd", Kind.BOOL),
+    Field("oway", Kind.BOOL),
+    Field("lo", Kind.BOOL),
+)
+"""What clients of 5.x add to any request: broker, namespace, whether that is of the name, one-way,
+logical queue. To a broker it says nothing new."""
 
 Row = list[int]
 """A request: words as ``collect_rules`` says."""
@@ -105,6 +116,44 @@ class RequestList:
         at = self._values[name]
         size = row[at + 1]
         return None if size == rules.ABSENT else hot.bytes_at(row[at], size)
+
+
+def take_rows(
+    rows: Sequence[Row],
+    channel: Channel,
+    view: memoryview,
+    at: int,
+    end: int,
+    take: Callable[[Channel, Sequence[Row]], int],
+) -> int:
+    """Take requests that stand in a row, and write their replies.
+
+    Args:
+        rows: The requests.
+        channel: Where they came from.
+        view: The buffer where they stand.
+        at: Where the first one does.
+        end: Where the bytes end.
+        take: Takes those that are common, up to the first other, and returns how many; each
+            other one goes through its processor, in its place.
+
+    Returns:
+        Where the first frame begins that was not taken.
+    """
+    done, most = 0, len(rows)
+    while done < len(rows) and not channel.is_closed and not channel.has_stalled():
+        count = take(channel, rows[done : done + most])
+        if count:
+            done += count
+            at = rows[done - 1][rules.ROW_END]
+            most *= 2
+            continue
+        behind = channel.take_frames(view, at, end, 1)
+        if behind == at:
+            return at
+        done, at = done + 1, behind
+        most = 1  # those behind it may be no better
+    return at
 
 
 def empty_reply(row: Row) -> bytes:
