@@ -50,7 +50,9 @@ class Both:
             ADDRESS.sub("NAMESRV", await admin(java, *arguments, namesrv=address))
             for address in (self.our_address, self.java_address)
         ]
-        assert sorted(found[0].splitlines()) == sorted(found[1].splitlines())
+        # How deep a trace is depends on how often Java has made a call.
+        lines = [[one for one in text.splitlines() if one[:4] != "\tat "] for text in found]
+        assert sorted(lines[0]) == sorted(lines[1])
         return found[0]
 
 
@@ -110,6 +112,8 @@ async def both(
 
 
 async def test_mqadmin_prints_what_it_prints_with_java(both: Both, java_client: JavaClient) -> None:
+    if "4.5.2" in (java_client.version, both.broker.version):
+        pytest.skip("neither its tools nor its name server know addWritePerm")
     java, broker = java_client, both.broker
     listed = await both.prints(java, "topicList")
     assert "TBW102" in listed
