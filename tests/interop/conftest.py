@@ -68,7 +68,9 @@ ONLY_WITH_ALL = (
     ),
     re.compile(r"test_producer\.py::(?!test_java_reads_what_we_send.*small).*4\.9\.7-5\.5\.0"),
     re.compile(r"test_admin\.py::test_a_running_group_is_seen_and_goes_back"),
-    re.compile(r"test_retry\.py::test_it_comes_again_with_growing"),
+    re.compile(r"test_retry\.py::test_(it_comes_again_with_growing|a_delayed_message_comes)"),
+    re.compile(r"test_spark_live\.py::test_rows_are_those_of_the_store"),
+    re.compile(r"test_java_opens_ours\.py::test_both_write_by_turns"),
     re.compile(r"test_namesrv\.py::test_a_broker_comes_and_goes\[True"),
 )
 

@@ -32,6 +32,8 @@ OURS = {
     "rebalanceLockMaxLiveTime",  # in Java a system property
 }
 SINCE_5 = {
+    "priorityOrderAsc",
+    "popFromRetryProbabilityForPriority",
     "defaultMessageRequestMode",
     "defaultPopShareQueueNum",
     "maxPopPollingSize",
