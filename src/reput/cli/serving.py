@@ -5,9 +5,9 @@ disk. A second one ends the process at once; the store then recovers as after a 
 """
 
 import asyncio
-import gc
 import contextlib
 import errno
+import gc
 import importlib
 import logging
 import os
