@@ -267,8 +267,12 @@ async def test_consumer_offsets(
 
     await admin.clone_offsets(topic, f"{topic}-clone", topic)
     assert await admin.consumer_offset(f"{topic}-clone", queue) == 4
-    assert await admin.reset_offsets(topic, topic, 0, is_forced=True) == {queue: 0}
-    assert await admin.consumer_offset(topic, queue) == 0
+
+    async def goes_back() -> bool:
+        assert await admin.reset_offsets(topic, topic, 0, is_forced=True) == {queue: 0}
+        return await is_at(admin, topic, queue, 0)
+
+    await until(goes_back)  # Java's client told 4 when it committed, and tells it as it ends
     if official.version.startswith("4."):  # 5.x does what is asked without force as well.
         assert await admin.reset_offsets(topic, topic, -1, is_forced=False) == {queue: 0}
     assert await admin.reset_offsets(topic, topic, -1) == {queue: 5}
