@@ -243,58 +243,37 @@ class Meter:
         pulls = Family("reput_pulls_total", "Answered.", ("result",), is_counter=True)
         pulls.values = {("found",): counts.found_count, ("empty",): counts.missed_count}
         yield pulls
-        frames = Family(
-            "reput_send_frames_total",
-            "Sends by the path they took: the kernel's, or the slow one of all others.",
-            ("path",),
-            is_counter=True,
-        )
-        frames.values = {
-            ("kernel",): broker.intake.common_count,
-            ("slow",): broker.intake.other_count,
-        }
-        yield frames
-        frames = Family(
+        intake = broker.intake
+        sends = intake.common_count + intake.other_count
+        yield _by_path("reput_send_frames_total", "Sends", "kernel", intake.common_count, sends)
+        yield _by_path(
             "reput_pull_frames_total",
-            "Answered pulls by the path they took: the kernel's, or the slow one of all others.",
-            ("path",),
-            is_counter=True,
+            "Answered pulls",
+            "kernel",
+            intake.common_pull_count,
+            counts.pull_count,
         )
-        common = broker.intake.common_pull_count
-        frames.values = {("kernel",): common, ("slow",): counts.pull_count - common}
-        yield frames
-        acks = Family(
+        yield _by_path(
             "reput_pop_acks_total",
-            "Acknowledged messages by the path they took: the kernel's, or the slow one of others.",
-            ("path",),
-            is_counter=True,
+            "Acknowledged messages",
+            "kernel",
+            intake.pop_acks.common_count,
+            sum(counts.values(stats.BROKER_ACK_NUMS).values()),
         )
-        common = broker.intake.pop_acks.common_count
-        total = sum(counts.values(stats.BROKER_ACK_NUMS).values())
-        acks.values = {("kernel",): common, ("slow",): total - common}
-        yield acks
-        frames = Family(
+        yield _by_path(
             "reput_transaction_end_frames_total",
-            "Ends of transactions by the path they took: together, or the slow one of all others.",
-            ("path",),
-            is_counter=True,
+            "Ends of transactions",
+            "together",
+            intake.transaction_ends.common_count,
+            broker.transactions.end_count,
         )
-        together = broker.intake.transaction_ends.common_count
-        frames.values = {
-            ("together",): together,
-            ("slow",): broker.transactions.end_count - together,
-        }
-        yield frames
-        frames = Family(
+        yield _by_path(
             "reput_send_back_frames_total",
-            "Messages that were sent back by the path they took: together, or the slow one.",
-            ("path",),
-            is_counter=True,
+            "Messages that were sent back",
+            "together",
+            intake.send_backs.common_count,
+            sum(counts.values(stats.SNDBCK_PUT_NUMS).values()),
         )
-        together = broker.intake.send_backs.common_count
-        total = sum(counts.values(stats.SNDBCK_PUT_NUMS).values())
-        frames.values = {("together",): together, ("slow",): total - together}
-        yield frames
         self._topics.keep((name,) for name in broker.topics.all())
         for name, text, kind in (
             ("reput_topic_put_messages_total", "Messages stored.", stats.TOPIC_PUT_NUMS),
@@ -487,6 +466,15 @@ class _Handler(WSGIRequestHandler):
 
 def _one(name: str, text: str, value: float, *, is_counter: bool = False) -> Family:
     return Family(name, text, is_counter=is_counter, values={(): float(value)})
+
+
+def _by_path(name: str, what: str, quick: str, quick_count: int, total: int) -> Family:
+    """Return how many took the quick path, which has a name, and how many the slow one."""
+    of_quick = "the kernel's" if quick == "kernel" else quick
+    text = f"{what} by the path they took: {of_quick}, or the slow one of all others."
+    found = Family(name, text, ("path",), is_counter=True)
+    found.values = {(quick,): float(quick_count), ("slow",): float(total - quick_count)}
+    return found
 
 
 def _add(family: Family, label: tuple[str, ...], value: float) -> None:

@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import logging
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from reput.client import consumer_offsets
@@ -280,6 +280,15 @@ async def check_expressions(
         request = requests.make(RequestCode.CHECK_CLIENT_CONFIG, body=body)
         await instance.ask(route.any_address(name), request)
         _warn_of_ignored(one.expression)
+
+
+async def learn_routes(instance: ClientInstance, topics: Iterable[str]) -> None:
+    """Ask where topics are, so that the next heartbeat goes to their brokers."""
+    for topic in topics:
+        try:
+            await instance.route(topic)
+        except Problem as error:
+            log.info("route of topic %s is not known yet: %s", topic, error)
 
 
 def _warn_of_ignored(expression: str) -> None:

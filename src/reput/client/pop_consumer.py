@@ -31,7 +31,7 @@ Source: rocketmq 5.5.0 ``DefaultMQPushConsumerImpl`` in pop mode.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Self
 
 from reput.client.acks import Acks
@@ -52,7 +52,7 @@ from reput.client.core.trace_codec import Outcome
 from reput.client.instance import Answer, ClientInstance, MemberKind, NotStarted
 from reput.client.listener import Listener, ListenerCalls
 from reput.client.listener_workers import ListenerWorkers
-from reput.client.membership import Membership, Problem, check_expressions
+from reput.client.membership import Membership, check_expressions, learn_routes
 from reput.client.message import check_group
 from reput.client.pop_consumption import PopConsumption, PopLine
 from reput.client.pop_shares import PopShares
@@ -62,7 +62,7 @@ from reput.client.push_consumer import UNLIMITED
 from reput.client.queue_pops import PopSource, QueuePops
 from reput.client.running_info import consume_directly, consumer_status, running_info
 from reput.client.send_back import MAX_RECONSUME_TIMES, SendBack
-from reput.client.side_tasks import SideTasks
+from reput.client.side_tasks import SideTasks, stop
 from reput.client.trace import TraceWriter
 from reput.clock import Clock, SystemClock
 from reput.errors import InvalidOption
@@ -176,7 +176,7 @@ class PopConsumer:
             self._traces = trace_writer(self._client_config, self.group, "CONSUME", self._clock)
         try:
             await check_expressions(instance, self.group, self._membership.wanted)
-            await self._learn_routes(self._membership.wanted)
+            await learn_routes(instance, self._membership.wanted)
             await instance.heartbeat()
             if self._traces is not None:
                 await self._traces.start()
@@ -226,7 +226,7 @@ class PopConsumer:
         if self._calls is not None:
             self._workers.is_closing = True
         try:
-            await self._stop(self._loops)
+            await stop(self._loops)
             await self._drop(list(self._sources.values()))
             try:
                 async with asyncio.timeout(self._close_timeout_ms / 1000):
@@ -245,7 +245,7 @@ class PopConsumer:
         self._sources.clear()
         self._here.clear()
         try:
-            await self._stop(left)
+            await stop(left)
             await self._acks.close()
         finally:
             if self._calls is not None:
@@ -266,13 +266,6 @@ class PopConsumer:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-    async def _stop(self, tasks: Iterable[asyncio.Task[None]]) -> None:
-        # A listener may close its own consumer.
-        tasks = [task for task in tasks if task is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
     # --- what is popped ---------------------------------------------------------
 
@@ -312,19 +305,11 @@ class PopConsumer:
         instance = self._instance
         if instance is not None:
             await check_expressions(instance, self.group, {wanted.topic: wanted})
-            await self._learn_routes([wanted.topic])
+            await learn_routes(instance, [wanted.topic])
         self._membership.wanted[wanted.topic] = wanted
         if instance is not None:
             await instance.heartbeat()
             self._shares.wake()
-
-    async def _learn_routes(self, topics: Iterable[str]) -> None:
-        """Ask where topics are, so that the next heartbeat goes to their brokers."""
-        for topic in topics:
-            try:
-                await self._started().route(topic)
-            except Problem as error:
-                log.info("route of topic %s is not known yet: %s", topic, error)
 
     async def _apply(self, topic: str, wanted: set[MessageQueue]) -> bool:
         """Pop no more from what is not ours any more, and begin with what is ours now."""

@@ -43,9 +43,9 @@ from reput.client.listener import Listener, ListenerCalls
 from reput.client.listener_workers import ListenerWorkers
 from reput.client.membership import (
     Membership,
-    Problem,
     Rebalance,
     check_expressions,
+    learn_routes,
     with_start_time,
 )
 from reput.client.message import check_group
@@ -57,7 +57,7 @@ from reput.client.queue_locks import QueueLocks
 from reput.client.queue_pulls import QueuePulls
 from reput.client.running_info import consume_directly, consumer_status, running_info
 from reput.client.send_back import MAX_RECONSUME_TIMES, SendBack
-from reput.client.side_tasks import SideTasks
+from reput.client.side_tasks import SideTasks, stop
 from reput.client.trace import TraceWriter
 from reput.clock import Clock, SystemClock
 from reput.format import bodies, command
@@ -174,7 +174,7 @@ class PushConsumer:
         self._consumption = self._new_consumption(instance)
         try:
             await check_expressions(instance, self.group, self._membership.wanted)
-            await self._learn_routes(self._membership.wanted)
+            await learn_routes(instance, self._membership.wanted)
             await instance.heartbeat()
             if self._traces is not None:
                 await self._traces.start()
@@ -204,7 +204,7 @@ class PushConsumer:
         self._is_closing = self._workers.is_closing = True
         queues = self._queues
         try:
-            await self._stop(self._loops)
+            await stop(self._loops)
             owned = list(queues.owned.values())
             await asyncio.gather(*map(self._pulls.end, owned))
             try:
@@ -217,7 +217,7 @@ class PushConsumer:
                     self.group,
                     self._workers.calls_in_flight,
                 )
-            await self._stop([*self._working, *self._side_tasks, *queues.releasing.values()])
+            await stop([*self._working, *self._side_tasks, *queues.releasing.values()])
             for one in owned:
                 one.messages.is_dropped = True
             await self._offsets.save()
@@ -232,7 +232,7 @@ class PushConsumer:
             self._loops, self._working = [], []
             queues.owned.clear()
             try:
-                await self._stop([*left, *pulls])
+                await stop([*left, *pulls])
             finally:
                 self._calls.close()
                 self._instance = None
@@ -297,27 +297,11 @@ class PushConsumer:
         instance = self._instance
         if instance is not None:
             await check_expressions(instance, self.group, {wanted.topic: wanted})
-            await self._learn_routes([wanted.topic])
+            await learn_routes(instance, [wanted.topic])
         self._membership.wanted[wanted.topic] = wanted  # Brokers hear of it before we ask them.
         if instance is not None:
             await instance.heartbeat()
             self._rebalance.wake()
-
-    async def _learn_routes(self, topics: Iterable[str]) -> None:
-        """Ask where topics are, so that the next heartbeat goes to their brokers."""
-        assert self._instance is not None
-        for topic in topics:
-            try:
-                await self._instance.route(topic)
-            except Problem as error:
-                log.info("route of topic %s is not known yet: %s", topic, error)
-
-    async def _stop(self, tasks: Iterable[asyncio.Task[None]]) -> None:
-        # A listener may close its own consumer.
-        tasks = [task for task in tasks if task is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
     def _tasks_of(self, loops: Iterable[Coroutine[Any, Any, None]]) -> list[asyncio.Task[None]]:
         return [asyncio.create_task(one, name=f"reput consumer {self.group}") for one in loops]

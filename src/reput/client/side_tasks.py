@@ -1,7 +1,7 @@
 """Tasks that run beside everything else and that nobody waits for."""
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterable, Iterator
 from typing import Any
 
 
@@ -19,3 +19,12 @@ class SideTasks:
 
     def __iter__(self) -> Iterator[asyncio.Task[None]]:
         return iter(list(self._running))
+
+
+async def stop(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Cancel tasks and wait for their end."""
+    # But not for the one that asks: a listener may close its own consumer.
+    tasks = [task for task in tasks if task is not asyncio.current_task()]
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -4,9 +4,9 @@ A processor gets one request, as an object with texts. Where a client sends many
 row, making these objects costs more than what is asked for. A ``RequestList`` says once which
 fields requests of a code have, and then reads as many as come in a row into rows of numbers.
 
-    acks = RequestList(200051, [Field("consumerGroup", Kind.TEXT, is_required=True), ...])
-    for row in acks.collect(address, position, end):
-        row[rules.ROW_OPAQUE], row[acks.value("offset")], acks.text(row, "consumerGroup")
+    ends = RequestList(37, [Field("producerGroup", Kind.TEXT, is_required=True), ...])
+    for row in ends.collect(address, position, end):
+        row[rules.ROW_OPAQUE], row[ends.value("commitLogOffset")], ends.text(row, "producerGroup")
 
 It stops in front of the first request that it does not know all about, which is then a processor's.
 What is known: ``reput.format.kernels.collect``.
