@@ -163,6 +163,16 @@ class FileOffsets:
         return self._stored
 
 
+async def keep_saved(offsets: ConsumerOffsets, group: str, interval_ms: int) -> None:
+    """Save a group's consumer offsets from time to time, until cancelled."""
+    while True:
+        await asyncio.sleep(interval_ms / 1000)
+        try:
+            await offsets.save()
+        except Exception:  # a turn of the loop: the next one saves the same
+            log.exception("consumer offsets of group %s", group)
+
+
 def path_for(client_id: str, group: str, home: Path | None = None) -> Path:
     """Return where the member of a group keeps its offsets, as Java's client does."""
     return (home or Path.home() / FOLDER) / client_id / group / FILE

@@ -31,8 +31,7 @@ Source: rocketmq 5.5.0 ``DefaultMQPushConsumerImpl`` in pop mode.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Collection, Sequence
-from typing import Self
+from collections.abc import Mapping, Sequence
 
 from reput.client.acks import Acks
 from reput.client.config import (
@@ -42,33 +41,26 @@ from reput.client.config import (
     MessageModel,
     client_config,
 )
-from reput.client.core import namespace, pop_handles, subscription as subscriptions
+from reput.client.core import pop_handles
 from reput.client.core.assign import Averagely
 from reput.client.core.consume_rates import RatesByTopic
 from reput.client.core.offset_table import OffsetTable
-from reput.client.core.route_cache import TopicRoute
-from reput.client.core.subscription import Subscription
 from reput.client.core.trace_codec import Outcome
-from reput.client.instance import Answer, ClientInstance, MemberKind, NotStarted
+from reput.client.group_member import GroupMember
+from reput.client.instance import ClientInstance
 from reput.client.listener import Listener, ListenerCalls
 from reput.client.listener_workers import ListenerWorkers
-from reput.client.membership import Membership, check_expressions, learn_routes
-from reput.client.message import check_group
 from reput.client.pop_consumption import PopConsumption, PopLine
 from reput.client.pop_shares import PopShares
 from reput.client.popping import PoppedMessage, Popper
-from reput.client.producer import trace_writer
 from reput.client.push_consumer import UNLIMITED
 from reput.client.queue_pops import PopSource, QueuePops
-from reput.client.running_info import consume_directly, consumer_status, running_info
+from reput.client.running_info import running_info
 from reput.client.send_back import MAX_RECONSUME_TIMES, SendBack
 from reput.client.side_tasks import SideTasks, stop
-from reput.client.trace import TraceWriter
 from reput.clock import Clock, SystemClock
 from reput.errors import InvalidOption
-from reput.format import command
-from reput.format.bodies import ConsumerData, MessageQueue
-from reput.format.codes import RequestCode, ResponseCode
+from reput.format.bodies import MessageQueue
 from reput.format.command import Command
 
 log = logging.getLogger(__name__)
@@ -77,7 +69,7 @@ COUNT_MAX = 32
 """Messages that a broker hands out at a time."""
 
 
-class PopConsumer:
+class PopConsumer(GroupMember):
     """A member of a consumer group that pops. Use it as ``async with``, or ``start``.
 
     Args:
@@ -98,8 +90,6 @@ class PopConsumer:
         InvalidOption: An argument is not allowed.
     """
 
-    kind = MemberKind.CONSUMER
-
     def __init__(
         self,
         group: str,
@@ -113,20 +103,19 @@ class PopConsumer:
         close_timeout_ms: int = 10_000,
         clock: Clock | None = None,
     ) -> None:
-        check_group("group", group)
-        self.config = _checked(config or ConsumerConfig())
-        self._client_config = client_config(namesrv, client)
-        self._namespace = self._client_config.namespace
-        self._clock = clock or SystemClock()
-        self.group = namespace.wrap(self._namespace, group)
-        self._orderly = orderly
+        config = _checked(config or ConsumerConfig())
+        super().__init__(
+            group,
+            config,
+            Averagely(),
+            "CONSUME_PASSIVELY",
+            client=client_config(namesrv, client),
+            clock=clock or SystemClock(),
+            calls=ListenerCalls(listener, config.consume_concurrency) if listener else None,
+            is_orderly=orderly,
+        )
         self._asks_brokers = asks_brokers
         self._close_timeout_ms = close_timeout_ms
-        self._membership = Membership(self.group, self.config, Averagely(), "CONSUME_PASSIVELY", {})
-        self._calls = ListenerCalls(listener, self.config.consume_concurrency) if listener else None
-        self._instance: ClientInstance | None = None
-        self._started_ms = 0
-        self._is_closing = False
         self._sources: dict[MessageQueue, PopSource] = {}
         self._here: deque[tuple[PopSource, PoppedMessage]] = deque()
         """Without a listener: what was popped and is not handed out yet."""
@@ -135,11 +124,9 @@ class PopConsumer:
         """Without a listener: of each call of ``pop`` that waits, how many it wants, and until
         when (monotonic)."""
         self._is_asked = asyncio.Event()
-        self._loops: list[asyncio.Task[None]] = []
         self._working: list[asyncio.Task[None]] = []
         self._side_tasks = SideTasks()
         self._rates = RatesByTopic()
-        self._traces: TraceWriter | None = None
 
     # --- coming and going -------------------------------------------------------
 
@@ -152,9 +139,7 @@ class PopConsumer:
         """
         if self._instance is not None:
             return
-        self._started_ms = self._clock.now_ms()
-        instance = await ClientInstance.join(self._client_config, self, clock=self._clock)
-        self._instance = instance
+        instance = await self._join()
         starts_at_end = self.config.consume_from_where is ConsumeFromWhere.LAST_OFFSET
         self._popper = Popper(
             instance, self.group, is_ordered=self._orderly, starts_at_end=starts_at_end
@@ -169,24 +154,13 @@ class PopConsumer:
             on_messages=self._on_messages,
             on_unwanted=self._acks.add,
         )
-        self._shares = PopShares(
+        self._rebalance = PopShares(
             instance, self._membership, self._apply, asks_brokers=self._asks_brokers
         )
-        if self._client_config.enable_trace:
-            self._traces = trace_writer(self._client_config, self.group, "CONSUME", self._clock)
-        try:
-            await check_expressions(instance, self.group, self._membership.wanted)
-            await learn_routes(instance, self._membership.wanted)
-            await instance.heartbeat()
-            if self._traces is not None:
-                await self._traces.start()
-        except BaseException:
-            self._instance = self._traces = None
-            await instance.leave(self)
-            raise
+        await self._introduce(instance)
         if self._calls is not None:
             self._begin_work(instance, self._calls)
-        rebalancing = self._shares.run()
+        rebalancing = self._rebalance.run()
         self._loops = [asyncio.create_task(rebalancing, name=f"reput consumer {self.group}")]
 
     def _begin_work(self, instance: ClientInstance, calls: ListenerCalls) -> None:
@@ -248,68 +222,15 @@ class PopConsumer:
             await stop(left)
             await self._acks.close()
         finally:
-            if self._calls is not None:
-                self._calls.close()
             self._instance = None
-            self._is_closing = False
             self._has_some.set()  # Whoever pops comes to its end.
-            traces, self._traces = self._traces, None
-            try:
-                await instance.leave(self)
-            finally:
-                if traces is not None:
-                    await traces.close()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+            await self._leave(instance)
 
     # --- what is popped ---------------------------------------------------------
-
-    async def subscribe(self, topic: str, expression: str = subscriptions.ALL) -> None:
-        """Consume a topic, or its messages with some tags: ``TagA || TagB``.
-
-        May be called before or after ``start``; a second call for a topic replaces the first.
-
-        Raises:
-            InvalidOption: The expression has no tags.
-        """
-        full = namespace.wrap(self._namespace, topic)
-        await self._subscribe(subscriptions.tags(full, expression, self._clock.now_ms()))
-
-    async def subscribe_sql(self, topic: str, expression: str) -> None:
-        """Consume those messages of a topic that an SQL92 expression selects by their properties.
-
-        Raises:
-            InvalidOption: The expression is empty.
-            Answered: The broker refuses it (once started; else ``start`` raises it).
-        """
-        full = namespace.wrap(self._namespace, topic)
-        await self._subscribe(subscriptions.sql(full, expression, self._clock.now_ms()))
-
-    async def unsubscribe(self, topic: str) -> None:
-        """Consume a topic no more."""
-        full = namespace.wrap(self._namespace, topic)
-        if self._membership.wanted.pop(full, None) is not None and self._instance is not None:
-            await self._shares.give_up(full)
-            await self._instance.heartbeat()
 
     def queues(self) -> list[MessageQueue]:
         """Return what this member pops from; a queue id of -1 is any queue of that broker."""
         return list(self._sources)
-
-    async def _subscribe(self, wanted: Subscription) -> None:
-        instance = self._instance
-        if instance is not None:
-            await check_expressions(instance, self.group, {wanted.topic: wanted})
-            await learn_routes(instance, [wanted.topic])
-        self._membership.wanted[wanted.topic] = wanted
-        if instance is not None:
-            await instance.heartbeat()
-            self._shares.wake()
 
     async def _apply(self, topic: str, wanted: set[MessageQueue]) -> bool:
         """Pop no more from what is not ours any more, and begin with what is ours now."""
@@ -477,56 +398,26 @@ class PopConsumer:
             duration_ms = max(0, now_ms - one.handed_out_ms)
             self._traces.consumed([one], one.call_id, outcome, duration_ms)
 
-    def _started(self) -> ClientInstance:
-        if self._instance is None:
-            raise NotStarted("consumer")
-        return self._instance
+    # --- what operators ask -----------------------------------------------------
 
-    # --- as a member of the instance --------------------------------------------
+    def _reset(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Nothing: the broker pops from elsewhere by itself."""
 
-    def heartbeat_part(self) -> ConsumerData | None:
-        """Return what brokers are to know of it."""
-        return self._membership.heartbeat_part()
+    def _offset_table(self) -> OffsetTable:
+        return OffsetTable()
 
-    def topics(self) -> Collection[str]:
-        """Return the topics whose routes are to be kept fresh."""
-        return list(self._membership.wanted)
-
-    def on_members_changed(self) -> None:
-        """Find out anew what to pop from."""
-        if self._loops and not self._is_closing:
-            self._shares.wake()
-
-    def on_route_changed(self, route: TopicRoute) -> None:
-        """Likewise, if the topic is one of ours."""
-        if route.topic in self._membership.wanted:
-            self.on_members_changed()
-
-    def on_request(self, address: str, request: Command) -> Answer:
-        """Answer what operators ask or do through the broker."""
-        if self._instance is None or not self._loops:
-            remark = f"consumer group {self.group!r} is not running"
-            return command.reply(request, ResponseCode.SYSTEM_ERROR, remark)
-        if request.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
-            return None  # The broker pops from elsewhere by itself.
-        if request.code == RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT:
-            return consumer_status(request, OffsetTable())
-        if request.code == RequestCode.GET_CONSUMER_RUNNING_INFO:
-            return running_info(
-                request,
-                self._instance,
-                self._membership,
-                OffsetTable(),
-                (),
-                self._rates,
-                self._started_ms,
-                is_orderly=self._orderly,
-                sources=self._sources.values(),
-            )
-        if request.code == RequestCode.CONSUME_MESSAGE_DIRECTLY and self._calls is not None:
-            return consume_directly(request, self._calls, self._clock, is_orderly=self._orderly)
-        remark = f"consumer group {self.group!r} has no listener in this client"
-        return command.reply(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+    def _running_info(self, instance: ClientInstance, request: Command) -> Command:
+        return running_info(
+            request,
+            instance,
+            self._membership,
+            self._offset_table(),
+            (),
+            self._rates,
+            self._started_ms,
+            is_orderly=self._orderly,
+            sources=self._sources.values(),
+        )
 
 
 def _checked(config: ConsumerConfig) -> ConsumerConfig:

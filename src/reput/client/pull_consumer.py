@@ -18,40 +18,31 @@ Source: rocketmq 4.9.8 ``DefaultLitePullConsumerImpl``.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
 from reput.client import consumer_offsets
 from reput.client.config import ClientConfig, ConsumerConfig, client_config
-from reput.client.consumer_offsets import ConsumerOffsets
+from reput.client.consumer_offsets import ConsumerOffsets, keep_saved
 from reput.client.core import namespace, subscription as subscriptions
 from reput.client.core.assign import Averagely, Strategy, sorted_queues
+from reput.client.core.offset_table import OffsetTable
 from reput.client.core.process_queue import Batch, ProcessQueue
-from reput.client.core.route_cache import TopicRoute
 from reput.client.core.subscription import Subscription
 from reput.client.core.trace_codec import Outcome
-from reput.client.instance import Answer, ClientInstance, MemberKind, NotStarted
-from reput.client.membership import (
-    Membership,
-    Problem,
-    Rebalance,
-    check_expressions,
-    start_offset,
-    with_start_time,
-)
-from reput.client.message import ReceivedMessage, check_group
-from reput.client.producer import trace_writer
+from reput.client.group_member import GroupMember
+from reput.client.instance import ClientInstance
+from reput.client.membership import Problem, Rebalance, start_offset, with_start_time
+from reput.client.message import ReceivedMessage
 from reput.client.pulling import Puller
 from reput.client.queue_pulls import PulledQueue, QueuePulls
-from reput.client.running_info import consumer_status, running_info
-from reput.client.trace import TraceWriter
+from reput.client.running_info import running_info
+from reput.client.side_tasks import stop
 from reput.clock import Clock, SystemClock
 from reput.errors import InvalidOption, ReputError
-from reput.format import bodies, command
 from reput.format.bodies import ConsumerData, MessageQueue
-from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
 
 log = logging.getLogger(__name__)
@@ -94,7 +85,7 @@ class HandedOut:
     """What its traces have in common."""
 
 
-class PullConsumer:
+class PullConsumer(GroupMember):
     """Reads queues at the caller's pace. Use it as ``async with``, or ``start``.
 
     Args:
@@ -110,8 +101,6 @@ class PullConsumer:
         InvalidOption: An argument is not allowed.
     """
 
-    kind = MemberKind.CONSUMER
-
     def __init__(
         self,
         group: str,
@@ -123,27 +112,22 @@ class PullConsumer:
         client: ClientConfig | None = None,
         clock: Clock | None = None,
     ) -> None:
-        check_group("group", group)
-        self._client_config = client_config(namesrv, client)
-        self._namespace = self._client_config.namespace
-        self._clock = clock or SystemClock()
-        config = with_start_time(config or ConsumerConfig(), self._clock.now_ms())
-        self.config = config
-        self.group = namespace.wrap(self._namespace, group)
-        self._auto_commit = auto_commit
-        self._membership = Membership(
-            self.group, config, strategy or Averagely(), "CONSUME_ACTIVELY", {}
+        clock = clock or SystemClock()
+        super().__init__(
+            group,
+            with_start_time(config or ConsumerConfig(), clock.now_ms()),
+            strategy or Averagely(),
+            "CONSUME_ACTIVELY",
+            client=client_config(namesrv, client),
+            clock=clock,
         )
-        self._instance: ClientInstance | None = None
-        self._started_ms = 0
+        self._auto_commit = auto_commit
         self._is_assigned = False  # by ``assign``: then nobody is subscribed
         self._queues: dict[MessageQueue, AssignedQueue] = {}
         self._ready: deque[AssignedQueue] = deque()
         self._has_ready = asyncio.Event()
         self._handed_out: list[HandedOut] = []
         self._consumed: dict[MessageQueue, int] = {}  # what ``commit`` commits
-        self._tasks: list[asyncio.Task[None]] = []
-        self._traces: TraceWriter | None = None
 
     # --- coming and going -------------------------------------------------------
 
@@ -151,9 +135,7 @@ class PullConsumer:
         """Join the process's client; name servers and brokers are asked when they are needed."""
         if self._instance is not None:
             return
-        self._started_ms = self._clock.now_ms()
-        instance = await ClientInstance.join(self._client_config, self, clock=self._clock)
-        self._instance = instance
+        instance = await self._join()
         self._offsets: ConsumerOffsets = self._membership.offsets(instance)
         self._pulls = QueuePulls[AssignedQueue](
             instance,
@@ -165,35 +147,26 @@ class PullConsumer:
             is_ordered=True,
         )
         self._rebalance = Rebalance(instance, self._membership, self._apply)
-        if self._client_config.enable_trace:
-            self._traces = trace_writer(self._client_config, self.group, "CONSUME", self._clock)
-            await self._start_traces(instance, self._traces)
-        self._tasks = [
+        await self._introduce(instance)
+        self._loops = [
             asyncio.create_task(self._rebalance.run(), name=f"reput consumer {self.group}"),
-            asyncio.create_task(self._save_offsets(), name=f"reput consumer {self.group}"),
+            asyncio.create_task(
+                keep_saved(self._offsets, self.group, instance.config.persist_offsets_ms),
+                name=f"reput consumer {self.group}",
+            ),
         ]
-
-    async def _start_traces(self, instance: ClientInstance, traces: TraceWriter) -> None:
-        try:
-            await traces.start()
-        except BaseException:
-            self._instance = self._traces = None
-            await instance.leave(self)
-            raise
 
     async def close(self) -> None:
         """Commit (with ``auto_commit``) all that was handed out, and leave."""
         await self._close(are_consumed=True)
 
     async def _close(self, *, are_consumed: bool) -> None:
-        instance, tasks = self._instance, self._tasks
-        if instance is None or not tasks:
+        instance, loops = self._instance, self._loops
+        if instance is None or not loops:
             return
-        self._tasks = []
+        self._loops = []
         try:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await stop(loops)
             queues = list(self._queues.values())
             await asyncio.gather(*map(self._pulls.end, queues))
             if are_consumed:
@@ -205,16 +178,7 @@ class PullConsumer:
             self._queues.clear()
             self._instance = None
             self._has_ready.set()  # Whoever polls comes to its end.
-            traces, self._traces = self._traces, None
-            try:
-                await instance.leave(self)
-            finally:
-                if traces is not None:
-                    await traces.close()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
+            await self._leave(instance)
 
     async def __aexit__(
         self,
@@ -225,32 +189,6 @@ class PullConsumer:
         await self._close(are_consumed=kind is None)
 
     # --- what is read -----------------------------------------------------------
-
-    async def subscribe(self, topic: str, expression: str = subscriptions.ALL) -> None:
-        """Read this member's share of a topic, or of its messages with some tags.
-
-        Raises:
-            InvalidOption: The expression has no tags, or queues are assigned already.
-        """
-        full = namespace.wrap(self._namespace, topic)
-        await self._subscribe(subscriptions.tags(full, expression, self._clock.now_ms()))
-
-    async def subscribe_sql(self, topic: str, expression: str) -> None:
-        """Read this member's share of what an SQL92 expression selects by properties.
-
-        Raises:
-            InvalidOption: The expression is empty, or queues are assigned already.
-            Answered: The broker refuses the expression.
-        """
-        full = namespace.wrap(self._namespace, topic)
-        await self._subscribe(subscriptions.sql(full, expression, self._clock.now_ms()))
-
-    async def unsubscribe(self, topic: str) -> None:
-        """Read a topic no more."""
-        full = namespace.wrap(self._namespace, topic)
-        if self._membership.wanted.pop(full, None) is not None:
-            await self._rebalance.give_up(full)
-            await self._started().heartbeat()
 
     async def assign(
         self, queues: Iterable[MessageQueue], expression: str = subscriptions.ALL
@@ -277,7 +215,7 @@ class PullConsumer:
             *(start_offset(instance, self.config, self._offsets, one) for one in new)
         )
         self._is_assigned = True
-        self._tasks[0].cancel()  # There is nothing to divide.
+        self._loops[0].cancel()  # There is nothing to divide.
         now_ms = self._clock.now_ms()
         for topic in {one.topic for one in wanted}:
             self._membership.wanted[topic] = subscriptions.tags(topic, expression, now_ms)
@@ -295,7 +233,7 @@ class PullConsumer:
         Raises:
             NoRoute, RemotingError: They cannot be found out.
         """
-        full = namespace.wrap(self._namespace, topic)
+        full = namespace.wrap(self._client_config.namespace, topic)
         return list((await self._started().route(full, refresh=True)).subscribe_queues)
 
     def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
@@ -482,29 +420,13 @@ class PullConsumer:
             self._offsets.table.set(queue, consumer_offset)
         await self._offsets.save(offsets)
 
-    async def _save_offsets(self) -> None:
-        interval_s = self._started().config.persist_offsets_ms / 1000
-        while True:
-            await asyncio.sleep(interval_s)
-            try:
-                await self._offsets.save()
-            except Exception:  # a turn of the loop: the next one saves the same
-                log.exception("consumer offsets of group %s", self.group)
-
     # --- which queues are ours --------------------------------------------------
 
     async def _subscribe(self, wanted: Subscription) -> None:
-        instance = self._started()
+        self._started()
         if self._is_assigned:
             raise InvalidOption("topic", wanted.topic, "either subscribe or assign, not both")
-        await check_expressions(instance, self.group, {wanted.topic: wanted})
-        try:
-            await instance.route(wanted.topic)
-        except Problem as error:
-            log.info("route of topic %s is not known yet: %s", wanted.topic, error)
-        self._membership.wanted[wanted.topic] = wanted  # Brokers hear of it before we ask them.
-        await instance.heartbeat()
-        self._rebalance.wake()
+        await super()._subscribe(wanted)
 
     async def _apply(self, topic: str, wanted: set[MessageQueue]) -> bool:
         """Let go what is not ours any more, take what is ours now; returns whether all is done."""
@@ -558,56 +480,28 @@ class PullConsumer:
             found.append(self._queues[queue])
         return found
 
-    def _started(self) -> ClientInstance:
-        if self._instance is None:
-            raise NotStarted("consumer")
-        return self._instance
-
     # --- as a member of the instance --------------------------------------------
 
     def heartbeat_part(self) -> ConsumerData | None:
         """Return what brokers are to know of it: nothing, unless it is subscribed."""
         return None if self._is_assigned else self._membership.heartbeat_part()
 
-    def topics(self) -> Collection[str]:
-        """Return the topics whose routes are to be kept fresh."""
-        return list(self._membership.wanted)
+    def _reset(self, offsets: Mapping[MessageQueue, int]) -> None:
+        for queue, next_offset in offsets.items():
+            if queue in self._queues:
+                log.warning("%s: group %s is reset to %d", queue, self.group, next_offset)
+                self.seek(queue, next_offset)
 
-    def on_members_changed(self) -> None:
-        """Divide the queues anew."""
-        if self._tasks:
-            self._rebalance.wake()
+    def _offset_table(self) -> OffsetTable:
+        return self._offsets.table
 
-    def on_route_changed(self, route: TopicRoute) -> None:
-        """Divide the queues anew if the topic is one of ours."""
-        if route.topic in self._membership.wanted:
-            self.on_members_changed()
-
-    def on_request(self, address: str, request: Command) -> Answer:
-        """Answer what operators ask or do through the broker."""
-        if not self._tasks:
-            remark = f"consumer group {self.group!r} is not running"
-            return command.reply(request, ResponseCode.SYSTEM_ERROR, remark)
-        if request.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
-            for queue, next_offset in bodies.decode(
-                bodies.ResetOffsets, request.body
-            ).offset_table.items():
-                if queue in self._queues:
-                    log.warning("%s: group %s is reset to %d", queue, self.group, next_offset)
-                    self.seek(queue, next_offset)
-            return None
-        if request.code == RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT:
-            return consumer_status(request, self._offsets.table)
-        if request.code == RequestCode.GET_CONSUMER_RUNNING_INFO:
-            assert self._instance is not None
-            return running_info(
-                request,
-                self._instance,
-                self._membership,
-                self._offsets.table,
-                self._queues.values(),
-                {},
-                self._started_ms,
-            )
-        remark = f"consumer group {self.group!r} pulls: it has no listener"
-        return command.reply(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+    def _running_info(self, instance: ClientInstance, request: Command) -> Command:
+        return running_info(
+            request,
+            instance,
+            self._membership,
+            self._offsets.table,
+            self._queues.values(),
+            {},
+            self._started_ms,
+        )

@@ -27,42 +27,30 @@ Source: rocketmq 4.9.8 ``DefaultMQPushConsumerImpl``.
 
 import asyncio
 import logging
-from collections.abc import Collection, Coroutine, Iterable
-from typing import Any, Self
+from collections.abc import Coroutine, Iterable, Mapping
+from typing import Any
 
 from reput.client.concurrent_consumption import ConcurrentConsumption
 from reput.client.config import ClientConfig, ConsumerConfig, client_config
-from reput.client.consumer_offsets import ConsumerOffsets
-from reput.client.core import namespace, subscription as subscriptions
+from reput.client.consumer_offsets import ConsumerOffsets, keep_saved
 from reput.client.core.assign import Averagely, Strategy
 from reput.client.core.consume_rates import RatesByTopic
-from reput.client.core.route_cache import TopicRoute
-from reput.client.core.subscription import Subscription
-from reput.client.instance import Answer, ClientInstance, MemberKind
+from reput.client.core.offset_table import OffsetTable
+from reput.client.group_member import GroupMember
+from reput.client.instance import ClientInstance
 from reput.client.listener import Listener, ListenerCalls
 from reput.client.listener_workers import ListenerWorkers
-from reput.client.membership import (
-    Membership,
-    Rebalance,
-    check_expressions,
-    learn_routes,
-    with_start_time,
-)
-from reput.client.message import check_group
+from reput.client.membership import Rebalance, with_start_time
 from reput.client.orderly_consumption import OrderlyConsumption
 from reput.client.owned_queues import OwnedQueue, OwnedQueues
-from reput.client.producer import trace_writer
 from reput.client.pulling import Puller
 from reput.client.queue_locks import QueueLocks
 from reput.client.queue_pulls import QueuePulls
-from reput.client.running_info import consume_directly, consumer_status, running_info
+from reput.client.running_info import running_info
 from reput.client.send_back import MAX_RECONSUME_TIMES, SendBack
 from reput.client.side_tasks import SideTasks, stop
-from reput.client.trace import TraceWriter
 from reput.clock import Clock, SystemClock
-from reput.format import bodies, command
-from reput.format.bodies import ConsumerData, MessageQueue
-from reput.format.codes import RequestCode, ResponseCode
+from reput.format.bodies import MessageQueue
 from reput.format.command import Command
 
 log = logging.getLogger(__name__)
@@ -70,7 +58,7 @@ log = logging.getLogger(__name__)
 UNLIMITED = (1 << 31) - 1
 
 
-class PushConsumer:
+class PushConsumer(GroupMember):
     """A member of a consumer group that is handed messages. Use it as ``async with``, or ``start``.
 
     Args:
@@ -89,7 +77,7 @@ class PushConsumer:
         InvalidOption: An argument is not allowed.
     """
 
-    kind = MemberKind.CONSUMER
+    _calls: ListenerCalls
 
     def __init__(
         self,
@@ -104,30 +92,25 @@ class PushConsumer:
         close_timeout_ms: int = 10_000,
         clock: Clock | None = None,
     ) -> None:
-        check_group("group", group)
-        self._client_config = client_config(namesrv, client)
-        self._namespace = self._client_config.namespace
-        self._clock = clock or SystemClock()
-        config = with_start_time(config or ConsumerConfig(), self._clock.now_ms())
-        self.config = config
-        self.group = namespace.wrap(self._namespace, group)
-        self._orderly = orderly
-        self._close_timeout_ms = close_timeout_ms
-        self._membership = Membership(
-            self.group, config, strategy or Averagely(), "CONSUME_PASSIVELY", {}
+        clock = clock or SystemClock()
+        config = with_start_time(config or ConsumerConfig(), clock.now_ms())
+        super().__init__(
+            group,
+            config,
+            strategy or Averagely(),
+            "CONSUME_PASSIVELY",
+            client=client_config(namesrv, client),
+            clock=clock,
+            calls=ListenerCalls(listener, config.consume_concurrency),
+            is_orderly=orderly,
         )
-        self._calls = ListenerCalls(listener, config.consume_concurrency)
+        self._close_timeout_ms = close_timeout_ms
         self._needs_lock = orderly and not self._membership.is_broadcasting
-        self._instance: ClientInstance | None = None
-        self._started_ms = 0
-        self._is_closing = False
         self._may_pull = asyncio.Event()
         self._may_pull.set()
-        self._loops: list[asyncio.Task[None]] = []
         self._working: list[asyncio.Task[None]] = []
         self._side_tasks = SideTasks()
         self._rates = RatesByTopic()
-        self._traces: TraceWriter | None = None
 
     # --- coming and going -------------------------------------------------------
 
@@ -140,11 +123,8 @@ class PushConsumer:
         """
         if self._instance is not None:
             return
-        now_ms = self._clock.now_ms()
-        self._started_ms = now_ms
-        self._membership.want_retried(now_ms)
-        instance = await ClientInstance.join(self._client_config, self, clock=self._clock)
-        self._instance = instance
+        self._membership.want_retried(self._clock.now_ms())
+        instance = await self._join()
         self._offsets: ConsumerOffsets = self._membership.offsets(instance)
         self._pulls = QueuePulls[OwnedQueue](
             instance,
@@ -155,8 +135,6 @@ class PushConsumer:
             on_messages=self._on_messages,
             is_ordered=self._orderly,
         )
-        if self._client_config.enable_trace:
-            self._traces = trace_writer(self._client_config, self.group, "CONSUME", self._clock)
         self._workers = ListenerWorkers[OwnedQueue](
             self.group, self._calls, self._rates, self._clock, self._traces
         )
@@ -172,19 +150,9 @@ class PushConsumer:
         )
         self._rebalance = Rebalance(instance, self._membership, self._queues.apply)
         self._consumption = self._new_consumption(instance)
-        try:
-            await check_expressions(instance, self.group, self._membership.wanted)
-            await learn_routes(instance, self._membership.wanted)
-            await instance.heartbeat()
-            if self._traces is not None:
-                await self._traces.start()
-        except BaseException:
-            self._instance = None
-            self._traces = None
-            self._calls.close()
-            await instance.leave(self)
-            raise
-        loops = [self._rebalance.run(), self._save_offsets()]
+        await self._introduce(instance)
+        save_ms = instance.config.persist_offsets_ms
+        loops = [self._rebalance.run(), keep_saved(self._offsets, self.group, save_ms)]
         if isinstance(self._consumption, ConcurrentConsumption):
             loops.append(self._consumption.watch_overdue())
         if self._needs_lock:
@@ -234,52 +202,7 @@ class PushConsumer:
             try:
                 await stop([*left, *pulls])
             finally:
-                self._calls.close()
-                self._instance = None
-                self._is_closing = False
-                traces, self._traces = self._traces, None
-                try:
-                    await instance.leave(self)
-                finally:
-                    if traces is not None:
-                        await traces.close()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    async def subscribe(self, topic: str, expression: str = subscriptions.ALL) -> None:
-        """Consume a topic, or its messages with some tags: ``TagA || TagB``.
-
-        May be called before or after ``start``; a second call for a topic replaces the first.
-        Before is better where the group has members: all must subscribe to the same, and brokers
-        believe the one they heard last.
-
-        Raises:
-            InvalidOption: The expression has no tags.
-        """
-        full = namespace.wrap(self._namespace, topic)
-        await self._subscribe(subscriptions.tags(full, expression, self._clock.now_ms()))
-
-    async def subscribe_sql(self, topic: str, expression: str) -> None:
-        """Consume those messages of a topic that an SQL92 expression selects by their properties.
-
-        Raises:
-            InvalidOption: The expression is empty.
-            Answered: The broker refuses it (once started; else ``start`` raises it).
-        """
-        full = namespace.wrap(self._namespace, topic)
-        await self._subscribe(subscriptions.sql(full, expression, self._clock.now_ms()))
-
-    async def unsubscribe(self, topic: str) -> None:
-        """Consume a topic no more."""
-        full = namespace.wrap(self._namespace, topic)
-        if self._membership.wanted.pop(full, None) is not None and self._instance is not None:
-            await self._rebalance.give_up(full)
-            await self._instance.heartbeat()
+                await self._leave(instance)
 
     def pause(self) -> None:
         """Pull no more, until ``resume``; what is here is still consumed."""
@@ -293,55 +216,8 @@ class PushConsumer:
         """Return the queues that are this member's now."""
         return list(self._queues.owned) if self._loops else []
 
-    async def _subscribe(self, wanted: Subscription) -> None:
-        instance = self._instance
-        if instance is not None:
-            await check_expressions(instance, self.group, {wanted.topic: wanted})
-            await learn_routes(instance, [wanted.topic])
-        self._membership.wanted[wanted.topic] = wanted  # Brokers hear of it before we ask them.
-        if instance is not None:
-            await instance.heartbeat()
-            self._rebalance.wake()
-
     def _tasks_of(self, loops: Iterable[Coroutine[Any, Any, None]]) -> list[asyncio.Task[None]]:
         return [asyncio.create_task(one, name=f"reput consumer {self.group}") for one in loops]
-
-    # --- as a member of the instance --------------------------------------------
-
-    def heartbeat_part(self) -> ConsumerData | None:
-        """Return what brokers are to know of it."""
-        return self._membership.heartbeat_part()
-
-    def topics(self) -> Collection[str]:
-        """Return the topics whose routes are to be kept fresh."""
-        return list(self._membership.wanted)
-
-    def on_members_changed(self) -> None:
-        """Divide the queues anew."""
-        if self._loops and not self._is_closing:
-            self._rebalance.wake()
-
-    def on_route_changed(self, route: TopicRoute) -> None:
-        """Divide the queues anew if the topic is one of ours."""
-        if route.topic in self._membership.wanted:
-            self.on_members_changed()
-
-    def on_request(self, address: str, request: Command) -> Answer:
-        """Answer what operators ask or do through the broker."""
-        if self._instance is None or not self._loops:
-            remark = f"consumer group {self.group!r} is not running"
-            return command.reply(request, ResponseCode.SYSTEM_ERROR, remark)
-        if request.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
-            body = bodies.decode(bodies.ResetOffsets, request.body)
-            self._side_tasks.begin(self._queues.reset(dict(body.offset_table)))
-            return None
-        if request.code == RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT:
-            return consumer_status(request, self._offsets.table)
-        if request.code == RequestCode.GET_CONSUMER_RUNNING_INFO:
-            return self._running_info(request)
-        if request.code == RequestCode.CONSUME_MESSAGE_DIRECTLY:
-            return consume_directly(request, self._calls, self._clock, is_orderly=self._orderly)
-        return command.reply(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
 
     # --- consuming --------------------------------------------------------------
 
@@ -382,19 +258,15 @@ class PushConsumer:
         if self._loops and isinstance(self._consumption, ConcurrentConsumption):
             await self._consumption.send_back_overdue()
 
-    async def _save_offsets(self) -> None:
-        assert self._instance is not None
-        while True:
-            await asyncio.sleep(self._instance.config.persist_offsets_ms / 1000)
-            try:
-                await self._offsets.save()
-            except Exception:  # a turn of the loop: the next one saves the same
-                log.exception("consumer offsets of group %s", self.group)
-
     # --- what operators ask -----------------------------------------------------
 
-    def _running_info(self, request: Command) -> Command:
-        assert self._instance is not None
+    def _reset(self, offsets: Mapping[MessageQueue, int]) -> None:
+        self._side_tasks.begin(self._queues.reset(dict(offsets)))
+
+    def _offset_table(self) -> OffsetTable:
+        return self._offsets.table
+
+    def _running_info(self, instance: ClientInstance, request: Command) -> Command:
         now_ms, monotonic_ms = self._clock.now_ms(), self._clock.monotonic_ms()
         locked_ms = {
             queue: now_ms - (monotonic_ms - owned.locked_at_ms)
@@ -403,7 +275,7 @@ class PushConsumer:
         }
         return running_info(
             request,
-            self._instance,
+            instance,
             self._membership,
             self._offsets.table,
             self._queues.owned.values(),
