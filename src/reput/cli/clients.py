@@ -163,6 +163,16 @@ def send(
             min=1, metavar="LEVEL", help="Deliver it later: 1 is 1 s, 5 is 1 min, 18 is 2 h."
         ),
     ] = None,
+    after: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001, metavar="SECONDS", help="Deliver it after so long; brokers from 5.0 on."
+        ),
+    ] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Deliver it at a time; brokers from 5.0 on."),
+    ] = None,
     queue: Annotated[
         str | None,
         typer.Option(metavar="BROKER:ID", help="To this queue; lines keep their order."),
@@ -177,18 +187,25 @@ def send(
     namesrv: NamesrvOption = DEFAULT_NAMESRV,
     timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
     json: JsonOption = False,
+    utc: UtcOption = False,
 ) -> None:
     """Send messages: an argument, a file, or the lines of stdin.
 
-    Prints one line for each that the broker has acknowledged: status, id, queue and queue offset;
+    Prints one line for each that the broker has acknowledged: status, id, queue and queue offset,
+    and of one that waits for its time the handle by which `reput message recall` takes it back;
     with --json a document a line. Empty lines are left out.
     """
+    from reput.cli import printing
+
     if body is not None and file is not None:
         raise typer.BadParameter("give BODY or --file, not both")
     whole = file.read_bytes() if file is not None else None if body is None else _encoded(body)
     if whole is None and repeat > 1:
         raise typer.BadParameter("--repeat needs BODY or --file")
     properties = parse_pairs("--property", prop)
+    if sum(one is not None for one in (delay, after, at)) > 1:
+        raise typer.BadParameter("give one of --delay, --after and --at")
+    deliver_at_ms = printing.parse_time("--at", at, printing.Clock(utc)) if at else 0
 
     async def work(client: "ClientConfig") -> None:
         from reput.client.config import ProducerConfig
@@ -204,7 +221,16 @@ def send(
             await _send_all(
                 producer,
                 (
-                    Message(topic, one, tags, key or (), properties, delay_level=delay or 0)
+                    Message(
+                        topic,
+                        one,
+                        tags,
+                        key or (),
+                        properties,
+                        delay_level=delay or 0,
+                        delay_ms=round((after or 0) * 1000),
+                        deliver_at_ms=deliver_at_ms,
+                    )
                     async for one in bodies
                 ),
                 chosen,
@@ -347,11 +373,13 @@ def _print_result(result: "SendResult | None", *, as_json: bool) -> None:
                 "broker_name": result.queue.broker_name,
                 "queue_id": result.queue.queue_id,
                 "queue_offset": result.queue_offset,
+                "recall_handle": result.recall_handle,
             }
         )
     else:
         place = f"{queue_text(result.queue)}:{result.queue_offset}"
-        print(f"{result.status}\t{result.message_id}\t{place}")
+        handle = f"\t{result.recall_handle}" if result.recall_handle else ""
+        print(f"{result.status}\t{result.message_id}\t{place}{handle}")
     sys.stdout.flush()
 
 

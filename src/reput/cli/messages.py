@@ -64,6 +64,7 @@ def register(app: typer.Typer) -> None:
             "by-key": by_key,
             "by-unique-key": by_unique_key,
             "trace": trace,
+            "recall": recall,
             "tail": tail,
             "dump": dump,
         },
@@ -105,6 +106,34 @@ def _print_found(
         if number:
             print()
         message_view.print_whole(one, clock)
+
+
+# --- taking back --------------------------------------------------------------------------------
+
+
+def recall(
+    topic: TopicArgument,
+    handle: Annotated[
+        str, typer.Argument(metavar="HANDLE", help="As the message's producer was told.")
+    ],
+    group: Annotated[str, typer.Option(metavar="GROUP", help="The producer group.")] = "reput-cli",
+    namesrv: NamesrvOption = DEFAULT_NAMESRV,
+    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Take back a message that waits for its time: it is not delivered.
+
+    Prints its id. The broker's recallMessageEnable must be true.
+    """
+
+    async def work(client: "ClientConfig") -> None:
+        from reput.client.config import ProducerConfig
+        from reput.client.producer import Producer
+
+        config = ProducerConfig(send_timeout_ms=client.request_timeout_ms)
+        async with Producer(group, client=client, config=config) as producer:
+            print(await producer.recall(topic, handle))
+
+    run(namesrv, timeout, work)
 
 
 # --- by id and by key ---------------------------------------------------------------------------

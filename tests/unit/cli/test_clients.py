@@ -1,5 +1,7 @@
 """``reput producer`` and ``reput consumer`` against a broker."""
 
+import base64
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,7 +29,37 @@ def test_a_message_with_everything(command: Command, rocketmq: LocalBroker) -> N
         "broker_name": "broker-a",
         "queue_id": 0,
         "queue_offset": 0,
+        "recall_handle": None,
     }
+
+
+def test_a_message_for_later_is_taken_back(capsys: pytest.CaptureFixture[str]) -> None:
+    with LocalBroker(topics=["Orders"], settings={"recallMessageEnable": True}) as mq:
+        command = Command(mq.namesrv_addr, capsys)
+        at = ["--at", "2100-01-01T00:00", "--utc"]
+        assert "the max delay 259200000ms" in command.complaint("topic", "send", "Orders", "far", *at)
+        begun_ms = time.time_ns() // 1_000_000
+        (sent,) = command.json_lines("topic", "send", "Orders", "soon", "--after", 3600)
+        handle = sent["recall_handle"]
+        # RocketMQ's RecallMessageHandle: version, topic, broker, a second before it comes, key.
+        version, topic, broker, due_ms, key = base64.urlsafe_b64decode(handle).decode().split(" ")
+        assert (version, topic, broker) == ("v1", "Orders", "broker-a")
+        assert key == sent["message_id"]
+        assert 3_599_000 <= int(due_ms) - begun_ms < 3_660_000
+        line = command("topic", "send", "Orders", "soon", "--after", 3600).rstrip("\n")
+        assert line.split("\t")[3].startswith(handle[:10])
+        assert command("message", "recall", "Orders", handle) == key + "\n"
+        assert "one of topic 'Others'" in command.complaint("message", "recall", "Others", handle)
+        assert "what a send returned" in command.complaint("message", "recall", "Orders", "x")
+        assert mq.messages("Orders") == []
+
+
+def test_a_time_that_is_past_is_now(command: Command, rocketmq: LocalBroker) -> None:
+    rocketmq.create_topic("Orders", queues=1)
+    command("topic", "send", "Orders", "now", "--at", "2020-01-01T00:00")
+    assert [one.body for one in rocketmq.messages("Orders")] == [b"now"]
+    said = command.complaint("topic", "send", "Orders", "x", "--after", 1, "--delay", 3)
+    assert "give one of --delay, --after and --at" in said
 
 
 def test_lines_of_stdin_keep_their_order_in_one_queue(
