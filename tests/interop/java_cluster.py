@@ -39,6 +39,7 @@ DEFAULT_BROKERS = ("4.9.7",)
 START_S = 60.0
 STOP_S = 60.0
 ANSWER_S = 60.0
+TRIES = 20
 GET_BROKER_CLUSTER_INFO = 106
 
 # Quick to start rather than quick. Servers make keys for TLS when they start: seconds.
@@ -80,6 +81,7 @@ class JavaCluster:
         settings: More for ``broker.conf``.
         heap_megabytes: Of the broker.
         namesrv: Address of a name server to use instead of a Java one of its own.
+        also: Addresses of name servers that the broker registers with besides.
         jvm: Options of the broker, instead of those for a quick start.
         tls: Accept TLS as well, as is Java's default; starting then takes seconds more.
 
@@ -96,6 +98,7 @@ class JavaCluster:
         *,
         heap_megabytes: int = 512,
         namesrv: str | None = None,
+        also: Sequence[str] = (),
         jvm: Sequence[str] = JVM,
         tls: bool = False,
     ) -> None:
@@ -109,6 +112,7 @@ class JavaCluster:
         self._jvm = jvm
         self._settings = dict(settings or {})
         self._own_namesrv = namesrv is None
+        self._also = also
         self._namesrv_process: subprocess.Popen[bytes] | None = None
         self._broker_process: subprocess.Popen[bytes] | None = None
         self.store.mkdir(parents=True, exist_ok=True)
@@ -147,10 +151,12 @@ class JavaCluster:
                 "brokerId": 0,
                 "brokerIP1": "127.0.0.1",
                 "listenPort": self.port,
-                "namesrvAddr": self.namesrv,
+                "namesrvAddr": ";".join((self.namesrv, *self._also)),
                 "storePathRootDir": str(self.store),
                 "storePathCommitLog": str(self.store / "commitlog"),
                 "autoCreateTopicEnable": True,
+                # A machine that is busy with tests is no reason to refuse messages.
+                "waitTimeMillsInSendQueue": 60_000,
                 **SMALL_FILES,
                 **self._settings,
             }
@@ -527,9 +533,15 @@ class JavaClient:
     def mqadmin(self, *arguments: str, namesrv: str) -> str:
         """Run the admin tool in this process; return what it printed, a trace if it failed.
 
-        It ends the process when it does not understand its arguments.
+        It ends the process when it does not understand its arguments. In 4.5.2 two threads that
+        both want a connection to a name server close each other's, with what was asked on it
+        (``NettyRemotingClient.createChannel``): then it runs again.
         """
-        return str(self.ask("mqadmin", arguments=[*arguments, "-n", namesrv]))
+        for _ in range(TRIES if self.version == "4.5.2" else 1):
+            printed = str(self.ask("mqadmin", arguments=[*arguments, "-n", namesrv]))
+            if "RemotingSendRequestException" not in printed:
+                break
+        return printed
 
     def encode_frame(self, **command: Any) -> bytes:
         """Return a frame as Java's encoder writes it; see ``FrameOracle.java``."""

@@ -1,25 +1,92 @@
-"""The harness itself: official clients, and Go's, against the official broker.
+"""Unmodified clients that are not Java's, on our broker: Go's, the C++ one, Node's.
 
-What fails here is no fault of reput. It runs with ``REPUT_INTEROP=all`` alone.
+With ``REPUT_INTEROP=all`` the same tests run on the official broker too: what they expect is what
+it does.
 """
+
+from collections.abc import Iterator
 
 import pytest
 
 from interop import java_oracle
-from interop.go_client import GoClient
-from interop.java_cluster import JavaClient, JavaCluster, JavaMessage
+from interop.clusters import KINDS, Cluster, start_cluster
+from interop.java_cluster import DEFAULT_BROKERS, JavaClient, JavaCluster, JavaMessage
+from interop.other_clients import (
+    ClientUnavailable,
+    CppClient,
+    GoClient,
+    NodeClient,
+    OtherClient,
+)
 
-pytestmark = [
-    pytest.mark.interop,
-    pytest.mark.skipif(
-        not java_oracle.wants_all_versions(), reason="REPUT_INTEROP is not all: Java against Java"
-    ),
-]
+pytestmark = pytest.mark.interop
 
 BODIES = [b"%d" % number for number in range(8)]
+SETTINGS = {"messageDelayLevel": "1s 1s 1s 1s 1s"}
+ONLY_ALL = (GoClient, NodeClient)
+"""Their modules are many."""
 
 
-def test_java(official: JavaCluster, java_client: JavaClient) -> None:
+@pytest.fixture(scope="module", params=KINDS)
+def cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    """A broker; take topics of your own."""
+    folder = tmp_path_factory.mktemp("cluster")
+    with start_cluster(request.param, DEFAULT_BROKERS[0], folder, SETTINGS) as running:
+        yield running
+
+
+@pytest.fixture(scope="module", params=[CppClient, GoClient, NodeClient])
+def client(request: pytest.FixtureRequest) -> OtherClient:
+    if request.param in ONLY_ALL and not java_oracle.wants_all_versions():
+        pytest.skip(f"REPUT_INTEROP is not all: no {request.param.name} client")
+    try:
+        made: OtherClient = request.param()
+    except ClientUnavailable as reason:
+        if request.param in ONLY_ALL:
+            raise
+        pytest.skip(str(reason))
+    return made
+
+
+@pytest.mark.parametrize("orderly", [False, True], ids=["concurrently", "in-order"])
+def test_what_is_sent_is_consumed(client: OtherClient, cluster: Cluster, orderly: bool) -> None:
+    if orderly and not client.can_order:
+        pytest.skip(f"the {client.name} client has no orderly consumer")
+    topic = f"{client.name}-{orderly}"
+    for how, count in client.ways.items():
+        results = client.produce(
+            cluster.namesrv, topic, BODIES, how, tags="a", keys=["k"], properties={"p": "v"}
+        )
+        assert len(results) == count
+    client.produce(cluster.namesrv, topic, [b"other"], tags="b")
+    count = len(BODIES) * len(client.ways)
+    group = f"{topic}-group"
+    found = client.consume(
+        cluster.namesrv, topic, group, count, "a", orderly=orderly, properties=["p"]
+    )
+    assert sorted(one["body"] for one in found) == sorted(BODIES * len(client.ways))
+    assert {(one["tags"], one["keys"]) for one in found} == {("a", "k")}
+    assert {one["properties"]["p"] for one in found} == {"v"}
+    assert client.consume(cluster.namesrv, topic, f"{group}-all", count + 1)
+
+
+def test_a_message_comes_again_or_later(client: OtherClient, cluster: Cluster) -> None:
+    if not client.can_try_again:
+        pytest.skip(f"the program around the {client.name} client only takes messages")
+    topic = f"{client.name}-again"
+    client.produce(cluster.namesrv, topic, [b"again"])
+    client.produce(cluster.namesrv, topic, [b"later"], delay_level=1)
+    found = client.consume(cluster.namesrv, topic, f"{topic}-group", 2, again=[b"again"])
+    assert {one["body"]: one["reconsume_times"] for one in found} == {b"again": 1, b"later": 0}
+
+
+@pytest.mark.skipif(
+    not java_oracle.wants_all_versions(), reason="REPUT_INTEROP is not all: Java against Java"
+)
+def test_java_against_java(official: JavaCluster, java_client: JavaClient) -> None:
+    """The harness itself: what fails here is no fault of reput."""
     topic = f"harness-{java_client.version}".replace(".", "_")
     messages = [JavaMessage(topic, body, tags="a", keys="k") for body in BODIES]
     with java_client.producer(official.namesrv) as producer:
@@ -32,15 +99,3 @@ def test_java(official: JavaCluster, java_client: JavaClient) -> None:
         found = [one.body for queue in puller.read_all(topic).values() for one in queue]
         assert sorted(found) == sorted(BODIES * 5)
     assert topic in java_client.mqadmin("topicList", namesrv=official.namesrv)
-
-
-def test_go(official: JavaCluster, go_client: GoClient) -> None:
-    for how, count in (("sync", 8), ("async", 8), ("batch", 1), ("oneway", 0)):
-        assert (
-            len(go_client.produce(official.namesrv, "harness-go", BODIES, how, tags="a")) == count
-        )
-    for orderly in (False, True):
-        found = go_client.consume(
-            official.namesrv, "harness-go", f"go-{orderly}", 32, "a", orderly=orderly
-        )
-        assert sorted(one["body"] for one in found) == sorted(BODIES * 4)

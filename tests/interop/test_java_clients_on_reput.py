@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 
 from interop import java_oracle
-from interop.go_client import GoClient
 from interop.java_cluster import (
     ClientError,
     JavaClient,
@@ -105,6 +104,10 @@ def topic(request: pytest.FixtureRequest) -> str:
     """A topic, and a group, of the test's own."""
     name = request.node.name.removeprefix("test_")
     return "".join(one if one.isalnum() else "-" for one in name)[:100]
+
+
+def is_java_4_5(cluster: Cluster) -> bool:
+    return isinstance(cluster, JavaCluster) and cluster.version == "4.5.2"
 
 
 def numbered(count: int, prefix: str = "m") -> list[bytes]:
@@ -272,6 +275,8 @@ def test_long_bodies_are_compressed(cluster: Cluster, java_client: JavaClient, t
 
 
 def test_bodies_may_have_4_mebibytes(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
+    if is_java_4_5(cluster):
+        pytest.skip("in 4.5 the whole record may not be longer than maxMessageSize")
     noise = random.Random(2).randbytes(BODY_BYTES_MAX + 1)
     largest = noise[:BODY_BYTES_MAX]
     plain = {"compressMsgBodyOverHowmuch": 1 << 30}  # noise grows when it is compressed
@@ -549,7 +554,8 @@ def test_pulls(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
         assert [one.body for one in found.messages] == numbered(10)
         assert len(consumer.pull(queue, 0, 100).messages) == 32  # as many as a reply has
         cases = [(40, "*", "NO_NEW_MSG", 40), (5, "b", "NO_MATCHED_MSG", 40)]
-        cases += [(50, "*", "OFFSET_ILLEGAL", 40)]
+        # 4.5 sends who is beyond the end of a queue that begins at 0 to its beginning.
+        cases += [(50, "*", "OFFSET_ILLEGAL", 0 if is_java_4_5(cluster) else 40)]
         for queue_offset, expression, status, next_offset in cases:
             found = consumer.pull(queue, queue_offset, 32, expression)
             assert (found.status, found.next_offset) == (status, next_offset)
@@ -769,25 +775,3 @@ def test_mqadmin_sees_the_clients(cluster: Cluster, java_client: JavaClient, top
         )
         printed = java.mqadmin("topicStatus", "-t", topic, namesrv=cluster.namesrv)
         assert printed.count("broker-a") == 4
-
-
-# --- Go -----------------------------------------------------------------------------
-
-
-def test_go(go_client: GoClient, tmp_path: Path) -> None:
-    with ReputCluster(tmp_path) as cluster:
-        send_and_consume_with_go(go_client, cluster)
-
-
-def send_and_consume_with_go(go_client: GoClient, cluster: Cluster) -> None:
-    sent = numbered(8)
-    for how, count in (("sync", 8), ("async", 8), ("batch", 1), ("oneway", 0)):
-        results = go_client.produce(
-            cluster.namesrv, "go", sent, how, tags="a", keys=["k"], properties={"p": "v"}
-        )
-        assert len(results) == count
-    for orderly in (False, True):
-        found = go_client.consume(cluster.namesrv, "go", f"go-{orderly}", 32, "a", orderly=orderly)
-        assert sorted(one["body"] for one in found) == sorted(sent * 4)
-        assert {(one["tags"], one["keys"]) for one in found} == {("a", "k")}
-        assert {one["properties"]["p"] for one in found} == {"v"}

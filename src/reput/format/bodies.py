@@ -58,15 +58,43 @@ def decode(kind: type[_T], data: bytes) -> _T:
     """
     try:
         return msgspec.json.decode(data, type=kind, strict=False, dec_hook=_decode_map)
-    except msgspec.ValidationError as error:
-        raise InvalidBody(f"body is no {kind.__name__}: {error}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         pass
     try:
         lenient = fastjson.parse(data.decode())
+        _name_ordinals(lenient)
         return msgspec.convert(lenient, kind, strict=False, dec_hook=_decode_map)
     except (ValueError, RecursionError) as error:
         raise InvalidBody(f"body is no {kind.__name__}: {error}") from error
+
+
+_ORDINALS = {
+    "consumeFromWhere": (
+        "CONSUME_FROM_LAST_OFFSET",
+        "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
+        "CONSUME_FROM_MIN_OFFSET",
+        "CONSUME_FROM_MAX_OFFSET",
+        "CONSUME_FROM_FIRST_OFFSET",
+        "CONSUME_FROM_TIMESTAMP",
+    ),
+    "consumeType": ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP"),
+    "messageModel": ("BROADCASTING", "CLUSTERING", "LITE_SELECTIVE"),
+}
+"""The values of Java's enums in their order."""
+
+
+def _name_ordinals(found: Any) -> None:
+    """Put names in the place of enums' numbers: fastjson takes both, the C++ client has numbers."""
+    if isinstance(found, list):
+        for one in found:
+            _name_ordinals(one)
+    elif isinstance(found, dict):
+        for key, value in found.items():
+            names = _ORDINALS.get(key)
+            if names is None:
+                _name_ordinals(value)
+            elif type(value) is int and 0 <= value < len(names):
+                found[key] = names[value]
 
 
 def _encode_map(value: Any) -> Any:
@@ -207,8 +235,8 @@ class ConsumerData(Body, kw_only=True):
     consume_type: str
     group_name: str
     message_model: str
-    subscription_data_set: list[SubscriptionData]
-    unit_mode: bool
+    subscription_data_set: list[SubscriptionData] = msgspec.field(default_factory=lambda: [])
+    unit_mode: bool = msgspec.field(default_factory=bool)
 
 
 class ProducerData(Body, kw_only=True):
@@ -218,11 +246,11 @@ class ProducerData(Body, kw_only=True):
 
 
 class HeartbeatData(Body, kw_only=True):
-    """34."""
+    """34. The C++ client leaves out what it has not; Java writes all of it, and so do we."""
 
     client_id: str = msgspec.field(name="clientID")
-    consumer_data_set: list[ConsumerData]
-    producer_data_set: list[ProducerData]
+    consumer_data_set: list[ConsumerData] = msgspec.field(default_factory=lambda: [])
+    producer_data_set: list[ProducerData] = msgspec.field(default_factory=lambda: [])
 
 
 class CheckClientBody(Body, kw_only=True):

@@ -112,6 +112,34 @@ async def test_a_heartbeat_makes_the_retry_topic(subject: Subject) -> None:
     assert (topic.read_queue_count, topic.perm) == (1, 6)
 
 
+# As librocketmq 1.2 sends it: enums by their ordinals, which fastjson takes as well, numbers as
+# texts, no producers, a line end.
+CPP_HEARTBEAT = (
+    b'{"clientID":"7352-127.0.0.1@DEFAULT","consumerDataSet":[{"consumeFromWhere":0,"consumeType":1'
+    b',"groupName":"cpp","messageModel":1,"subscriptionDataSet":[{"subString":"*","subVersion":'
+    b'"1795322935340","topic":"%RETRY%cpp"},{"codeSet":[0,0],"subString":"t1 || t2","subVersion":'
+    b'"1795322935340","tagsSet":["t1","t2"],"topic":"Orders"}]}]}\n'
+)
+
+
+async def test_the_heartbeat_of_the_cpp_client(subject: Subject) -> None:
+    await subject.ask(RequestCode.HEART_BEAT, body=CPP_HEARTBEAT)
+    group = subject.broker.groups.consumer("cpp")
+    assert group is not None
+    # The order of Java's ConsumeType, MessageModel and ConsumeFromWhere.
+    assert (group.consume_type, group.message_model) == ("CONSUME_PASSIVELY", "CLUSTERING")
+    assert group.consume_from_where == "CONSUME_FROM_LAST_OFFSET"
+    assert group.subscriptions["Orders"].sub_string == "t1 || t2"
+    assert group.subscriptions["Orders"].sub_version == 1795322935340
+
+
+async def test_an_ordinal_that_java_has_not_is_refused(subject: Subject) -> None:
+    body = CPP_HEARTBEAT.replace(b'"messageModel":1', b'"messageModel":9')
+    reply = await subject.ask(RequestCode.HEART_BEAT, body=body)
+    assert reply.code == ResponseCode.SYSTEM_ERROR
+    assert "messageModel" in (reply.remark or "")
+
+
 async def test_a_body_that_is_no_heartbeat_is_refused(subject: Subject) -> None:
     reply = await subject.ask(RequestCode.HEART_BEAT, body=b"{}")
     assert reply.code == ResponseCode.SYSTEM_ERROR

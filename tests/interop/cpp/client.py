@@ -1,0 +1,137 @@
+"""The C++ client, librocketmq, through the Python package around it. See ``other_clients``.
+
+A process of its own: a wrong call of the library ends it.
+"""
+
+import base64
+import json
+import sys
+import threading
+from collections.abc import Callable
+
+from rocketmq.client import Message, Producer, PushConsumer, RecvMessage, SendResult
+
+WAIT_S = 60
+
+
+def say(found: dict[str, object]) -> None:
+    sys.stdout.write(json.dumps(found) + "\n")
+    sys.stdout.flush()
+
+
+def receipt(result: SendResult) -> dict[str, object]:
+    return {"status": result.status.name, "msg_id": result.msg_id}
+
+
+def message_of(topic: str, one: dict[str, object]) -> Message:
+    message = Message(topic)
+    message.set_body(base64.b64decode(one["body"]))
+    if one["tags"]:
+        message.set_tags(one["tags"])
+    if one["keys"]:
+        message.set_keys(" ".join(one["keys"]))
+    for name, value in one["properties"].items():
+        message.set_property(name, value)
+    if one["delay_level"]:
+        message.set_delay_time_level(one["delay_level"])
+    return message
+
+
+def produce(request: dict[str, object]) -> None:
+    messages = [message_of(request["topic"], one) for one in request["messages"]]
+    producer = Producer(request["group"])
+    producer.set_namesrv_addr(request["namesrv"])
+    producer.start()
+    if request["how"] == "sync":
+        for one in messages:
+            say(receipt(producer.send_sync(one)))
+    elif request["how"] == "oneway":
+        for one in messages:
+            producer.send_oneway(one)
+    elif request["how"] == "batch":
+        say(receipt(producer.send_batch(messages)))
+    else:
+        send_async(producer, messages)
+    producer.shutdown()
+
+
+def send_async(producer: Producer, messages: list[Message]) -> None:
+    answered = threading.Semaphore(0)
+    results: list[object] = []
+
+    def take(result: object) -> None:
+        results.append(result)
+        answered.release()
+
+    for one in messages:
+        producer.send_async(one, take, take)
+    for _ in messages:
+        if not answered.acquire(timeout=WAIT_S):
+            raise TimeoutError("not all sends were answered")
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+        say(receipt(result))
+
+
+SUCCESS, LATER = 0, 1
+
+
+class Consumer(PushConsumer):
+    """Says itself what became of a message.
+
+    The package's callback raises if the user's does, and the library then reads as its answer
+    whatever is in memory.
+    """
+
+    def __init__(self, group: str, take: Callable[[RecvMessage], int], *, orderly: bool) -> None:
+        super().__init__(group, orderly)
+        self._take = take
+
+    def _register_callback(self, _callback: object) -> None:
+        super()._register_callback(lambda _consumer, message: self._take(RecvMessage(message)))
+
+
+def consume(request: dict[str, object]) -> None:
+    again = [base64.b64decode(one) for one in request["again"]]
+    found: list[dict[str, object]] = []
+    is_all = threading.Event()
+    turn = threading.Lock()
+
+    def take(message: RecvMessage) -> int:
+        with turn:
+            if message.body in again:
+                again.remove(message.body)
+                return LATER
+            found.append(
+                {
+                    "body": base64.b64encode(message.body).decode(),
+                    "msg_id": message.id,
+                    "queue_id": message.queue_id,
+                    "tags": message.tags.decode(),
+                    "keys": message.keys.decode(),
+                    "properties": {
+                        name: message.get_property(name).decode() for name in request["properties"]
+                    },
+                    "reconsume_times": message.reconsume_times,
+                }
+            )
+            if len(found) >= request["count"]:
+                is_all.set()
+            return SUCCESS
+
+    consumer = Consumer(request["group"], take, orderly=request["orderly"])
+    consumer.set_namesrv_addr(request["namesrv"])
+    consumer.subscribe(request["topic"], take, request["expression"])
+    consumer.start()
+    if not is_all.wait(WAIT_S):
+        raise TimeoutError(f"{len(found)} messages came, not {request['count']}")
+    consumer.shutdown()
+    for one in found:
+        say(one)
+
+
+if __name__ == "__main__":
+    asked = json.loads(sys.stdin.readline())
+    {"produce": produce, "consume": consume}[asked["do"]](asked)
+    say({"end": True})
