@@ -29,8 +29,9 @@ venv: .venv/.installed .venv/.kernels ## Create .venv and install reput with eve
 	@touch $@
 
 # An editable install loads the shared object from the source folder: rebuild it with its source.
+# With the twin, importing the package compiles nothing.
 .venv/.kernels: .venv/.installed $(wildcard $(KERNELS)/*.py)
-	$(BIN)/python -c 'from reput.format.kernels import build; build.build("$(KERNELS)")'
+	REPUT_KERNELS=twin $(BIN)/python -c 'from reput.format.kernels import build; build.build("$(KERNELS)")'
 	@touch $@
 
 jdk: ## Check for a Java that Spark can use; install one where that is possible

@@ -7,6 +7,7 @@ home. Where nothing can be compiled (no numba, no linker) the wheel is a pure
 one: slower, never wrong.
 """
 
+import os
 import sys
 import sysconfig
 from pathlib import Path
@@ -47,6 +48,7 @@ class KernelBuildHook(BuildHookInterface[Any]):
 
         source = str(Path(self.root, "src"))
         sys.path.insert(0, source)
+        os.environ["REPUT_KERNELS"] = "twin"  # else importing the package compiles them as well
         try:
             from reput.format.kernels import build
 

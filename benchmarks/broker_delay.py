@@ -3,7 +3,8 @@
 A store is filled before the broker starts: so many messages become due each second, from a moment
 on. Then sends come at a steady rate. What was delivered is read from the store when all is over.
 
-And a million messages that wait for long: what they add to memory, and to the start.
+And a million messages that wait for long: what they add to memory, and to the start. And what it
+costs to park one, beside a plain send.
 """
 
 import json
@@ -15,6 +16,7 @@ import numpy as np
 
 from benchmarks import broker_frames as frames, broker_targets as targets
 from benchmarks.broker_process import Usage
+from benchmarks.broker_transaction import Line
 from reput.broker.timers import Timers
 from reput.clock import SystemClock
 from reput.format import message as record, names, properties as props
@@ -26,7 +28,8 @@ from reput.store.timer_table import TimerTable
 
 NAME = "broker_delay"
 QUESTION = (
-    "20 k due messages/s beside 5 k sends/s: lateness, CPU, p99 of sends; 1 M that wait: memory"
+    "20 k due messages/s beside 5 k sends/s: lateness, CPU, p99 of sends; 1 M that wait: memory; "
+    "broker CPU of a send that waits"
 )
 
 DUE_PER_S = 20_000
@@ -59,6 +62,29 @@ def run(folder: Path, quick: bool) -> dict[str, object]:
         "levels": _waiting(waiting / "levels", "levels", count),
         "timers": _waiting(waiting / "timers", "timers", count),
     }
+    found["sends"] = _sends(folder / NAME / "sends", 1.5 if quick else 5.0)
+    return found
+
+
+def _sends(folder: Path, seconds: float) -> dict[str, dict[str, float]]:
+    """Send messages of each kind that are due in two hours; ``broker_cpu_us`` is for each."""
+    folder.mkdir(parents=True)
+    kinds = {"plain": "", "levels": "DELAY\x0118\x02", "timers": "TIMER_DELAY_SEC\x017200\x02"}
+    found = {}
+    with targets._ours(folder, {"storePathRootDir": str(folder / "store")}) as broker:
+        line = Line(broker.address)
+        for properties in kinds.values():  # so that all topics are there
+            line.send(64, is_half=False, properties=properties)
+        for window in (1, 64):
+            for kind, properties in kinds.items():
+                before, start, count = Usage.of(broker.pid), time.perf_counter(), 0
+                while (took := time.perf_counter() - start) < seconds:
+                    line.send(window, is_half=False, properties=properties)
+                    count += window
+                cpu_s = Usage.of(broker.pid).cpu_s - before.cpu_s
+                rates = {"per_s": count / took, "broker_cpu_us": cpu_s / count * 1e6}
+                found[f"{kind}_window_{window}"] = rates
+        line.close()
     return found
 
 

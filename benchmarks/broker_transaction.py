@@ -54,12 +54,13 @@ class Line:
         self._number += count
         return range(self._number - count, self._number)
 
-    def send(self, count: int, *, is_half: bool) -> list[dict[str, str]]:
-        """Send so many messages of 128 bytes."""
+    def send(self, count: int, *, is_half: bool, properties: str = "") -> list[dict[str, str]]:
+        """Send so many messages of 128 bytes, with these properties, too."""
         requests = []
         for opaque in self.numbers(count):
             born_ms = time.time_ns() // 1_000_000
             fields = frames.request_fields("bench", opaque % 4, f"{opaque:032X}", born_ms)
+            fields["i"] += properties
             if is_half:
                 fields["f"] = "4"
                 fields["i"] += f"TRAN_MSG\x01true\x02PGROUP\x01{GROUP}\x02"

@@ -26,6 +26,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # One folder a session: xdist workers inherit the environment of the process that starts them.
     if not hasattr(config, "workerinput"):
         os.environ[golden.ROOT_VARIABLE] = tempfile.mkdtemp(prefix="golden-")
+        if getattr(config.option, "numprocesses", None):
+            golden.prepare()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

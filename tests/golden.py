@@ -50,9 +50,24 @@ TORN = [
 ]
 """Every way a ``clean`` store was damaged, as (version, variant)."""
 
+IS_SOAK = "REPUT_SOAK" in os.environ
+
+
+def _by_turns() -> Iterator[tuple[str, str]]:
+    for number, name in enumerate(sorted({name for _, name in STORES})):
+        written = [version for version, one in STORES if one == name]
+        yield written[number % len(written)], name
+
+
+EACH_STORE = STORES if IS_SOAK else list(_by_turns())
+"""Each kind of store in one version, by turns; with ``make soak`` the same as ``STORES``.
+
+For what costs much, and of which a version's layout is tested elsewhere with all ``STORES``.
+"""
+
 EACH_DAMAGE = (
     TORN
-    if "REPUT_SOAK" in os.environ
+    if IS_SOAK
     else [
         (VERSIONS[number % len(VERSIONS)], variant)
         for number, variant in enumerate(sorted({variant for _, variant in TORN}))
@@ -197,30 +212,61 @@ def find_record(version: str, name: str, physical_offset: int) -> Place:
 # --- unpacking ------------------------------------------------------------
 
 
-class _Archive:
-    """A decompressed archive: any file of it can be read, and any folder of it unpacked."""
+def prepare() -> None:
+    """Decompress what collecting tests reads, once: workers would do it at the same time."""
+    for version in VERSIONS:
+        _archive(version, "torn")
 
-    def __init__(self, path: Path) -> None:
-        self._tar = tarfile.open(path)  # noqa: SIM115 - for the whole session
-        self.members = {one.name: one for one in self._tar.getmembers() if one.isreg()}
+
+class _Archive:
+    """A decompressed archive: any file of it can be read, and any folder of it unpacked.
+
+    Where its files stand is in an index, since some have ten thousand: a second for each worker.
+    """
+
+    def __init__(self, tar: Path, index: Path) -> None:
+        self._tar = tar.open("rb")
+        listed = json.loads(index.read_bytes())
+        self._folders: list[str] = listed["folders"]
+        self.members: dict[str, tuple[int, int, float]] = listed["files"]
+        """Path to position in the archive, size, and time of the last change."""
 
     def read(self, path: str) -> bytes:
         """The bytes of one file."""
-        stream = self._tar.extractfile(self.members[path])
-        assert stream is not None
-        return stream.read()
+        position, size, _ = self.members[path]
+        return os.pread(self._tar.fileno(), size, position)
 
     def extract(self, prefix: str, into: Path) -> None:
-        """Unpack what lies below a prefix, without the prefix; times are kept."""
-        for member in self._tar.getmembers():
-            if member.name.startswith(prefix):
-                shorter = member.replace(name=member.name.removeprefix(prefix), deep=False)
-                self._tar.extract(shorter, into, filter="data")
+        """Unpack what lies below a prefix, without the prefix; times of files are kept."""
+        for path in self._folders:
+            if path.startswith(prefix):
+                (into / path.removeprefix(prefix)).mkdir(parents=True, exist_ok=True)
+        for path, (_, _, changed) in self.members.items():
+            if path.startswith(prefix):
+                file = into / path.removeprefix(prefix)
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(self.read(path))
+                os.utime(file, (changed, changed))
+
+
+def _list(tar: Path, index: Path) -> None:
+    """Write what ``_Archive`` reads."""
+    with tarfile.open(tar) as archive:
+        members = archive.getmembers()
+    assert all(one.isdir() or (one.isreg() and not one.issparse()) for one in members)
+    found = {
+        "folders": [one.name for one in members if one.isdir()],
+        "files": {
+            one.name: (one.offset_data, one.size, one.mtime) for one in members if one.isreg()
+        },
+    }
+    index.write_text(json.dumps(found))
 
 
 @functools.cache
 def _archive(version: str, name: str) -> _Archive:
     target = Path(os.environ[ROOT_VARIABLE]) / version / f"{name}.tar"
+    index = target.with_suffix(".index")
     if not target.exists():
         packed = DATA / version / f"{name}.tar.zst"
         decompressor = zstandard.ZstdDecompressor(max_window_size=_WINDOW_BYTES_MAX)
@@ -230,7 +276,9 @@ def _archive(version: str, name: str) -> _Archive:
                 decompressor.copy_stream(source, plain)
 
         _appear(target, decompress)
-    return _Archive(target)
+    if not index.exists():
+        _appear(index, lambda draft: _list(target, draft))
+    return _Archive(target, index)
 
 
 def _appear(target: Path, make: Callable[[Path], None]) -> None:

@@ -4,6 +4,7 @@ The same bytes go to two brokers, one of which has its kernel off; replies, what
 what is counted must be equal, whatever the requests look like.
 """
 
+import base64
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,13 @@ from behaviour.test_both_send_paths import send
 from broker_pair import NOW_MS, Both, Wire, replies_in
 from broker_subject import with_fields
 from reput.broker import stats
-from reput.format import command as commands, headers
+from reput.format import bodies, command as commands, headers
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import IS_ONEWAY, Command
 from reput.format.headers import AckMessageHeader, PopMessageHeader
 
 MESSAGES = 90
+BROKEN = '{"acks":[{"c":"G","t":"T","r":"%s","so":0,"q":1,"rq":1,"pt":5,"it":6,"b":"%s"}]}'
 INVISIBLE_MS = 60_000
 
 
@@ -77,6 +79,8 @@ class AckBoth:
             wire.broker.pops.revive.store_host = broker_pair.STORE_HOST
         off = both.without.broker.intake.pop_acks
         off.take = lambda channel, view, at, end: at  # type: ignore[method-assign]
+        batches = both.without.broker.intake.pop_batch_acks
+        batches.take = lambda channel, view, at, end: at  # type: ignore[method-assign]
         both.feed(b"".join(send(b"body %d" % i) for i in range(MESSAGES)))
         both.feed(pop() + pop())
 
@@ -87,6 +91,13 @@ class AckBoth:
         self.both.feed(data)
         assert held(self.both.with_kernel) == held(self.both.without)
         return acks.common_count - before
+
+    def feed_batches(self, data: bytes) -> int:
+        """Feed both, and compare; return how many batches passed the processor by."""
+        batches = self.both.with_kernel.broker.intake.pop_batch_acks
+        before = batches.common_count
+        self.feed(data)
+        return batches.common_count - before
 
 
 def held(wire: Wire) -> object:
@@ -190,6 +201,75 @@ def test_a_topic_that_is_deleted(fresh: AckBoth) -> None:
     assert fresh.feed(ack(1) + ack(2)) == 0
     (reply, _) = replies_in(fresh.both.with_kernel.feed(ack(1) + ack(2)))
     assert reply.code == ResponseCode.TOPIC_NOT_EXIST
+
+
+def batch(
+    *bits: bytes,
+    flag: int = 0,
+    opaque: int = 7,
+    remark: str | None = None,
+    text: str | None = None,
+    **fields: Any,
+) -> bytes:
+    """Acknowledge messages of the first pop in one request, or of other ones."""
+    acks = [
+        {
+            "c": "G", "t": "T", "r": "0", "so": 0, "q": 1, "rq": 1, "pt": NOW_MS,
+            "it": INVISIBLE_MS, "b": base64.b64encode(one).decode(), **fields,
+        }
+        for one in bits
+    ]  # fmt: skip
+    body = (
+        bodies.encode({"brokerName": "broker-a", "acks": acks}) if text is None else text.encode()
+    )
+    request = Command(RequestCode.BATCH_ACK_MESSAGE, opaque, flag, remark=remark, body=body)
+    return commands.encode(request)
+
+
+BATCHES: dict[str, bytes] = {
+    "one message": batch(b"\1"),
+    "all of a pop": batch(b"\xff" * 4),
+    "more than there are": batch(b"\xff" * 9),
+    "the second pop": batch(b"\x0f", so=32),
+    "two of one pop": batch(b"\1", b"\3"),
+    "nothing": batch(b""),
+    "a retry topic": batch(b"\1", r="1"),
+    "no such topic": batch(b"\1", t="Nobody"),
+    "numbers as texts": batch(b"\1", so="0", q="1"),
+    "a remark": batch(b"\1", remark="x"),
+    "the largest opaque": batch(b"\1", opaque=(1 << 31) - 1),
+}
+ODD_BATCHES: dict[str, bytes] = {
+    "one-way": batch(b"\1", flag=IS_ONEWAY),
+    "no body": batch(text=""),
+    "no acks": batch(),
+    "in order": batch(b"\1", rq=999),
+    "a kind that is none": batch(b"\1", r="3"),
+    "no Base64": batch(text=BROKEN % ("0", "?")),
+    "no JSON": batch(text="{"),
+    "the second one is wrong": batch(b"\1", b"\1").replace(b'"r":"0"', b'"r":"7"', 1),
+    "a negative opaque": batch(b"\1", opaque=-1),
+}
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_plain_batches_pass_the_processor_by(both: AckBoth, name: str) -> None:
+    assert both.feed_batches(BATCHES[name]) == 1
+    assert both.feed_batches(batch(b"\2", opaque=1) + BATCHES[name] + ack(3) + BATCHES[name]) == 3
+
+
+@pytest.mark.parametrize("name", ODD_BATCHES)
+def test_other_batches_do_not(both: AckBoth, name: str) -> None:
+    assert both.feed_batches(ODD_BATCHES[name]) == 0
+    assert both.feed_batches(batch(b"\2") + ODD_BATCHES[name] + batch(b"\4", opaque=9)) == 2
+
+
+def test_batches_end_checkpoints(fresh: AckBoth) -> None:
+    checkpoints = fresh.both.with_kernel.broker.pops.revive.checkpoints
+    assert fresh.feed_batches(batch(b"\xff\xff\xff")) == 1
+    assert len(checkpoints) == 2
+    assert fresh.feed_batches(batch(b"\xff" * 4) + batch(b"\xff" * 4, so=32)) == 2
+    assert len(checkpoints) == 0
 
 
 FIELDS = st.fixed_dictionaries(

@@ -1,7 +1,7 @@
-"""A pop whose words are known from before and one that a processor reads are the same pop.
+"""A pop whose words are known, and that a kernel takes, and one of Python alone are the same pop.
 
-The same bytes go to two brokers, one of which remembers nothing; replies, what is held, what is
-counted and what is stored must be equal, whatever the requests look like.
+The same bytes go to two brokers, one of which remembers nothing and has its kernel off; replies,
+what is held, what is counted and what is stored must be equal, whatever the requests look like.
 """
 
 from collections.abc import Iterator
@@ -20,6 +20,7 @@ from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import IS_ONEWAY, Command
 from reput.format.headers import PopMessageHeader
 from reput.store.config_tables import TopicConfig
+from reput.store.taking import Taken, Taker
 
 MESSAGES = 400
 
@@ -65,13 +66,27 @@ class PopBoth:
             wire.broker.pops.revive.store_host = broker_pair.STORE_HOST
         off = both.without.broker.pop_requests
         off.take = lambda channel, view, at, end: at  # type: ignore[method-assign]
+        both.without.broker.store.taker._is_open = False
+        self.taken_count = 0
+        self._count_taken(both.with_kernel.broker.store.taker)
         for at in range(0, MESSAGES, 100):
             one = (
                 send(b"%d" % i, properties=f"TAGS\1Tag{'AB'[i % 2]}") for i in range(at, at + 100)
             )
             both.feed(b"".join(one))
-        self.feed(pop(consumer_group="first", queue_id=1))  # the revive topic is made
+        for _ in range(both.without.broker.config.revive_queue_num):  # its queues are made
+            self.feed(pop(consumer_group="first", queue_id=1))
         both.with_kernel.broker.pop_requests.clear()
+
+    def _count_taken(self, taker: Taker) -> None:
+        take = taker.take
+
+        def counted(*arguments: Any, **more: Any) -> Taken | None:
+            taken = take(*arguments, **more)
+            self.taken_count += taken is not None
+            return taken
+
+        taker.take = counted  # type: ignore[method-assign]
 
     @property
     def wires(self) -> tuple[Wire, Wire]:
@@ -131,6 +146,7 @@ PLAIN: dict[str, dict[str, Any]] = {
     "as 5.x sends it": {"extra": {"bname": "broker-a"}},
     "opaque 0": {"opaque": 0},
     "the largest opaque": {"opaque": (1 << 31) - 1},
+    "longer than anything": {"invisible_time": 10**20},
     "a body": {"body": b"x"},
     "a remark": {"remark": "x"},
     "words that look like others": {"extra": {"x": '"opaque":5,"bornTime":"6"'}},
@@ -163,6 +179,31 @@ def test_what_is_not(both: PopBoth, name: str) -> None:
     assert both.known_count == 0
     both.feed(pop(opaque=1) + pop(**OTHERS[name]) + pop(opaque=2))
     assert both.known_count == 1
+
+
+TAKEN = ("as clients send it", "a tag", "any queue", "an attempt", "the largest opaque")
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_the_kernel_takes_messages(both: PopBoth, name: str) -> None:
+    before = both.taken_count
+    fields = {**PLAIN[name], "consumer_group": f"K{list(PLAIN).index(name)}"}
+    both.feed(pop(**fields) + send(b"x") + pop(**{**fields, "max_msg_nums": 1}))
+    both.feed(pop(**fields))
+    if name in TAKEN:
+        assert both.taken_count >= before + 2
+
+
+def test_what_is_read_ahead_is_taken(both: PopBoth) -> None:
+    """Units that have left the tail are the kernel's once Python has read some of them."""
+    for wire in both.wires:
+        wire.broker.store.queues.find("T", 1).write_out()  # type: ignore[union-attr]
+        wire.broker.store.queues.find("T", 1).drop_tail()  # type: ignore[union-attr]
+    before = both.taken_count
+    replies = [both.feed(pop(consumer_group="reader", max_msg_nums=32)) for _ in range(4)]
+    assert [one.code for reply in replies for one in reply] == [ResponseCode.SUCCESS] * 4
+    assert both.taken_count >= before + 3
+    both.feed(pop(consumer_group="reader of a tag", exp="TagB", max_msg_nums=32) * 3)
 
 
 def test_headers_in_another_order(both: PopBoth) -> None:

@@ -4,6 +4,7 @@ The same bytes go to two brokers, one of which has its kernel off; log, queues a
 equal, whatever the request looks like.
 """
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 import broker_pair
 from broker_pair import NOW_MS, Both
 from broker_subject import with_fields
+from reput.clock import ManualClock
 from reput.format import batch, command as commands, headers, names
 from reput.format.codes import RequestCode
 from reput.format.command import IS_ONEWAY, LENGTH, MARK, Command, Serialization
@@ -96,12 +98,25 @@ COMMON: dict[str, dict[str, Any]] = {
     },
     "a half message without the flag": {"properties": PROPERTIES.format("TRAN_MSG\x01true")},
     "a compressed half message": {"properties": "TRAN_MSG\x01true", "sys_flag": 0x305},
+    "a timer": {"properties": PROPERTIES.format("TIMER_DELAY_MS\x0110")},
+    "a timer in seconds, first": {"properties": "TIMER_DELAY_SEC\x013\x02UNIQ_KEY\x01AB\x02"},
+    "a timer at a time, last": {
+        "properties": f"WAIT\x01true\x02UNIQ_KEY\x01AB\x02TIMER_DELIVER_MS\x01{NOW_MS + 1}"
+    },
+    "a timer in a whole second": {"properties": f"TIMER_DELIVER_MS\x01{NOW_MS + 2000}"},
+    "a timer as far as can be": {"properties": PROPERTIES.format("TIMER_DELAY_SEC\x01259200")},
+    "a timer of another topic": {
+        "properties": PROPERTIES.format("TIMER_DELAY_MS\x0110"),
+        "topic": "Narrow",
+        "queue_id": 0,
+    },
     "a half message of another topic": {
         "properties": "WAIT\x01true\x02TRAN_MSG\x01true\x02",
         "topic": "Narrow",
         "queue_id": 0,
     },
 }
+TIMER = "UNIQ_KEY\x01AD\x02TIMER_DELAY_MS\x0110\x02"
 HALF = "UNIQ_KEY\x01AC\x02TRAN_MSG\x01true\x02PGROUP\x01g\x02"
 OTHERS: dict[str, dict[str, Any]] = {
     "an unknown field": {"extra": {"zz": "1"}},
@@ -144,7 +159,19 @@ OTHERS: dict[str, dict[str, Any]] = {
     "prepared": {"sys_flag": 4},
     "committed": {"sys_flag": 8},
     "v6 bits": {"sys_flag": 0x30},
-    "a timer": {"properties": PROPERTIES.format("TIMER_DELAY_MS\x0110")},
+    "a timer for now": {"properties": PROPERTIES.format("TIMER_DELAY_MS\x010")},
+    "a timer for a time that is past": {"properties": f"TIMER_DELIVER_MS\x01{NOW_MS}"},
+    "a timer as one would not write it": {"properties": "TIMER_DELAY_MS\x0101000"},
+    "a timer that is no number": {"properties": "TIMER_DELAY_MS\x01soon"},
+    "a timer without end": {"properties": PROPERTIES.format("TIMER_DELAY_SEC\x01259201")},
+    "a timer in two ways": {"properties": "TIMER_DELAY_SEC\x013\x02TIMER_DELAY_MS\x0110"},
+    "a timer and a delay": {"properties": "DELAY\x011\x02TIMER_DELAY_MS\x0110"},
+    "a timer of a prepared one": {"properties": "TIMER_DELAY_MS\x0110", "sys_flag": 4},
+    "a half message with a timer": {"properties": "TIMER_DELAY_MS\x0110\x02TRAN_MSG\x01true"},
+    "a timer with a long key": {"properties": f"UNIQ_KEY\x01{'k' * 200}\x02TIMER_DELAY_MS\x0110"},
+    "a timer that does not wait": {"properties": "TIMER_DELAY_MS\x0110\x02WAIT\x01false\x02"},
+    "a timer that has waited": {"properties": "TIMER_OUT_MS\x011\x02TIMER_DELAY_MS\x0110"},
+    "a recall": {"properties": "TIMER_DEL_UNIQKEY\x01AB\x02TIMER_DELAY_MS\x0110"},
     "its own cluster": {"properties": PROPERTIES.format("CLUSTER\x01other")},
     "a real topic": {"properties": PROPERTIES.format("REAL_TOPIC\x01other\x02REAL_QID\x013")},
     "no body": {"body": b""},
@@ -171,7 +198,8 @@ OTHERS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", COMMON)
 def test_common_ones_are_the_kernels(both: Both, name: str, serialization: Serialization) -> None:
     # So that all topics have rows.
-    both.feed(send(topic="Narrow", queue_id=0) + send() + send(properties=HALF))
+    first = send(topic="Narrow", queue_id=0) + send() + send(properties=HALF)
+    both.feed(first + send(properties=TIMER))
     frame = send(serialization=serialization, **COMMON[name])
     assert both.feed(frame) == 1
     assert both.feed(frame * 3) == 3
@@ -218,6 +246,34 @@ def test_half_messages_that_are_not_wanted_are_the_processors(both: Both) -> Non
     assert both.feed(send(properties=HALF)) == 1
 
 
+def test_the_first_timer_makes_the_topic_for_them(both: Both) -> None:
+    both.feed(send())
+    assert both.feed(send(properties=TIMER)) == 0
+    assert both.feed(send(properties=TIMER) * 3) == 3
+    for wire in (both.with_kernel, both.without):
+        wire.broker.topics.delete(names.TIMER_TOPIC, NOW_MS)
+    assert both.feed(send(properties=TIMER)) == 0  # which makes the topic again
+    assert both.feed(send(properties=TIMER)) == 1
+
+
+def test_timers_count_from_what_the_clock_says(both: Both) -> None:
+    """Store times do not go back with it."""
+    both.feed(send() + send(properties=TIMER))
+    for wire in (both.with_kernel, both.without):
+        clock = wire.broker.clock
+        assert isinstance(clock, ManualClock)
+        clock.set(NOW_MS - 3_000)
+    assert both.feed(send(properties=TIMER)) == 1
+
+
+def test_timers_whose_number_is_limited_are_the_processors(both: Both) -> None:
+    for wire in (both.with_kernel, both.without):
+        limited = dataclasses.replace(wire.broker.store_config, timer_congest_num_each_slot=1)
+        wire.broker.timers.config = limited
+    both.feed(send() + send(properties=TIMER))
+    assert both.feed(send(properties=TIMER)) == 0
+
+
 def test_deliver_times_are_in_the_units(both: Both) -> None:
     delayed = send(properties="DELAY\x013\x02TAGS\x01a\x02")
     both.feed(send() + delayed * 2)
@@ -251,6 +307,7 @@ def test_rolls_of_files_are_in_between(both: Both) -> None:
 
 
 NAMES = ["KEYS", "TAGS", "UNIQ_KEY", "WAIT", "a", "é", "", "CLUSTER", "TRAN_MSG", "DELAY"]
+NAMES += ["TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"]
 VALUES = st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02"), max_size=5)
 fields = st.fixed_dictionaries(
     {

@@ -1,4 +1,4 @@
-"""The kernels ``again`` and ``waiting`` against their plain twins, on the same log, also damaged.
+"""The kernels of ``again`` against their plain twins, on the same log, also damaged.
 
 Log files end where the process may read nothing more. Each example follows from one number:
 ``check_again(4711)`` runs it again.
@@ -14,7 +14,15 @@ from hypothesis import given, settings, strategies as st
 from fuzz.test_hot_kernels import Fence
 from interop import samples
 from reput.format import message as record, names, sys_flag as flags
-from reput.format.kernels import again_twin, again_words as words, hot, native, state
+from reput.format.kernels import (
+    again_decided_twin,
+    again_later_twin,
+    again_twin,
+    again_words as words,
+    hot,
+    native,
+    state,
+)
 from reput.format.message import Host
 from reput.store import incoming
 from reput.store.copying import CopyRule
@@ -25,11 +33,22 @@ try:
 except native.KernelsUnavailable:
     pytest.skip("no compiled kernels here", allow_module_level=True)
 
+TOLD_WORDS = max(words.WAITING_WORDS, words.TOLD_WORDS)
 SEEDS = st.integers(0, 2**32)
 NOW_MS = 1_700_000_000_123
 TOPICS = ["T", names.HALF_TOPIC, names.TIMER_TOPIC, "t" * 127, "Крамниця"]
 NAMES = ["REAL_TOPIC", "REAL_QID", "TIMER_OUT_MS", "TIMER_ROLL_TIMES", "TIMER_DEL_UNIQKEY", "WAIT"]
-ODD_NAMES = ["__CRC32#", "INNER_MULTI_DISPATCH", "", "REAL_TOPIK", "TIMER_DEX_UNIQKEY", "KEYS"]
+NAMES += ["RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "PGROUP", "PGROUP"]
+ODD_NAMES = [
+    "DELAY",
+    "TRAN_PREPARED_QUEUE_OFFSET",
+    "__CRC32#",
+    "INNER_MULTI_DISPATCH",
+    "",
+    "REAL_TOPIK",
+    "TIMER_DEX_UNIQKEY",
+    "KEYS",
+]
 VALUES = {
     "REAL_TOPIC": [
         "T",
@@ -46,6 +65,7 @@ VALUES = {
     "TIMER_OUT_MS": ["1700000000000", "1700000000000", "0", "", "x", "9" * 18, "9" * 19],
     "TIMER_ROLL_TIMES": ["1", "12", "", "x", "0" * 19],
     "TIMER_DEL_UNIQKEY": ["key", ""],
+    "PGROUP": ["g", "g", "produc", "gproduc", "G", ""],
 }
 
 
@@ -102,6 +122,7 @@ class Log:
                 self.known[number] = 0
         self.block = np.zeros(state.BLOCK_WORDS, np.int64)
         end = self.start + len(self.files) * self.size
+        self.block[state.DELAY_COUNT] = 18
         self.block[state.FILES] = hot.address_of(self.known)
         self.block[state.FILE_COUNT] = len(self.files)
         self.block[state.FILES_START] = self.start
@@ -161,12 +182,17 @@ def some_rule(random: Random) -> CopyRule:
     )
 
 
+OP_LIKE = incoming.encode(IncomingMessage("op", b"", 0, b"TAGS\1d\2"), b"op")
+OP = Fence(len(OP_LIKE))
+OP.write(0, OP_LIKE)
+
+
 class Call:
     """The words of a call, with room for what it makes; the same for the same ``random``."""
 
     def __init__(self, random: Random, log: Log, rule: CopyRule, places: np.ndarray, more: Fence):
-        self.scratch = Fence(random.choice([0, 200, 4000]))
-        self.told = Fence(8 * words.WAITING_WORDS * len(places))
+        self.scratch = Fence(random.choice([0, 200, 4000, 4000]))
+        self.told = Fence(8 * TOLD_WORDS * len(places))
         self.words = np.zeros(words.WORDS, np.int64)
         self.words[: words.RULE_WORDS] = rule.words
         for word, value in {
@@ -180,6 +206,8 @@ class Call:
             words.PLACES: hot.address_of(places),
             words.PLACE_COUNT: len(places),
             words.MORE: more.address,
+            words.OP: OP.address,
+            words.OP_SIZE: OP.size,
         }.items():
             self.words[word] = value
         self.argument = hot.Address(hot.address_of(self.words))
@@ -239,6 +267,87 @@ def check_made(call: Call, count: int) -> None:
 
 
 @given(SEEDS)
+@settings(max_examples=300)
+def test_later(seed: int) -> None:
+    check_later(seed)
+
+
+def check_later(seed: int) -> int:
+    """Return how many records were made."""
+    random = Random(seed)
+    log = Log(random)
+    more = Fence(random.choice([0, 30]))
+    more.write(0, b"REAL_TOPIC\1T\2REAL_QID\0010\2"[: more.size].ljust(more.size, b"d"))
+    places = log.some_places(random, more.size)
+    wanted = [
+        (random.choice([0, 0, 1, 18, 19, 2**31 - 1]), random.choice([16] * 9 + [4, 0, 2**31 - 1]))
+        for _ in places
+    ]
+    places = with_more_words(places, wanted, words.LATER_WORDS)
+    return check_calls(random, log, CopyRule(), places, more, (hot.later, again_later_twin.later))
+
+
+def with_more_words(places: np.ndarray, more: list[tuple[int, ...]], width: int) -> np.ndarray:
+    columns = np.array(more, np.int64).reshape(len(places), width - words.PLACE_WORDS)
+    return np.hstack([places, columns])
+
+
+def check_calls(
+    random: Random,
+    log: Log,
+    rule: CopyRule,
+    places: np.ndarray,
+    more: Fence,
+    kernels: tuple[hot.Kernel, hot.Kernel],
+    records_each: int = 1,
+) -> int:
+    """Return of how many places records were made."""
+    native_kernel, twin = kernels
+    made = at = 0
+    while at < len(places):
+        left = places[at:].copy()
+        step = random.getrandbits(32)
+        one, other = (Call(Random(step), log, rule, left, more) for _ in range(2))
+        count = native_kernel(one.argument)
+        assert count == twin(other.argument)
+        assert one.meaning() == other.meaning()
+        if records_each == 1:
+            check_made(one, count)
+        made += count
+        at += count
+        if one.words[words.STOP] == words.STOP_UNMAPPED:
+            log.map(int(one.words[words.STOP_OFFSET]), random)
+        elif one.words[words.STOP] != words.STOP_DONE:
+            at += 1
+    return made
+
+
+@given(SEEDS)
+@settings(max_examples=300)
+def test_decided(seed: int) -> None:
+    check_decided(seed)
+
+
+def check_decided(seed: int) -> int:
+    """Return of how many half messages records were made."""
+    random = Random(seed)
+    log = Log(random)
+    rule = CopyRule(
+        from_topic=random.choice([b"", b"", names.HALF_TOPIC.encode()]), has_prepared_offset=True
+    )
+    groups = Fence(7)
+    groups.write(0, b"gproduc")
+    places = log.some_places(random, 0)
+    said = [
+        (*random.choice([(0, 1)] * 5 + [(1, 6), (0, 0), (0, 7)]), random.choice([0, 1]))
+        for _ in places
+    ]
+    places = with_more_words(places, said, words.DECIDED_WORDS)
+    kernels = hot.decided, again_decided_twin.decided
+    return check_calls(random, log, rule, places, groups, kernels, 2)
+
+
+@given(SEEDS)
 @settings(max_examples=200)
 def test_waiting(seed: int) -> None:
     check_waiting(seed)
@@ -256,7 +365,8 @@ def check_waiting(seed: int) -> int:
         count = hot.waiting(one.argument)
         assert count == again_twin.waiting(other.argument)
         assert one.meaning() == other.meaning()
-        rows = np.frombuffer(one.told.data, np.int64).reshape(-1, words.WAITING_WORDS)
+        told = one.told.data[: 8 * words.WAITING_WORDS * len(left)]
+        rows = np.frombuffer(told, np.int64).reshape(-1, words.WAITING_WORDS)
         found += int((rows[:count, words.WAITING_OUT_MS] >= 0).sum())
         at += count
         if at == len(places):
@@ -266,5 +376,7 @@ def check_waiting(seed: int) -> int:
 
 def test_many_are_common() -> None:
     """The generator makes what it says: else the tests above would test little."""
-    assert sum(check_again(seed) for seed in range(200)) > 100
-    assert sum(check_waiting(seed) for seed in range(200)) > 100
+    assert sum(check_again(seed) for seed in range(300)) > 100
+    assert sum(check_waiting(seed) for seed in range(300)) > 100
+    assert sum(check_later(seed) for seed in range(300)) > 40
+    assert sum(check_decided(seed) for seed in range(300)) > 40

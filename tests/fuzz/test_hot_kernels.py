@@ -37,7 +37,7 @@ IS_SOAK = settings.default.max_examples > 100
 NOW_MS = 1_700_000_000_123
 DELAYS_MS = (1_000, 5_000, 7_200_000)
 TOPICS = ["T", "Orders", "t" * 126, "d" * 200, "Крамниця", names.SCHEDULE_TOPIC, "%RETRY%g"]
-TOPICS += [names.HALF_TOPIC]
+TOPICS += [names.HALF_TOPIC, names.TIMER_TOPIC]
 QUEUES = [(topic, queue_id) for topic in TOPICS for queue_id in (0, 1, 9)]
 
 DELAYS = ["0", "1", "3", "4", "99", "-1", "+1", "01", " 1", "1x", "", "٣", "2147483647", "1" * 30]

@@ -31,8 +31,10 @@ SENDING = {
     state.SCRATCH_ADDRESS,
     state.NOTES_ADDRESS,
     state.SUFFIX_ADDRESS,
+    state.BROKER_NAME,
 }
 PRIVATE = set(range(state.FRAME_CODE, state.FRAME_HELD + 1))
+PRIVATE |= {state.FRAME_OUT_MS, state.FRAME_KEY, state.FRAME_KEY_SIZE}
 OWN_STOPS = {state.STOP_DONE, state.STOP_FRAME, state.STOP_REPLIES, state.STOP_LENGTH}
 """Any other is one of ``append``, and the scratch has the record that it is about."""
 UNTOUCHED = b"\xee"
@@ -42,7 +44,8 @@ PROPERTIES += ["PGROUP\1g", "a" * 33 + "\1" + "v" * 40, 'quoted\1"\\/', "TTL\x01
 PROPERTIES += [f"{start}X\1v" for start in send_rules.NAMES_OF_PYTHON]
 ODD_PROPERTIES = ["WAIT\1false", "WAIT\1", "", "name", "\1value", "a\1b\1c", "日本\1x", "a\1日本"]
 ODD_PROPERTIES += ["x\1y\3", "DELAY\x013", "WAITS\1true", "WAI\1true", "k\1" + "v" * 32_700]
-HELD = ["TRAN_MSG\1true", "DELAY\x011", "DELAY\x012"]
+HELD = ["TRAN_MSG\1true", "DELAY\x011", "DELAY\x012", "TIMER_DELAY_MS\x0110"]
+HELD += ["TIMER_DELAY_SEC\x013", f"TIMER_DELIVER_MS\1{NOW_MS + 1000}"]
 ODD_HELD = ["TRAN_MSG\1TRUE", "TRAN_MSG\1false", "TRAN_MSG\1tru", "TRAN_MSX\1true", "DELAY\x010"]
 ODD_HELD += [
     "DELAY\x013",
@@ -51,6 +54,11 @@ ODD_HELD += [
     "DELAY\1x",
     "DELAY\1" + "9" * 19,
     "DELAX\x011",
+    *("TIMER_DELAY_MS\x010", "TIMER_DELAY_MS\x0100001", "TIMER_DELAY_MS\x01600001"),
+    *("TIMER_DELAY_SEC\x01600", "TIMER_DELAY_SEC\x01601", "TIMER_DELAY_SEC\1" + "9" * 18),
+    *(f"TIMER_DELIVER_MS\1{NOW_MS + more}" for more in (-1, 0, 1, 600_000, 600_001)),
+    *("TIMER_DELIVER_MS\1" + "9" * 19, "TIMER_DELIVER_MS\1x", "TIMER_DELAY_XS\x013"),
+    *("TIMER_DELAY_MSX\x013", "TIMER_OUT_MS\x013", "TIMER_DEL_UNIQKEY\x013"),
 ]
 COMMON_QUEUES = [queue for queue in QUEUES if queue[0] in ("T", "Orders", "t" * 126)]
 LETTERS = "abcdefghijklmn"
@@ -81,10 +89,18 @@ class SendWorld(World):
         self.scratch = Fence(scratch)
         self.suffix = random.choice([b"", b"CLUSTER\1DefaultCluster\2"])
         self.suffix_array = np.frombuffer(self.suffix + b"?", np.uint8)
+        self.broker_name = random.choice([b"broker-a"] * 5 + [b"", b"b" * 100, "größer".encode()])
+        self.name_array = np.frombuffer(self.broker_name + b"?", np.uint8)
         self.notes = Fence(send_rules.NOTE_BYTES * room)
         words = {
             state.RECEIVE_IS_ON: is_kind or random.random() < 0.9,
             state.TAKES_HALVES: is_kind or random.random() < 0.5,
+            state.TAKES_TIMERS: is_kind or random.random() < 0.5,
+            state.TIMER_PRECISION_MS: random.choice([1, 7, 1000, 60_000]),
+            state.TIMER_DELAY_MS_MAX: 600_000,
+            state.CLOCK_TIME: NOW_MS,
+            state.BROKER_NAME: hot.address_of(self.name_array),
+            state.BROKER_NAME_SIZE: len(self.broker_name),
             state.HAS_RECORD_CRC: not is_kind and random.random() < 0.1,
             state.RECEIVE_ADDRESS: self.received.address,
             state.RECEIVE_END: len(data),

@@ -50,6 +50,7 @@ ONLY_WITH_ALL = (
     re.compile(r"test_sql92.py::.*\[5\.5\.0"),
     re.compile(r"test_sql_pull.py::"),
     re.compile(r"test_order.py::"),
+    re.compile(r"test_batch_queues\.py::"),
     re.compile(r"test_reset.py::.*5\.5\.0"),
     re.compile(r"test_timer.py::test_a_folder_goes_on"),
     re.compile(r"test_transactions.py::test_a_(folder_goes_on|message_may_want)"),

@@ -19,6 +19,7 @@ import itertools
 import json
 import os
 import random
+import re
 import socket
 import struct
 import subprocess
@@ -40,6 +41,8 @@ START_S = 60.0
 STOP_S = 60.0
 ANSWER_S = 60.0
 TRIES = 20
+CLOSED = re.compile("Remoting(SendRequest|Connect|Timeout)Exception")
+"""What a thread of Java's client gets whose connection another one closes, by when it does."""
 GET_BROKER_CLUSTER_INFO = 106
 
 # Quick to start rather than quick. Servers make keys for TLS when they start: seconds.
@@ -539,7 +542,7 @@ class JavaClient:
         """
         for _ in range(TRIES if self.version == "4.5.2" else 1):
             printed = str(self.ask("mqadmin", arguments=[*arguments, "-n", namesrv]))
-            if "RemotingSendRequestException" not in printed:
+            if not CLOSED.search(printed):
                 break
         return printed
 

@@ -156,11 +156,13 @@ class GoClient(OtherClient):
 
 
 class CppClient(OtherClient):
-    """rocketmq-client-cpp 1.2, in the Python package ``rocketmq``: librocketmq and its wrapper."""
+    """rocketmq-client-cpp, as librocketmq in the Python package ``rocketmq`` 0.4.4.
+
+    It also has the way ``batch``, of which Java's brokers make one message.
+    """
 
     name = "cpp"
-    ways = {"sync": 8, "async": 8, "batch": 1, "oneway": 0}
-    can_try_again = True
+    ways = {"sync": 8, "async": 8, "oneway": 0}
 
     def __init__(self) -> None:
         if importlib.util.find_spec("rocketmq") is None:

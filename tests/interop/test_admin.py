@@ -24,8 +24,6 @@ BROKER = "broker-a"
 @pytest.fixture
 async def admin(official: JavaCluster) -> AsyncIterator[Admin]:
     async with Admin(official.namesrv) as started:
-        # A machine that is busy with tests is no reason to refuse messages.
-        await started.update_broker_config(BROKER, {"waitTimeMillsInSendQueue": "60000"})
         yield started
 
 

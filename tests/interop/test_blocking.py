@@ -23,8 +23,6 @@ def test_a_message_goes_round_without_await(official: JavaCluster) -> None:
     namesrv = official.namesrv
 
     with Admin(namesrv) as admin, Producer("ours", namesrv=namesrv) as producer:
-        # A machine that is busy with tests is no reason to refuse messages.
-        admin.update_broker_config("broker-a", {"waitTimeMillsInSendQueue": "60000"})
         admin.create_topic(topic, queue_count=2)
         expected = {b"%d" % i for i in range(100)}
 

@@ -18,6 +18,8 @@ from interop.other_clients import (
     NodeClient,
     OtherClient,
 )
+from reput.client import blocking
+from reput_cluster import ReputCluster
 
 pytestmark = pytest.mark.interop
 
@@ -50,11 +52,18 @@ def client(request: pytest.FixtureRequest) -> OtherClient:
     return made
 
 
+def new_topic(cluster: Cluster, name: str) -> str:
+    """Make a topic: Node's client sends to none that is not there."""
+    with blocking.Admin(cluster.namesrv) as admin:
+        admin.create_topic(name, queue_count=4)
+    return name
+
+
 @pytest.mark.parametrize("orderly", [False, True], ids=["concurrently", "in-order"])
 def test_what_is_sent_is_consumed(client: OtherClient, cluster: Cluster, orderly: bool) -> None:
     if orderly and not client.can_order:
         pytest.skip(f"the {client.name} client has no orderly consumer")
-    topic = f"{client.name}-{orderly}"
+    topic = new_topic(cluster, f"{client.name}-{orderly}")
     for how, count in client.ways.items():
         results = client.produce(
             cluster.namesrv, topic, BODIES, how, tags="a", keys=["k"], properties={"p": "v"}
@@ -75,11 +84,25 @@ def test_what_is_sent_is_consumed(client: OtherClient, cluster: Cluster, orderly
 def test_a_message_comes_again_or_later(client: OtherClient, cluster: Cluster) -> None:
     if not client.can_try_again:
         pytest.skip(f"the program around the {client.name} client only takes messages")
-    topic = f"{client.name}-again"
+    topic = new_topic(cluster, f"{client.name}-again")
     client.produce(cluster.namesrv, topic, [b"again"])
     client.produce(cluster.namesrv, topic, [b"later"], delay_level=1)
     found = client.consume(cluster.namesrv, topic, f"{topic}-group", 2, again=[b"again"])
     assert {one["body"]: one["reconsume_times"] for one in found} == {b"again": 1, b"later": 0}
+
+
+def test_a_batch_of_the_cpp_client(client: OtherClient, cluster: Cluster) -> None:
+    """It says ``batch=1``, which Java reads as false: there it is one message, made of parts."""
+    if not isinstance(client, CppClient):
+        pytest.skip("batches of the others are among their ways")
+    topic = new_topic(cluster, "cpp-batch")
+    client.produce(cluster.namesrv, topic, BODIES, "batch")
+    count = len(BODIES) if isinstance(cluster, ReputCluster) else 1
+    found = client.consume(cluster.namesrv, topic, f"{topic}-group", count)
+    if count == 1:
+        assert all(one in found[0]["body"] for one in BODIES)
+    else:
+        assert sorted(one["body"] for one in found) == BODIES
 
 
 @pytest.mark.skipif(

@@ -43,8 +43,16 @@ def test_queues_and_index_are_those_that_the_broker_writes(
     queues = files_of(cluster.store, paths.CONSUME_QUEUE)
     assert sum(path.startswith("Orders/") for path in queues) == 4
     assert files_of(Path(target), paths.CONSUME_QUEUE) == queues
-    index = files_of(cluster.store, paths.INDEX)
-    assert files_of(Path(target), paths.INDEX) == index != {}
+    index = index_of(cluster.store, version)
+    assert index_of(Path(target), version) == index != {}
+
+
+def index_of(root: Path, version: str) -> dict[str, bytes]:
+    """Return the index files; without the slots in use, where 4.5.2 says how many entries."""
+    found = files_of(root, paths.INDEX)
+    if version != "4.5.2":
+        return found
+    return {path: data[:32] + data[36:] for path, data in found.items()}
 
 
 def send(namesrv: str, count: int) -> None:

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.interop
 
 
 @pytest.fixture
-async def producer(official: JavaCluster, admin: Admin) -> AsyncIterator[Producer]:
+async def producer(official: JavaCluster) -> AsyncIterator[Producer]:
     async with Producer("ours", namesrv=official.namesrv) as started:
         yield started
 
@@ -30,8 +30,6 @@ async def producer(official: JavaCluster, admin: Admin) -> AsyncIterator[Produce
 @pytest.fixture
 async def admin(official: JavaCluster) -> AsyncIterator[Admin]:
     async with Admin(official.namesrv) as started:
-        # A machine that is busy with tests is no reason to refuse messages.
-        await started.update_broker_config("broker-a", {"waitTimeMillsInSendQueue": "60000"})
         yield started
 
 

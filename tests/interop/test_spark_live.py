@@ -12,6 +12,7 @@ from interop.conftest import StartOfficial
 from interop.java_cluster import JavaClient, JavaCluster
 from reput.client import blocking
 from reput.client.message import Message
+from reput.format import names
 from reput.spark import options as option_texts
 from reput.spark.live import calls as live_calls
 from reput.spark.live.calls import ReadFailed
@@ -37,8 +38,12 @@ def test_rows_are_those_of_the_store(version: str, start_official: StartOfficial
     live_calls.disconnect()
     cluster.stop_broker()
     assert after == traffic.traces_before
+    # 4.5 tells no name server of the topic in which delayed messages wait.
+    waiting = live_traffic.Case({"topic": names.SCHEDULE_TOPIC}).rows_of(cluster.store)
+    unlisted = {row["physical_offset"] for row in waiting if version == "4.5.2"}
     for name, case in listed.items():
         of_store = case.rows_of(cluster.store)
+        of_store = [row for row in of_store if row["physical_offset"] not in unlisted]
         assert found[name] == of_store, name
         assert bool(of_store) is (name not in live_traffic.NOTHING), name
     groups = json.loads((cluster.store / "config/subscriptionGroup.json").read_text())

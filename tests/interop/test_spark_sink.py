@@ -9,6 +9,7 @@ import pytest
 
 from interop.java_cluster import JavaClient, JavaCluster, JavaReceived, PullConsumer
 from reput.client import blocking
+from reput.clock import SystemClock
 from reput.format.bodies import MessageQueue
 from reput.spark.live.calls import disconnect
 from reput.spark.sending import options as write_options
@@ -83,8 +84,6 @@ def test_java_reads_what_the_sink_sends(
     address, given = official.namesrv, rows()
     topic = f"sink-{mode}-{Random().randrange(1 << 32):08x}"
     with blocking.Admin(address) as admin:
-        # A machine that is busy with tests is no reason to refuse messages.
-        admin.update_broker_config("broker-a", {"waitTimeMillsInSendQueue": "60000"})
         admin.create_topic(topic, queue_count=QUEUES)
     counts = write(address, topic, given, sendMode=mode)
     assert (counts.message_count, counts.skipped_count) == (COUNT, 0)
@@ -118,7 +117,8 @@ def test_java_reads_what_the_sink_sends(
 
 def test_an_old_broker_is_not_asked_to_wait_for_a_time(official: JavaCluster) -> None:
     options = write_options.parse({"nameServer": official.namesrv, "topic": "sink-timer"})
-    batch = pa.record_batch({"body": [b"x"], "deliver_at": [1 << 41]})
+    in_an_hour_ms = SystemClock().now_ms() + 3_600_000
+    batch = pa.record_batch({"body": [b"x"], "deliver_at": [in_an_hour_ms]})
     with blocking.Admin(official.namesrv) as admin:
         admin.create_topic("sink-timer", queue_count=QUEUES)
     try:

@@ -55,7 +55,6 @@ def settings(request: pytest.FixtureRequest) -> dict[str, bool | int]:
         "enablePropertyFilter": True,
         "enableConsumeQueueExt": request.param,
         "enableCalcFilterBitMap": request.param,
-        "waitTimeMillsInSendQueue": 20_000,  # Java's broker gives up where a machine is slow
     }
 
 

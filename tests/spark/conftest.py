@@ -26,6 +26,8 @@ def spark() -> Iterator[SparkSession]:
         warnings.simplefilter("ignore")
         session = (
             SparkSession.builder.master("local[2]")
+            # Quick to start rather than quick: of a test's time most goes into compiling.
+            .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
             .config("spark.ui.enabled", "false")
             .config("spark.ui.showConsoleProgress", "false")
             .config("spark.log.level", "ERROR")

@@ -31,19 +31,28 @@ def rows(frame: DataFrame) -> list[dict[str, object]]:
     return [row.asDict() for row in frame.orderBy("physical_offset").collect()]
 
 
-def test_a_store_goes_into_an_archive_and_comes_back(spark: SparkSession, tmp_path: Path) -> None:
-    store, archived = golden.unpack("5.5.0", "clean"), tmp_path / "archive"
+@pytest.fixture(scope="module")
+def archived(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An archive of all of ``clean`` of 5.5.0: read it."""
+    into = tmp_path_factory.mktemp("archived") / "archive"
     steps: list[tuple[str, int, int]] = []
     result = archive(
         spark,
-        str(store),
-        str(archived),
+        str(golden.unpack("5.5.0", "clean")),
+        str(into),
         include_last=True,
         progress=lambda *one: steps.append(one),
     )
     assert result.messages == len(golden.messages("5.5.0", "clean"))
     count = result.log_files
     assert (steps[0], steps[-1]) == (("archive", 0, count), ("archive", count, count))
+    return into
+
+
+def test_a_store_goes_into_an_archive_and_comes_back(
+    spark: SparkSession, archived: Path, tmp_path: Path
+) -> None:
+    store = golden.unpack("5.5.0", "clean")
     assert verify(spark, str(archived)).is_whole
     want = load(spark, store)
     got = load(spark, archived)
@@ -78,10 +87,9 @@ def test_predicates_and_keys_are_pushed_into_an_archive(
         spark.conf.unset(PUSHDOWN)
 
 
-def test_spark_reads_the_parquet_files_by_themselves(spark: SparkSession, tmp_path: Path) -> None:
+def test_spark_reads_the_parquet_files_by_themselves(spark: SparkSession, archived: Path) -> None:
     messages = golden.messages("5.5.0", "clean")
-    archive(spark, str(golden.unpack("5.5.0", "clean")), str(tmp_path), include_last=True)
-    frame = spark.read.parquet(str(tmp_path / "messages"))
+    frame = spark.read.parquet(str(archived / "messages"))
     counts = {row["topic"]: row["count"] for row in frame.groupBy("topic").count().collect()}
     assert counts == {
         topic: sum(one["topic"] == topic for one in messages)

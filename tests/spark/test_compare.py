@@ -82,6 +82,7 @@ def test_each_planted_difference_is_joined_and_named(spark: SparkSession, tmp_pa
     assert ignoring.counts["messages"] == {"only_left": 1, "only_right": 0, "different": 2}
 
 
+@pytest.mark.soak
 def test_stores_of_other_brokers_are_matched_by_queue(spark: SparkSession) -> None:
     left, right = (golden.unpack(version, "clean") for version in ("4.9.7", "4.5.2"))
     got = run(spark, left, right, findings_max=3)

@@ -210,7 +210,7 @@ def source_of(name: str, folder: Path) -> Path:
     return folder / "archive"
 
 
-@pytest.mark.parametrize("name", killed_jobs.NAMES)
+@pytest.mark.parametrize("name", killed_jobs.NAMES if IS_SOAK else ("archive", "restore"))
 def test_a_job_that_was_killed_is_run_again(name: str, tmp_path: Path) -> None:
     """At any moment, again and again: at last there is what a run in peace leaves."""
     source, chance = source_of(name, tmp_path), random.Random(name)

@@ -192,7 +192,10 @@ def test_jobs_read_a_store_behind_a_uri(
     made, java = (files_of(one / paths.CONSUME_QUEUE) for one in (tmp_path / "made", store))
     assert made == java
 
-    result = audit(spark, uri, config=config)
+
+@pytest.mark.soak
+def test_a_store_behind_a_uri_is_audited(spark: SparkSession, uri: str) -> None:
+    result = audit(spark, uri, config=settings(VERSION, NAME))
     assert result.messages == len(golden.messages(VERSION, NAME))
 
 

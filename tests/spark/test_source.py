@@ -22,7 +22,10 @@ from spark import reading
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-VERSION = pytest.mark.parametrize("version", golden.VERSIONS)
+VERSION = pytest.mark.parametrize(
+    "version", golden.VERSIONS if golden.IS_SOAK else golden.VERSIONS[-1:]
+)
+"""What a version's stores give is tested without a JVM; see above."""
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 REPOSITORY = Path(__file__).parents[2]
 SCHEMA = """
@@ -271,7 +274,7 @@ def test_rows_survive_parquet_and_sql(spark: SparkSession, tmp_path: Path) -> No
     assert {row[0]: row[1] for row in counted} == {name: topics.count(name) for name in topics}
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_workers_stay_small_however_large_the_store(spark: SparkSession, tmp_path: Path) -> None:
     spec = importlib.util.spec_from_file_location("stores", REPOSITORY / "benchmarks" / "stores.py")
     assert spec is not None

@@ -42,8 +42,9 @@ def test_the_command_line_starts_without_anything_heavy() -> None:
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A wheel built from a copy of the sources.
 
-    From a copy, because the build writes the shared object beside its source,
-    where other tests have it mapped.
+    From a copy, because the build writes the shared object beside its source, where other tests
+    have it mapped. The one that ``make venv`` compiled goes with it: if it is of these sources, it
+    is not compiled again.
     """
     if not any(shutil.which(linker) for linker in ("cc", "gcc", "clang")):
         pytest.skip("no C linker: the wheel would be a pure one")
@@ -53,7 +54,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in SOURCES:
         shutil.copy(ROOT / name, checkout)
     shutil.copytree(
-        ROOT / "src", checkout / "src", ignore=shutil.ignore_patterns("*.so", "__pycache__")
+        ROOT / "src", checkout / "src", ignore=shutil.ignore_patterns("__pycache__", "*.tmp")
     )
     target = tmp_path_factory.mktemp("wheel")
     options = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet"]

@@ -27,7 +27,7 @@ _SEPARATOR = props.PROPERTY_SEPARATOR.encode()
 _CRC = props.CRC32.encode()
 _LIGHT = props.INNER_MULTI_DISPATCH.encode()
 _INT_MAX = (1 << 31) - 1
-_V6 = flags.BORN_HOST_V6 | flags.STORE_HOST_V6
+_UNCOMMON_FLAGS = flags.BORN_HOST_V6 | flags.STORE_HOST_V6 | flags.INNER_BATCH
 _BODY_AT = record.FIXED_BYTES_V1 - record.TOPIC_LENGTH_V1.size - record.PROPERTIES_LENGTH.size
 """Where the body of a V1 record with IPv4 hosts begins."""
 _HEAD = struct.Struct(">4i")  # size, magic, body checksum, queue id
@@ -183,7 +183,7 @@ def common_record(data: bytes, physical_offset: int | None = None) -> CommonReco
     if len(data) < record.FIXED_BYTES_V1:
         return None
     size, magic, own_offset, sys_flag = _COMMON.unpack_from(data)
-    if size != len(data) or magic != record.MAGIC_V1 or sys_flag & _V6:
+    if size != len(data) or magic != record.MAGIC_V1 or sys_flag & _UNCOMMON_FLAGS:
         return None
     if physical_offset is not None and own_offset != physical_offset:
         return None

@@ -65,8 +65,8 @@ class Attribute:
 
 
 OF_TOPICS: Mapping[str, Attribute] = {
-    # Java's queues may be of batches, too, and its topics compacted: not here.
-    "queue.type": Attribute(_Words(("SimpleCQ",)), is_changeable=False),
+    "queue.type": Attribute(_Words(("BatchCQ", "SimpleCQ")), is_changeable=False),
+    # Java's topics may be compacted, too: not here.
     "cleanup.policy": Attribute(_Words(("DELETE",)), is_changeable=False),
     MESSAGE_TYPE: Attribute(
         _Words(

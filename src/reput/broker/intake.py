@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from reput.broker.pop_acks import PopAcks
+from reput.broker.pop_batch_acks import PopBatchAcks
 from reput.broker.pop_requests import HEADER_AT
 from reput.broker.processors import send
 from reput.broker.put_times import PutTimes
 from reput.broker.send_backs import SendBacks
 from reput.broker.transaction_ends import TransactionEnds
-from reput.format import command as commands, properties as props, send_reply
+from reput.format import command as commands, java, properties as props, send_reply
 from reput.format.codes import RequestCode
 from reput.format.command import Command
 from reput.remoting.channel import Channel
@@ -65,6 +66,7 @@ class Intake:
         """Pulls that the kernel answered."""
         self.put_times = PutTimes()
         self.pop_acks = PopAcks(broker, buffer)
+        self.pop_batch_acks = PopBatchAcks(broker)
         self.transaction_ends = TransactionEnds(broker, buffer)
         self.send_backs = SendBacks(broker, buffer)
         self._broker = broker
@@ -83,7 +85,12 @@ class Intake:
         config = self._broker.config
         suffix = props.encode({props.CLUSTER: config.broker_cluster_name})
         takes_sends = config.region_id == send_reply.REGION and config.trace_on
-        self._broker.store.open_receiving(self._broker.store_host, suffix, takes_sends=takes_sends)
+        self._broker.store.open_receiving(
+            self._broker.store_host,
+            suffix,
+            java.encode_utf8(config.broker_name),
+            takes_sends=takes_sends,
+        )
 
     def on_bytes(
         self, channel: Channel, view: memoryview, end: int, *, takes_pulls: bool = True
@@ -145,9 +152,11 @@ class Intake:
         elif code == RequestCode.CONSUMER_SEND_MSG_BACK:
             behind = self.send_backs.take(channel, view, at, end)
         else:
-            behind = self.pop_acks.take(channel, view, at, end)
+            behind = self._broker.pop_requests.take(channel, view, at, end)
             if behind == at:
-                behind = self._broker.pop_requests.take(channel, view, at, end)
+                behind = self.pop_acks.take(channel, view, at, end)
+            if behind == at:
+                behind = self.pop_batch_acks.take(channel, view, at, end)
         return channel.take_frames(view, at, end, 1) if behind == at else behind
 
     def _send(

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 BUSY_MS = 10
 """Between two steps while something happens."""
+CALM_MS = 50
+"""Between two steps of the disk while the log grows by CALM_BYTES at most from one to the next:
+room is made that far ahead, and a step costs as much as some pops."""
+CALM_BYTES = 1 << 20
 IDLE_MS = 200
 """Between two steps while nothing does."""
 DELAYED_MS = 100
@@ -138,9 +142,12 @@ class Loops:
                 _log.error("%s", error)
                 is_busy = False
             self._turn("disk")
-            is_busy = is_busy or written != store.max_physical_offset
-            written = store.max_physical_offset
-            await self._wait(BUSY_MS if is_busy else IDLE_MS)
+            growth = store.max_physical_offset - written
+            written += growth
+            if is_busy or growth > CALM_BYTES:
+                await self._wait(BUSY_MS)
+            else:
+                await self._wait(CALM_MS if growth else IDLE_MS)
 
     def _synced(self, problem: Exception | None) -> None:
         """Answer those whose messages the disk has, or will never have."""

@@ -9,6 +9,7 @@ Source: rocketmq 5.5.0 ``PopMessageProcessor``.
 
 import dataclasses
 import random
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -29,6 +30,7 @@ from reput.remoting.channel import Channel
 from reput.store.getting import GetResult, GetStatus
 from reput.store.incoming import PutResult
 from reput.store.message_store import MessageStore
+from reput.store.taking import Taken
 
 _MOVED = frozenset(
     {GetStatus.OFFSET_TOO_SMALL, GetStatus.OFFSET_OVERFLOW_BADLY, GetStatus.OFFSET_FOUND_NULL}
@@ -64,7 +66,7 @@ class Popped:
     count: int = 0
     data: list[bytes] = field(default_factory=list)
     """Records, one behind the other."""
-    results: list[tuple[str, int, GetResult]] = field(default_factory=list)
+    results: list[tuple[str, int, GetResult | Taken]] = field(default_factory=list)
     """Topic, queue id and what was got of each queue that had something."""
     rest: int = 0
     """Messages that are left in the queues that were looked at."""
@@ -199,6 +201,13 @@ class Pops:
         if room <= 0 or found.refusal is not None:
             found.rest += max(0, self._store.max_offset(topic, queue_id) - begin)
             return
+        if not wanted.is_ordered and selection.message_filter is None:
+            key = Key(topic, group, queue_id, begin, now_ms)
+            codes, revive_queue_id = selection.tags_codes, found.revive_queue_id
+            taken = self.revive.take(key, room, codes, wanted.invisible_ms, revive_queue_id)
+            if taken is not None:
+                self._add_taken(found, place, taken)
+                return
         result = self._get(topic, queue_id, begin, room, selection)
         if result.status in _MOVED:
             begin = result.next_offset
@@ -212,6 +221,17 @@ class Pops:
             found.has_skipped = True
             self._go_on(wanted, place, behind)
         found.rest += max(0, result.max_offset - behind)
+
+    def _add_taken(self, found: Popped, place: Place, taken: Taken) -> None:
+        """Let a group go on behind what it holds now."""
+        topic, queue_id = place.topic, place.queue_id
+        found.start_infos.append(f"{pop_codec.NORMAL} {queue_id} {place.next_offset}")
+        found.message_infos.append(taken.info)
+        found.results.append((topic, queue_id, taken))
+        found.data.append(taken.data)
+        found.count += taken.message_count
+        found.rest += taken.max_offset - taken.next_offset
+        self.offsets.advance(place, taken.next_offset, taken.end_offset)
 
     def _get(
         self, topic: str, queue_id: int, begin: int, room: int, selection: Selection
@@ -291,8 +311,29 @@ class Pops:
         if result.next_offset == begin + count and has_units_of_one:
             return range(begin, begin + count)  # nothing that was looked at was left out
         if names.is_light(topic):
-            return [_light_offset(one, topic) for one in result.records]
+            return self._light_offsets_of(topic, queue_id, begin, result)
         return record.queue_offsets_in(result.data)
+
+    def _light_offsets_of(
+        self, topic: str, queue_id: int, begin: int, result: GetResult
+    ) -> list[int]:
+        """Return the queue offsets of what was got of a light queue: its units know.
+
+        A record says its offset in its own queue; of light ones it may say nothing.
+        """
+        queue = self._store.queues.find(topic, queue_id)
+        assert queue is not None, "what has no queue has no messages"
+        left = deque(record.physical_offsets_in(result.data))
+        found: list[int] = []
+        at = begin
+        while left and at < result.next_offset:
+            units = queue.units(at, result.next_offset - at)
+            for queue_offset, place in enumerate(units["physical_offset"].tolist(), at):
+                if left and place == left[0]:
+                    left.popleft()
+                    found.append(queue_offset)
+            at += max(len(units), 1)
+        return found
 
     def _as_asked(self, data: memoryview, found: Popped, wanted: Wanted, begin: int) -> bytes:
         """Return a record of a retry topic as one of the topic that was asked for."""
@@ -417,18 +458,3 @@ def _once_in_vain(answers: Callable[[HeldPop], bool]) -> Callable[[HeldPop], boo
         return is_answered
 
     return looks
-
-
-def _light_offset(data: memoryview, topic: str) -> int:
-    """Return the queue offset in a light queue of a record that goes there.
-
-    Raises:
-        CorruptRecord: It does not say.
-    """
-    properties = record.decode(bytes(data), check_crc=False).properties
-    queues = properties.get(props.INNER_MULTI_DISPATCH, "").split(props.LMQ_SEPARATOR)
-    offsets = properties.get(props.INNER_MULTI_QUEUE_OFFSET, "").split(props.LMQ_SEPARATOR)
-    try:
-        return int(offsets[queues.index(topic)])
-    except (ValueError, IndexError) as error:
-        raise CorruptRecord(f"a record in {topic} does not say its queue offset there") from error

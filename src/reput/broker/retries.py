@@ -8,13 +8,14 @@ Source: rocketmq 4.9.8 ``SendMessageProcessor`` (``asyncConsumerSendMsgBack``,
 import random
 from typing import TYPE_CHECKING
 
-from reput.broker.again import CommonRecord, again, made_anew
+from reput.broker.again import again
 from reput.broker.config import PERM_WRITE
 from reput.broker.topics import READ_WRITE
 from reput.errors import RequestRefused
 from reput.format import names, properties as props
 from reput.format.codes import ResponseCode
 from reput.format.headers import SendBackHeader, SendMessageHeader
+from reput.format.kernels.again_words import FIRST_DELAY_LEVEL
 from reput.format.message import StoredMessage
 from reput.format.message_id import encode_offset_id
 from reput.store.config_tables import TopicConfig
@@ -24,18 +25,11 @@ if TYPE_CHECKING:
     from reput.broker.subscription_groups import SubscriptionGroups
     from reput.broker.topics import Topics
     from reput.clock import Clock
-    from reput.store.config import StoreConfig
     from reput.store.table_files import SubscriptionGroup
 
 DLQ_QUEUE_COUNT = 1
-FIRST_DELAY_LEVEL = 3
-"""Of a first retry, 10 s by default; each further one has the next level."""
 SAYS_RETRY_MAX_VERSION = 121
 """V3_4_9: what older clients say of how often to retry does not count."""
-_SCHEDULE_TOPIC = names.SCHEDULE_TOPIC.encode()
-_NEXT_ATTEMPT = b"WAIT\x01false\x02DELAY\x01%d\x02REAL_TOPIC\x01%b\x02REAL_QID\x01%d\x02"
-_REPLACED = (b"WAIT\x01", b"DELAY\x01", b"REAL_TOPIC\x01", b"REAL_QID\x01")
-"""How the properties begin that a message gets anew with each attempt."""
 _UNIT_SUBSCRIPTION = 2
 """Topic flag of a retry topic whose group is in unit mode."""
 
@@ -164,40 +158,6 @@ class Retries:
             properties=properties,
             reconsume_times=stored.reconsume_times + 1,
         )
-
-    def record(
-        self,
-        config: "StoreConfig",
-        stored: CommonRecord,
-        delay_level: int,
-        group: "SubscriptionGroup",
-        topic: TopicConfig,
-    ) -> bytes | None:
-        """Return the record that waits for the next attempt: what ``message`` is once it is put.
-
-        Args:
-            config: Of the store where it goes.
-            stored: The message; it is no dead letter yet.
-            delay_level: What its consumer wants; 0: what the number of attempts gives.
-            group: Of the consumer.
-            topic: The group's retry topic.
-
-        Returns:
-            None: it is not common.
-        """
-        level = delay_level or FIRST_DELAY_LEVEL + stored.reconsume_times
-        level = min(level, len(config.delay_levels_ms))
-        queue_id = random.randrange(group.retry_queue_count)
-        own = stored.properties
-        marks = b""
-        if props.find(own, props.RETRY_TOPIC) is None:
-            marks += b"RETRY_TOPIC\x01%b\x02" % stored.topic
-        if props.find(own, props.ORIGIN_MESSAGE_ID) is None:
-            marks += b"ORIGIN_MESSAGE_ID\x01%b\x02" % stored.offset_id.encode()
-        marks += _NEXT_ATTEMPT % (level, topic.name.encode(), queue_id)
-        kept = b"\x02".join([one for one in own.split(b"\x02") if not one.startswith(_REPLACED)])
-        properties = props.append(kept, marks)
-        return made_anew(config, stored, _SCHEDULE_TOPIC, level - 1, properties, 1)
 
     def _dead_letters(self, group: str) -> TopicConfig:
         return self._topics.for_group(

@@ -22,13 +22,14 @@ from reput.broker.pop_retries import V1, PopRetries
 from reput.broker.subscription_groups import SubscriptionGroups
 from reput.broker.topics import READ_WRITE, Topics
 from reput.errors import CorruptRecord, InvalidBody
-from reput.format import java, message as record, names, pop_codec, properties as props
+from reput.format import batch, java, message as record, names, pop_codec, properties as props
 from reput.format.message import Host, StoredMessage
 from reput.format.pop_codec import AckRecord
 from reput.store import incoming
 from reput.store.incoming import LOCAL_HOST, IncomingMessage, PutResult, PutStatus, Refused
 from reput.store.message_store import MessageStore
 from reput.store.table_files import ConsumerOffsetTable
+from reput.store.taking import Taken
 
 RETRY_QUEUE_COUNT = 1
 ACK_SAVE_MS = 1_000
@@ -88,8 +89,6 @@ class Revive:
         self._topic_bytes = java.encode_utf8(self.topic)
         # One for all that is put: the store keeps its record, and a new one costs 3 us.
         self._envelope = IncomingMessage(self.topic, b"", waits=False, is_due=True)
-        self.store_host: Host = LOCAL_HOST
-        """What its records say of where they are."""
         self.revived_count = 0
         self.lost_count = 0
         """Messages that were due and could not be read, or that no store takes."""
@@ -113,6 +112,7 @@ class Revive:
         """Physical offset behind the last message that was put again."""
         self._acks_saved_ms: int | None = None
         self._problem = ""
+        self.store_host = LOCAL_HOST
 
     # At the start -----------------------------------------------------------------------------
 
@@ -125,6 +125,19 @@ class Revive:
             self._told[queue_id] = self._read[queue_id] - 1
             while self._read_on(queue_id):
                 pass
+
+    @property
+    def store_host(self) -> Host:
+        """What its records say of where they are."""
+        return self._store_host
+
+    @store_host.setter
+    def store_host(self, host: Host) -> None:
+        self._store_host = host
+        marks, _, _ = _MARKS.partition(b"%d")
+        self._store.taker.open(
+            broker_name=self._broker_name, topic=self.topic, marks=marks % _CHECKPOINT, host=host
+        )
 
     # What pops and acks do --------------------------------------------------------------------
 
@@ -183,6 +196,53 @@ class Revive:
             )
         return result
 
+    def take(
+        self,
+        key: Key,
+        count_max: int,
+        tags_codes: tuple[int, ...],
+        invisible_ms: int,
+        revive_queue_id: int,
+    ) -> Taken | None:
+        """Get messages and ``hold`` them, in one go.
+
+        Args:
+            key: Of the checkpoint: says where to begin, for whom, and when, which is now.
+            count_max: Messages at most.
+            tags_codes: Only messages with one of these; all, if none is given.
+            invisible_ms: Counted from ``key.pop_ms``.
+            revive_queue_id: Where the checkpoint goes.
+
+        Returns:
+            None if there are none, or it is not that simple: nothing was done.
+        """
+        if key in self.checkpoints or self._topics.get(self.topic) is None:
+            return None
+        taken = self._store.taker.take(
+            key.topic,
+            key.group,
+            key.queue_id,
+            key.start_offset,
+            count_max,
+            tags_codes,
+            pop_ms=key.pop_ms,
+            invisible_ms=invisible_ms,
+            revive_queue_id=revive_queue_id,
+        )
+        if taken is not None:
+            self._note_put(revive_queue_id, taken.revive_offset)
+            self.checkpoints_end = taken.end_offset
+            self.checkpoints.add(
+                Checkpoint(
+                    key,
+                    taken.queue_offsets,
+                    key.pop_ms + invisible_ms,
+                    revive_queue_id,
+                    taken.revive_offset,
+                )
+            )
+        return taken
+
     def _put(
         self,
         body: bytes,
@@ -199,11 +259,15 @@ class Revive:
         message.born_host = message.store_host = self.store_host
         result = self._put_record(message, now_ms) or self._store.put(message)
         if result.status.is_stored:
-            if self._read.setdefault(revive_queue_id, 0) == result.queue_offset:
-                self._read[revive_queue_id] += 1
-            else:
-                self._own.setdefault(revive_queue_id, set()).add(result.queue_offset)
+            self._note_put(revive_queue_id, result.queue_offset)
         return result
+
+    def _note_put(self, revive_queue_id: int, revive_offset: int) -> None:
+        """Take note of a record of ours: it need not be read."""
+        if self._read.setdefault(revive_queue_id, 0) == revive_offset:
+            self._read[revive_queue_id] += 1
+        else:
+            self._own.setdefault(revive_queue_id, set()).add(revive_offset)
 
     def _put_record(self, message: IncomingMessage, now_ms: int) -> PutResult | None:
         """Put a record the quick way; None if that does not do, for whatever reason."""
@@ -349,8 +413,7 @@ class Revive:
             self.checkpoints.end(one)
             return
         for number in one.left:
-            stored = self._message(key, one.queue_offsets[number])
-            if stored is not None:
+            for stored in self._messages(key, one.queue_offsets[number]):
                 result = self._put_again(stored, one, now_ms)
                 if not result.status.is_stored and result.status not in _NEVER:
                     self._refused(f"group {key.group} sees messages again later", result)
@@ -359,23 +422,25 @@ class Revive:
             self.checkpoints.settle(one, number)
         self._problem = ""
 
-    def _message(self, key: Key, queue_offset: int) -> StoredMessage | None:
+    def _messages(self, key: Key, queue_offset: int) -> list[StoredMessage]:
+        """Return a message; of a batch queue those that are inside of one, for plain queues."""
         found = self._store.get(key.topic, key.queue_id, queue_offset, 1)
-        is_that = found.next_offset == queue_offset + 1  # not the next one that is there (D33)
+        # Not the next one that is there (D33).
+        is_that = found.next_offset == queue_offset + max(found.message_count, 1)
         for data in found.records if is_that else ():
             try:
                 stored = record.decode(bytes(data), check_crc=False)
+                if stored.queue_offset == queue_offset or names.is_light(key.topic):
+                    return batch.unwrap(stored)
             except CorruptRecord as error:
                 _log.error("a popped message is damaged: %s", error)
                 break
-            if stored.queue_offset == queue_offset or names.is_light(key.topic):
-                return stored
         self.lost_count += 1
         _log.error(
             "message %d of queue %d of %s, which group %s has not acknowledged, is not there",
             queue_offset, key.queue_id, key.topic, key.group,
         )  # fmt: skip
-        return None
+        return []
 
     def _put_again(self, stored: StoredMessage, one: Checkpoint, now_ms: int) -> PutResult:
         key = one.key

@@ -1,20 +1,24 @@
 """36 in a row: messages that are sent back in one read of a connection are put together.
 
 What is asked for is read as numbers (``remoting.requests``), and what waits for the next attempt is
-made from record to record (``Retries.record``). What is not common, and so each dead letter, goes
-through the processor, in its place; both ways have the same effects and the same replies.
+made from record to record by a kernel (``Copier.put_later``). What is not common, and so each dead
+letter, goes through the processor, in its place; both ways have the same effects and the same
+replies.
 """
 
 import ctypes
+import random
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from reput.broker.again import common_record
+import numpy as np
+
 from reput.broker.config import PERM_WRITE
 from reput.errors import RequestRefused
 from reput.format import java, properties as props
 from reput.format.codes import RequestCode
-from reput.format.kernels import collect_rules as rules
+from reput.format.kernels import collect_rules as rules, hot
 from reput.remoting.channel import Channel
 from reput.remoting.requests import (
     FIELDS_OF_5,
@@ -22,11 +26,9 @@ from reput.remoting.requests import (
     Kind,
     RequestList,
     Row,
-    empty_reply,
+    empty_replies,
     take_rows,
 )
-from reput.store.config_tables import TopicConfig
-from reput.store.table_files import SubscriptionGroup
 
 if TYPE_CHECKING:
     from reput.broker.server import Broker
@@ -41,6 +43,7 @@ _FIELDS = (
     Field("originTopic", Kind.TEXT),
     *FIELDS_OF_5,
 )
+_NEXT_PLACE = f"{props.REAL_TOPIC}\1%s\2{props.REAL_QUEUE_ID}\1%d\2"
 
 
 class SendBacks:
@@ -58,6 +61,7 @@ class SendBacks:
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
         self._requests = RequestList(RequestCode.CONSUMER_SEND_MSG_BACK, _FIELDS)
         value = self._requests.value
+        self._group = value("group")
         self._offset = value("offset")
         self._level = value("delayLevel")
         self._times_max = value("maxReconsumeTimes")
@@ -78,66 +82,66 @@ class SendBacks:
         if broker.store.is_page_cache_busy() or not broker.config.broker_permission & PERM_WRITE:
             return 0
         begun_ms = broker.clock.monotonic_ms()
-        records, counted = [], []
-        known: dict[tuple[bytes, int], _Group | None] = {}
-        for row in rows:
-            group = self._requests.text(row, "group") or b""
-            unit_mode = row[self._unit_mode]
-            if (group, unit_mode) not in known:
-                known[group, unit_mode] = self._group(group.decode(), is_unit=bool(unit_mode))
-            found = self._record(row, known[group, unit_mode])
-            if found is None:
-                break
-            records.append(found[0])
-            counted.append(found[1:])
-        count = 0
-        if records:
-            count, _ = broker.store.put_encoded(b"".join(records), len(records))
+        places, groups, more = self._places(rows)
+        if not places:
+            return 0
+        count, origins = broker.store.copier.put_later(np.array(places, np.int64), more)
         if count:
             self.common_count += count
             broker.intake.count_puts(begun_ms, count)
-            for topic, name in counted[:count]:
-                broker.stats.sent_back(topic, name)
-            channel.write(b"".join(map(empty_reply, rows[:count])))
+            told = Counter(zip(origins, groups[:count], strict=False))
+            for (origin, group), times in told.items():
+                broker.stats.sent_back(java.decode_utf8(origin), group, times)
+            channel.write(empty_replies(rows[:count]))
         return count
 
-    def _group(self, name: str, *, is_unit: bool) -> "_Group | None":
-        """Return a group, and its retry topic; None if its messages are not put, or refused."""
+    def _places(self, rows: Sequence[Row]) -> tuple[list[tuple[int, ...]], list[str], bytes]:
+        """Return what ``Copier.put_later`` needs of the first requests, and their groups."""
+        known: dict[tuple[int, int], _Group | None] = {}
+        cuts: dict[tuple[str, int], tuple[int, int]] = {}
+        places: list[tuple[int, ...]] = []
+        groups, more = [], b""
+        name_at, offset_at, level_at = self._group, self._offset, self._level
+        times_at, unit_mode_at = self._times_max, self._unit_mode
+        for row in rows:
+            key = row[name_at], row[unit_mode_at]
+            if key not in known:
+                name = hot.bytes_at(row[name_at], row[name_at + 1]).decode()
+                known[key] = self._group_of(name, is_unit=bool(row[unit_mode_at]))
+            group = known[key]
+            if group is None:
+                break
+            count = group.queue_count
+            queue = group.topic, random.randrange(count) if count > 1 else 0
+            if queue not in cuts:
+                pairs = _NEXT_PLACE % queue
+                cuts[queue] = len(more), len(pairs)
+                more += pairs.encode()
+            # Whether what a client says counts depends on how old it is; here it must not matter.
+            times_max = group.retry_max
+            if row[times_at + 1] != rules.ABSENT:
+                times_max = min(times_max, row[times_at])
+            places.append((-1, row[offset_at], 0, *cuts[queue], row[level_at], times_max))
+            groups.append(group.name)
+        return places, groups, more
+
+    def _group_of(self, name: str, *, is_unit: bool) -> "_Group | None":
+        """Return what is known of a group; None if its messages are not put, or refused."""
         retries = self._broker.retries
         try:
             group = retries.group(name)
             if group.retry_queue_count <= 0:
                 return None
-            return _Group(group, retries.topic_of(group, is_unit=is_unit))
+            topic = retries.topic_of(group, is_unit=is_unit).name
         except RequestRefused:
             return None
-
-    def _record(self, row: Row, of: "_Group | None") -> tuple[bytes, str, str] | None:
-        """Return what is put for a request, the topic that it is of, and the group.
-
-        None: it is not common, or will be refused.
-        """
-        log, physical_offset = self._broker.store.log, row[self._offset]
-        data = log.bytes_of_record(physical_offset) if of is not None else None
-        stored = common_record(data, physical_offset) if data is not None else None
-        if of is None or stored is None:
-            return None
-        group = of.group
-        times_max = self._times_max
-        said = group.retry_max if row[times_max + 1] == rules.ABSENT else row[times_max]
-        # Whether what a client says counts depends on how old it is; here it must not matter.
-        if stored.reconsume_times >= min(group.retry_max, said):
-            return None
-        again = self._broker.retries.record(
-            self._broker.store.config, stored, row[self._level], group, of.topic
-        )
-        if again is None:
-            return None
-        first = props.find(stored.properties, props.RETRY_TOPIC) or stored.topic
-        return again, java.decode_utf8(first), group.name
+        return _Group(group.name, topic, group.retry_queue_count, group.retry_max)
 
 
 class _Group(NamedTuple):
-    group: SubscriptionGroup
-    topic: TopicConfig
+    name: str
+    topic: str
     """Its retry topic."""
+    queue_count: int
+    """Of that topic."""
+    retry_max: int

@@ -54,6 +54,7 @@ from reput.remoting.channel import Channel
 from reput.remoting.connection import READ_BYTES
 from reput.remoting.server import RemotingServer
 from reput.store.config import BrokerRole, StoreConfig
+from reput.store.config_tables import BATCH_QUEUES
 from reput.store.disk import Disk
 from reput.store.incoming import IncomingMessage
 from reput.store.light_offsets import LightConsumerOffsetTable
@@ -480,8 +481,13 @@ class Broker:
     def _topic_changed(self, name: str) -> None:
         self._reading_changed()
         self.store.set_write_queues(name, self.topics.write_queue_count(name))
+        topic = self.topics.get(name)
+        self.store.keep_batches(name, is_on=topic is not None and BATCH_QUEUES in topic.attributes)
         if name in TRANSACTION_TOPICS:
             self.store.take_halves(is_on=self.transactions.takes_halves)
+        if name == names.TIMER_TOPIC:
+            has_topic = self.topics.get(name) is not None
+            self.store.take_timers(is_on=has_topic and self.timers.takes_all)
         if self.topics.get(name) is None:
             self.pops.orders.table.delete(topic=name)
         self.registration.tell_soon(name)

@@ -286,9 +286,9 @@ class Stats:
             self._latencies[queue_id, topic, group] = found
         return found
 
-    def sent_back(self, topic: str, group: str, *, is_dead: bool = False) -> None:
-        """Count a message that a group wants to see again, or has now given up."""
-        self._named(SNDBCK_PUT_NUMS, f"{topic}@{group}").add(1)
+    def sent_back(self, topic: str, group: str, count: int = 1, *, is_dead: bool = False) -> None:
+        """Count messages that a group wants to see again; or one that it has now given up."""
+        self._named(SNDBCK_PUT_NUMS, f"{topic}@{group}").add(count, count)
         if is_dead:
             self._named(SNDBCK2DLQ_TIMES, f"null@{topic}@{group}@SEND_BACK_TO_DLQ").add(1)
 

@@ -38,10 +38,12 @@ from reput.broker.again import (
 )
 from reput.broker.timer_metrics import TimerMetrics
 from reput.broker.timer_runs import ENTRY_TYPE, Entries, TimerRuns
+from reput.config import JAVA_INT_MAX
 from reput.errors import CorruptRecord, RequestRefused, WriteFailed
 from reput.format import java, message as record, names, properties as props, timer_check
 from reput.format.codes import ResponseCode
 from reput.format.kernels import again_words as words
+from reput.format.kernels.send_rules import TIMER_UNITS_MS
 from reput.format.timer_check import TimerCheck
 from reput.store import paths
 from reput.store.consume_queue import ConsumeQueue
@@ -173,6 +175,12 @@ class Timers:
         properties[props.REAL_TOPIC] = topic
         properties[props.REAL_QUEUE_ID] = str(queue_id)
         return True
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether messages can be parked without a look at how many wait already."""
+        limit = self.config.timer_congest_num_each_slot
+        return self.config.timer_wheel_enable and limit == JAVA_INT_MAX
 
     def _deliver_ms(self, properties: MutableMapping[str, str], now_ms: int) -> int:
         for name, unit_ms in ((props.TIMER_DELAY_SEC, 1000), (props.TIMER_DELAY_MS, 1)):
@@ -586,7 +594,7 @@ class Timers:
             _log.error("RocketMQ would not know how far the timer is: %s", error)
 
 
-TIMES = frozenset({props.TIMER_DELAY_SEC, props.TIMER_DELAY_MS, props.TIMER_DELIVER_MS})
+TIMES = frozenset(TIMER_UNITS_MS)
 """What asks for the timer; the first that is there counts, in this order."""
 
 

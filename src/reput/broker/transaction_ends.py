@@ -21,7 +21,7 @@ from reput.remoting.requests import (
     Kind,
     RequestList,
     Row,
-    empty_reply,
+    empty_replies,
     take_rows,
 )
 
@@ -76,17 +76,20 @@ class TransactionEnds:
         if not broker.is_master:
             return 0
         ends = []
+        groups: dict[int, bytes] = {}
         group_at, queue_at, place_at = self._group, self._queue_offset, self._physical_offset
         for row in rows:
             decision = row[self._decision]
             if decision not in one_by_one.DECISIONS:
                 break
-            group = hot.bytes_at(row[group_at], row[group_at + 1])
+            place = row[group_at]
+            if place not in groups:
+                groups[place] = hot.bytes_at(place, row[group_at + 1])
             is_commit = decision == flags.TRANSACTION_COMMIT
-            ends.append(End(row[queue_at], row[place_at], group, is_commit))
+            ends.append(End(row[queue_at], row[place_at], groups[place], is_commit))
         count = broker.transactions.decide_all(ends, broker.clock.now_ms())
         if count:
             self.common_count += count
-            channel.write(b"".join(map(empty_reply, rows[:count])))
+            channel.write(empty_replies(rows[:count]))
             one_by_one.tell_readers(broker)
         return count

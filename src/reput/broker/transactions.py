@@ -32,11 +32,10 @@ from reput.broker.transaction_check import Rules, Verdict
 from reput.errors import CorruptRecord, RequestRefused, WriteFailed
 from reput.format import message as record, names, properties as props, sys_flag as flags
 from reput.format.codes import ResponseCode
-from reput.format.kernels.again_words import PLACE_WORDS
 from reput.format.message import Host, StoredMessage
 from reput.store import incoming
 from reput.store.consume_queue import ConsumeQueue
-from reput.store.copying import CopyRule
+from reput.store.copying import CopyRule, Places
 from reput.store.incoming import IncomingMessage, PutResult, PutStatus, Refused
 from reput.store.message_store import MessageStore
 from reput.store.table_files import ConsumerOffsetTable
@@ -304,18 +303,22 @@ class Transactions:
             How many are decided: the first ones.
         """
         ends = ends[: self._undecided_count(ends)]
-        data = self._finals_and_ops(ends, now_ms) if ends else []
-        if not data:
+        count, data, told = self._decided(ends, now_ms) if ends else (0, b"", _NOTHING)
+        sizes = told[told > 0].tolist()
+        if not sizes:
             return 0
-        stored, words = self._store.put_encoded(b"".join(data), len(data), now_ms)
+        stored, words = self._store.put_encoded(data, len(sizes), now_ms)
         if not stored:
             return 0
         stored_at = words.tolist()
-        self.put_end = stored_at[2 * stored - 2] + len(data[stored - 1])
-        at = 0  # in ``data``
-        for count, end in enumerate(ends):
+        self.put_end = stored_at[2 * stored - 2] + sizes[stored - 1]
+        if stored == len(sizes):
+            self._take_notes(ends[:count], stored_at[2 * stored - 1])
+            return count
+        at = 0  # in ``sizes``
+        for number, end in enumerate(ends[:count]):
             if at == stored:
-                return count
+                return number
             at += 2 if end.is_commit else 1
             if at <= stored:
                 self._ops.put(stored_at[2 * at - 1], end.queue_offset)
@@ -323,35 +326,27 @@ class Transactions:
                 self._put_op(end.queue_offset, now_ms, is_delivered=True)
                 at = stored
             self._take_note(end.queue_offset, end.queue_offset, is_commit=end.is_commit)
-        return len(ends)
+        return count
 
-    def _finals_and_ops(self, ends: Sequence[End], now_ms: int) -> list[bytes]:
-        """Return the records that ends make, up to the first that is not common."""
-        places = np.zeros((len(ends), PLACE_WORDS), np.int64)
-        places[:, :2] = [(end.queue_offset, end.physical_offset) for end in ends]
-        finals = self._store.copier.records(places, _FINAL)
-        op_like = incoming.encode(self._op(b"", now_ms), _OP_TOPIC)
-        op_head, op_tail, op_body_bytes = b"", b"", 0
-        data = []
-        for end, final in zip(ends, finals, strict=False):
-            if not _is_first_copy(_properties_of(final), end.group):
-                break
-            if end.is_commit:
-                data.append(final)
-            op_body = b"%d" % end.queue_offset
-            if len(op_body) != op_body_bytes:
-                op_body_bytes = len(op_body)
-                op_head, op_tail = _around_body(op_like, op_body_bytes)
-            data.append(op_head + op_body + op_tail)
-        return data
+    def _decided(self, ends: Sequence[End], now_ms: int) -> tuple[int, bytes, Places]:
+        """Return of how many ends, the first ones, there are records, these, and their sizes."""
+        groups = b""
+        cuts: dict[bytes, tuple[int, int]] = {}
+        rows = []
+        for half_offset, physical_offset, group, is_commit in ends:
+            if group not in cuts:
+                cuts[group] = len(groups), len(group)
+                groups += group
+            rows.append((half_offset, physical_offset, 0, 0, 0, *cuts[group], is_commit))
+        op = incoming.encode(self._op(b"", now_ms), _OP_TOPIC)
+        return self._store.copier.decided(np.array(rows, np.int64), _FINAL, op, groups)
 
     def _undecided_count(self, ends: Sequence[End]) -> int:
         """Return of how many, the first ones, it is known that they wait and have no copy."""
-        seen = set()
-        for count, end in enumerate(ends):
-            half_offset = end.queue_offset
-            is_known = half_offset in seen or half_offset in self._copies
-            if is_known or self._marks.is_done(half_offset):
+        seen: set[int] = set()
+        copies, is_done = self._copies, self._marks.is_done
+        for count, (half_offset, *_) in enumerate(ends):
+            if half_offset in seen or half_offset in copies or is_done(half_offset):
                 return count
             seen.add(half_offset)
         return len(ends)
@@ -370,13 +365,29 @@ class Transactions:
         self._given_up.pop(first, None)
         self._note_decided(waiting)
         if first < self._known_from:
-            self._told[first] = None
-            if len(self._told) > GIVEN_UP_MAX:
-                del self._told[next(iter(self._told))]
+            self._note_told(first)
         if is_commit:
             self.committed_count += 1
         else:
             self.rolled_back_count += 1
+
+    def _take_notes(self, ends: Sequence[End], last_op_offset: int) -> None:
+        """Take note of ends whose op messages follow each other, of undecided first copies."""
+        decided = [end.queue_offset for end in ends]
+        self._ops.put_all(last_op_offset + 1 - len(ends), decided)
+        self._marks.add_all(decided)
+        for first in decided if min(decided) < self._known_from else ():
+            if first < self._known_from:
+                self._note_told(first)
+        commit_count = sum(end.is_commit for end in ends)
+        self.committed_count += commit_count
+        self.rolled_back_count += len(ends) - commit_count
+
+    def _note_told(self, first: int) -> None:
+        """Remember that one of those from before the start was decided."""
+        self._told[first] = None
+        if len(self._told) > GIVEN_UP_MAX:
+            del self._told[next(iter(self._told))]
 
     def _is_decided(self, first: int, waiting: int) -> bool:
         """Whether a message is known to be decided, since the start if it is from before that."""
@@ -673,6 +684,13 @@ class _Marks:
             self._states.extend(bytes(at + 1 - len(self._states)))
         self._states[at] = _DONE
 
+    def add_all(self, half_offsets: Sequence[int]) -> None:
+        """Mark several that are not done with."""
+        self.add(max(half_offsets))
+        states, start = self._states, self.start
+        for one in half_offsets:
+            states[one - start] = _DONE
+
     def add_copied(self, half_offset: int) -> None:
         """Mark one as done with because a copy of it waits, or is decided, unless it is marked."""
         if not self.is_done(half_offset):
@@ -724,6 +742,19 @@ class _Ops:
             self.note(op_offset, half_offset)
             self.next_offset += 1
 
+    def put_all(self, op_offset: int, half_offsets: Sequence[int]) -> None:
+        """Take note of some that were put and follow each other."""
+        if op_offset != self.next_offset:
+            return
+        self.next_offset += len(half_offsets)
+        done = 0
+        while done < len(half_offsets):
+            self.note(op_offset + done, half_offsets[done])
+            run = self._runs[-1]
+            behind = min(run.begin + OPS_PER_RUN - op_offset, len(half_offsets))
+            run.highest = max(run.highest, *half_offsets[done:behind])
+            done = behind
+
     def note(self, op_offset: int, half_offset: int) -> None:
         if not self._runs or op_offset - self._runs[-1].begin >= OPS_PER_RUN:
             self._runs.append(_Run(op_offset, half_offset))
@@ -766,31 +797,7 @@ _FINAL = CopyRule(
     has_prepared_offset=True,
 )
 """What ``_final`` does."""
-_DELAY = props.DELAY.encode()
-
-
-_BODY_AT = record.FIXED_BYTES_V1 - record.TOPIC_LENGTH_V1.size - record.PROPERTIES_LENGTH.size
-_SIZE_BYTES = 4
-"""Of a record, its first field, and of a body, the last one before it."""
-
-
-def _properties_of(data: bytes) -> bytes:
-    """Return the property string of a V1 record with IPv4 hosts that a kernel has made."""
-    topic_at = _BODY_AT + int.from_bytes(data[_BODY_AT - _SIZE_BYTES : _BODY_AT])
-    return data[topic_at + 1 + data[topic_at] + record.PROPERTIES_LENGTH.size :]
-
-
-def _around_body(data: bytes, size: int) -> tuple[bytes, bytes]:
-    """Return what a record that has no body is before and behind one of so many bytes."""
-    whole_size = (len(data) + size).to_bytes(_SIZE_BYTES)
-    head = data[_SIZE_BYTES : _BODY_AT - _SIZE_BYTES]
-    return whole_size + head + size.to_bytes(_SIZE_BYTES), data[_BODY_AT:]
-
-
-def _is_first_copy(properties: bytes, group: bytes) -> bool:
-    """Whether a half message of a group was put once, and is delivered at once."""
-    is_other = _FIRST in properties or _DELAY in properties
-    return not is_other and props.find(properties, props.PRODUCER_GROUP) == group
+_NOTHING = np.zeros((0, 2), np.int64)
 
 
 def _decoded(data: memoryview) -> StoredMessage | None:

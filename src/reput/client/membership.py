@@ -22,7 +22,7 @@ from reput.client.core.assign import Strategy
 from reput.client.core.route_cache import NoRoute
 from reput.client.core.subscription import Subscription
 from reput.client.instance import ClientInstance
-from reput.errors import InvalidBody, InvalidHeader, RemotingError
+from reput.errors import Answered, InvalidBody, InvalidHeader, RemotingError
 from reput.format import bodies, headers, names
 from reput.format.bodies import (
     Assignments,
@@ -31,7 +31,7 @@ from reput.format.bodies import (
     QueryAssignmentBody,
     QueueAssignment,
 )
-from reput.format.codes import RequestCode
+from reput.format.codes import RequestCode, ResponseCode
 
 log = logging.getLogger(__name__)
 
@@ -41,8 +41,8 @@ UNBALANCED_MS = 1_000
 UNBALANCED_MAX_MS = 5_000
 """this: nobody tells when a lock that is waited for is free."""
 HALF_AN_HOUR_MS = 30 * 60_000
-POP = "POP"
-"""The mode in which no member owns a queue."""
+PULL, POP = "PULL", "POP"
+"""Modes: queues are divided among the members, or no member owns one."""
 
 Problem = (RemotingError, NoRoute, InvalidBody, InvalidHeader)
 """What may be wrong with a broker or name server, and better soon."""
@@ -115,7 +115,9 @@ class Rebalance:
         self._apply = apply
         self._is_due = asyncio.Event()
         self._turn = asyncio.Lock()
-        self._modes_seen: set[str] = set()
+        self._modes: dict[str, str] = {}
+        """Topic -> how the group is to read it, as a broker said last (setConsumeMode)."""
+        self._knows_modes = True
 
     def wake(self) -> None:
         """Have a turn of ``run`` soon."""
@@ -181,20 +183,38 @@ class Rebalance:
         )
 
     async def _look_at_mode(self, topic: str) -> None:
-        """Say once if the group is to pop a topic: this member does not, as Java's by default."""
-        is_known = topic in self._modes_seen or self._membership.is_broadcasting
-        if is_known or names.is_retry_topic(topic):
+        """Say when the group is to pop a topic, or no longer.
+
+        This member does not, as Java's by default, which do not even ask.
+        """
+        has_none = self._membership.is_broadcasting or names.is_retry_topic(topic)
+        if has_none or not self._knows_modes:
             return
-        self._modes_seen.add(topic)
-        with contextlib.suppress(*Problem):  # Brokers before 5.0 know no modes.
+        try:
             found = await self.assignments(topic)
-            if any(one.mode == POP for one in found or ()):
-                log.warning(
-                    "group %s is to pop topic %s (setConsumeMode): this member pulls queues all the"
-                    " same, and both get messages that the other has; use a PopConsumer",
-                    self._membership.group,
-                    topic,
-                )
+        except Answered as error:  # Brokers before 5.0 know no modes.
+            not_supported = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+            self._knows_modes = error.response_code != not_supported
+            return
+        except Problem:
+            return
+        new = self._new_mode(topic, found or (), PULL)
+        if new == POP:
+            log.warning(
+                "group %s is to pop topic %s (setConsumeMode): this member pulls queues all the"
+                " same, and both get messages that the other has; use a PopConsumer",
+                self._membership.group,
+                topic,
+            )
+        elif new:
+            log.warning("group %s is to pull topic %s again", self._membership.group, topic)
+
+    def _new_mode(self, topic: str, answer: Iterable[QueueAssignment], at_first: str) -> str:
+        """Return the mode in which a broker wants a topic read, if that is news; else nothing."""
+        for one in answer:
+            before, self._modes[topic] = self._modes.get(topic, at_first), one.mode
+            return one.mode if one.mode != before else ""
+        return ""
 
     async def assignments(self, topic: str) -> list[QueueAssignment] | None:
         """Return what a broker says that this member shall read; None if it does not say.

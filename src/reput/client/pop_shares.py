@@ -29,8 +29,6 @@ class PopShares(Rebalance):
     ) -> None:
         super().__init__(instance, membership, apply)
         self._asks_brokers = asks_brokers
-        self._pulled: set[str] = set()
-        """Topics of which a log line has said that the group is to pull them."""
 
     async def share(self, topic: str) -> set[MessageQueue]:
         """Return what is popped of a topic: queues, or with ``ANY_QUEUE`` as id whole brokers.
@@ -45,8 +43,10 @@ class PopShares(Rebalance):
         answer = await self.assignments(topic)
         if answer is None:
             raise NoRoute(topic, "its brokers have not heard of this member yet")
-        if topic not in self._pulled and any(one.mode != POP for one in answer):
-            self._pulled.add(topic)
+        new = self._new_mode(topic, answer, POP)
+        if new == POP:
+            log.warning("group %s is to pop topic %s again", self._membership.group, topic)
+        elif new:
             log.warning(
                 "group %s is to pull topic %s, not to pop it (setConsumeMode): this member pops"
                 " from the queues that are its own",

@@ -24,6 +24,8 @@ HEAD = struct.Struct(
     "i"  # bodyLen
 )
 PROPERTIES_LENGTH = struct.Struct(">h")
+COUNT_MAX = (1 << 15) - 1
+"""Messages that a batch of a batch queue may hold: units count in a short."""
 FIXED_BYTES = HEAD.size + PROPERTIES_LENGTH.size
 
 

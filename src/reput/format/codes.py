@@ -138,6 +138,7 @@ class RequestCode(enum.IntEnum):
     GET_ALL_MESSAGE_REQUEST_MODE = 402  # 5.x
     GET_BROKER_HA_STATUS = 907  # 5.x
     RESET_MASTER_FLUSH_OFFSET = 908  # 5.x
+    SWITCH_TIMER_ENGINE = 5001  # 5.4
     POP_MESSAGE = 200050  # 5.x, as all that follow
     ACK_MESSAGE = 200051
     PEEK_MESSAGE = 200052

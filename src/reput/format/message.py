@@ -212,10 +212,19 @@ def store_timestamp_of(data: bytes | memoryview) -> int:
 
 def queue_offsets_in(data: bytes) -> list[int]:
     """Return QUEUEOFFSET of whole records, one behind the other, without decoding the rest."""
+    return _longs_in(data, POSITION_QUEUE_OFFSET)
+
+
+def physical_offsets_in(data: bytes) -> list[int]:
+    """Return PHYSICALOFFSET of whole records, likewise."""
+    return _longs_in(data, POSITION_PHYSICAL_OFFSET)
+
+
+def _longs_in(data: bytes, position: int) -> list[int]:
     found = []
     at = 0
     while at < len(data):
-        start = at + POSITION_QUEUE_OFFSET
+        start = at + position
         found.append(int.from_bytes(data[start : start + 8], "big"))
         at += SIZE_AND_MAGIC.unpack_from(data, at)[0]
     return found

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import msgspec
 
 from reput.errors import InvalidBody, InvalidHeader
-from reput.format import names
+from reput.format import bodies, names
 from reput.format.bodies import Body
 
 ORDERED_REVIVE_QUEUE = 999
@@ -206,6 +206,16 @@ def _checkpoint_template(broker_name: str, group: str, topic: str) -> bytes:
     )
 
 
+@functools.lru_cache(maxsize=4096)
+def checkpoint_ends(broker_name: str, group: str, topic: str) -> tuple[bytes, bytes]:
+    """Return the JSON of checkpoints up to the distances, and what stands behind the start.
+
+    The kernel ``take`` writes what is between them.
+    """
+    texts = [_ENCODER.encode(one) for one in (broker_name, group, topic)]
+    return b'{"bm":0,"bn":%b,"c":%b,"d":[' % (texts[0], texts[1]), b',"sp":false,"t":%b}' % texts[2]
+
+
 _FOLLOWING = [b",".join(b"%d" % one for one in range(count)) for count in range(MESSAGES_MAX + 1)]
 """Distances of messages from the start, where they follow it and each other; by their number."""
 
@@ -287,3 +297,14 @@ class BatchAckBody(Body, kw_only=True):
 
     broker_name: str | None = None
     acks: list[BatchAck] = []
+
+
+_BATCH_ACKS = msgspec.json.Decoder(BatchAckBody, strict=False)
+
+
+def decode_batch_ack(body: bytes) -> BatchAckBody:
+    """Return the body of 200151, as ``bodies.decode`` does. Raises ``InvalidBody``."""
+    try:
+        return _BATCH_ACKS.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return bodies.decode(BatchAckBody, body)

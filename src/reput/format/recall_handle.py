@@ -13,8 +13,8 @@ from typing import NamedTuple
 from reput.errors import InvalidHeader
 from reput.format import java
 
-_VERSION = "v1"
-_SEPARATOR = " "
+VERSION = "v1"
+SEPARATOR = " "
 
 
 class RecallHandle(NamedTuple):
@@ -29,7 +29,7 @@ class RecallHandle(NamedTuple):
 
 def encode(handle: RecallHandle) -> str:
     """Return the text of a handle; none of its parts may hold a space."""
-    text = _SEPARATOR.join((_VERSION, *handle))
+    text = SEPARATOR.join((VERSION, *handle))
     return base64.urlsafe_b64encode(java.encode_utf8(text)).decode()
 
 
@@ -44,7 +44,7 @@ def decode(text: str) -> RecallHandle:
         raw = base64.b64decode(padded, altchars=b"-_", validate=True)
     except (binascii.Error, ValueError) as error:
         raise InvalidHeader("recall handle is invalid") from error
-    words = java.decode_utf8(raw).split(_SEPARATOR)
-    if words[0] != _VERSION or len(words) < 1 + len(RecallHandle._fields):
+    words = java.decode_utf8(raw).split(SEPARATOR)
+    if words[0] != VERSION or len(words) < 1 + len(RecallHandle._fields):
         raise InvalidHeader("recall handle is invalid")
     return RecallHandle(*words[1:5])

@@ -156,19 +156,39 @@ def take_rows(
     return at
 
 
-def empty_reply(row: Row) -> bytes:
-    """Return the reply to a request that says no more than that all is well; none if one-way."""
-    if row[rules.ROW_FLAG]:
-        return b""
-    opaque = row[rules.ROW_OPAQUE]
-    if row[rules.ROW_SERIALIZATION] == Serialization.JSON:
-        text = b"%d" % opaque
-    else:
-        text = opaque.to_bytes(_OPAQUE_BYTES)
-    before, behind = _around_opaque(row[rules.ROW_SERIALIZATION], len(text))
+def empty_replies(rows: Sequence[Row]) -> bytes:
+    """Return the replies to requests that say no more than that all is well; none to one-way ones.
+
+    One behind the other.
+    """
+    is_plain = not any(row[rules.ROW_FLAG] | row[rules.ROW_SERIALIZATION] for row in rows)
+    if is_plain and rows:  # all in JSON, and wanted
+        opaques = [row[rules.ROW_OPAQUE] for row in rows]
+        digits = len(str(max(opaques)))
+        if digits == len(str(min(opaques))):
+            before, behind = _around_opaque(_JSON, digits)
+            return before + (behind + before).join([b"%d" % one for one in opaques]) + behind
+    replies = []
+    for row in rows:
+        if row[rules.ROW_FLAG]:
+            continue
+        opaque, serialization = row[rules.ROW_OPAQUE], row[rules.ROW_SERIALIZATION]
+        if serialization == _JSON:
+            replies.append(empty_json_reply(opaque))
+        else:
+            before, behind = _around_opaque(serialization, _OPAQUE_BYTES)
+            replies.append(before + opaque.to_bytes(_OPAQUE_BYTES) + behind)
+    return b"".join(replies)
+
+
+def empty_json_reply(opaque: int) -> bytes:
+    """Return the same to a request in JSON that wants a reply."""
+    text = b"%d" % opaque
+    before, behind = _around_opaque(_JSON, len(text))
     return before + text + behind
 
 
+_JSON = int(Serialization.JSON)  # members of an enum are slow to get at
 _OPAQUE_BYTES = 4
 _OPAQUE_AT = commands.LENGTH.size + commands.MARK.size + struct.calcsize(">hbh")
 """In a binary header: behind code, language and version."""

@@ -1,62 +1,245 @@
-"""Batch queues of 5.x (queue.type=BatchCQ), read: one unit a batch, which is one record.
+"""Batch queues of 5.x (queue.type=BatchCQ): one unit a batch, which is one record of the log.
 
-Nothing here writes them. Topics with such queues take no more messages; what Java's broker has put
-there is handed out, a whole batch at a time. Layout: docs/formats/consume-queue.md.
+A run of mapped files, as the log's own: there are few of them. A unit's place says nothing of its
+queue offset, so whatever is looked for is found by halving; units only grow in queue offset,
+physical offset and store time. Layout: docs/formats/consume-queue.md. Source: rocketmq 5.5.0
+``BatchConsumeQueue``.
 """
 
+import bisect
+import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
 
 import numpy as np
 
+from reput.format import cq_unit, java
 from reput.format.cq_unit import BatchUnit
+from reput.format.kernels import state
 from reput.store import paths
-from reput.store.commit_log import CommitLog
-from reput.store.consume_queue_view import BatchConsumeQueueView
-from reput.store.files import open_folder
+from reput.store.consume_queue_view import BATCH_UNIT_TYPE, UnitArray
+from reput.store.disk import Disk
+from reput.store.hot_state import HotState, Words
+from reput.store.mapped_file_queue import MappedFileQueue
+
+SIZE_KEY = "mapperFileSizeBatchConsumeQueue"
+_NO_HOLDERS_MS = 0  # a file of units is held for a sync at most
 
 
 class BatchQueue:
-    """A batch queue, as it stood when it was first asked for.
+    """The units of one batch queue. Its row is the kernels', which give queue offsets from it.
 
     Args:
-        view: Its files.
-        log: Where its records are, as long as they are.
+        topic: Of the queue.
+        queue_id: Of the queue.
+        files: Where units are.
+        address: Of the row.
+        row: Where it begins and ends.
     """
 
-    def __init__(self, view: BatchConsumeQueueView, log: CommitLog) -> None:
-        self._units = view.units
-        self._view = view
-        self._log = log
-        self.max_offset = view.max_offset
-        """The queue offset behind the last message."""
+    def __init__(
+        self, topic: str, queue_id: int, files: MappedFileQueue, address: int, row: Words
+    ) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.address = address
+        self.row = row
+        self.files = files
+        self.is_damaged = False
+        """Units are missing: it must be rebuilt from the log."""
+        self._end = 0
+        """Number of the unit that is put next; the first one of a store's life is 0."""
+
+    # Ends -------------------------------------------------------------------------------------
 
     @property
     def min_offset(self) -> int:
-        """The first queue offset of a batch that is still in the log, else ``max_offset``."""
-        alive = np.flatnonzero(self._units["physical_offset"] >= self._log.min_offset)
-        return int(self._units["queue_offset"][alive[0]]) if len(alive) else self.max_offset
+        """The first queue offset of a batch that is in the log; ``max_offset`` if none is."""
+        return self.row[state.QUEUE_MIN_OFFSET]
+
+    @property
+    def max_offset(self) -> int:
+        """The queue offset behind the last batch that was dispatched."""
+        return self.row[state.QUEUE_MAX_OFFSET]
+
+    @property
+    def next_offset(self) -> int:
+        """Queue offset that the next batch gets which is put."""
+        return self.row[state.QUEUE_NEXT_OFFSET]
+
+    @property
+    def end_physical_offset(self) -> int:
+        """Physical offset behind the record of the last unit; 0 without units."""
+        return self.row[state.QUEUE_END_PHYSICAL]
+
+    @property
+    def first_offset(self) -> int:
+        """Queue offset of the first unit, whether its record is there or not."""
+        return self._at(self._first).queue_offset if self._first < self._end else self.max_offset
+
+    @property
+    def _first(self) -> int:
+        """Number of the first unit that is in a file."""
+        return min(self.files.min_offset // cq_unit.BATCH_SIZE, self._end)
+
+    # Writing ----------------------------------------------------------------------------------
+
+    def load(self, log_min: int, *, is_clean: bool) -> None:
+        """Find the files and where their units end.
+
+        Args:
+            log_min: Where the log begins.
+            is_clean: No crash may have taken units out of any file.
+
+        Raises:
+            StoreUnavailable: A file has another size than configured, or cannot be read.
+            WriteFailed: An empty file, which a crash left, cannot be deleted.
+        """
+        self.files.load()
+        starts = [one.start for one in self.files.files]
+        size = self.files.file_size
+        self.is_damaged = any(b - a != size for a, b in itertools.pairwise(starts))
+        if not starts or self.is_damaged:
+            return
+        # The next file is made when one is full: the last one may be empty.
+        for file in self.files.files[-2 if is_clean else 0 :]:
+            units = np.frombuffer(file.read(0, size), BATCH_UNIT_TYPE)
+            count = _count_units(units)
+            self._end = file.start // cq_unit.BATCH_SIZE + count
+            if count < len(units):
+                break
+        self._set_ends(self._at(self._end - 1) if self._end > self._first else None)
+        self.correct_min_offset(log_min)
+
+    def _set_ends(self, last: BatchUnit | None) -> None:
+        row = self.row
+        behind = last.queue_offset + last.message_count if last is not None else 0
+        row[state.QUEUE_MAX_OFFSET] = row[state.QUEUE_NEXT_OFFSET] = behind
+        row[state.QUEUE_TOLD_OFFSET] = behind
+        row[state.QUEUE_END_PHYSICAL] = last.physical_offset + last.size if last is not None else 0
+        row[state.QUEUE_MIN_OFFSET] = min(row[state.QUEUE_MIN_OFFSET], behind)
+
+    def put(self, unit: BatchUnit) -> bool:
+        """Put the unit of a batch; return whether it was not there yet.
+
+        Raises:
+            DiskFull: There is no room; nothing has changed.
+            WriteFailed: A file cannot be made.
+        """
+        if unit.physical_offset < self.end_physical_offset:
+            return False
+        last = self.files.last
+        if last is None or last.written == last.size:
+            last = self.files.roll()
+            self._end = last.start // cq_unit.BATCH_SIZE
+        last.append(cq_unit.pack_batch(unit))
+        is_first = self._first == self._end
+        self._end += 1
+        row = self.row
+        if is_first:
+            row[state.QUEUE_MIN_OFFSET] = unit.queue_offset
+        behind = unit.queue_offset + unit.message_count
+        row[state.QUEUE_MAX_OFFSET] = behind
+        row[state.QUEUE_NEXT_OFFSET] = max(row[state.QUEUE_NEXT_OFFSET], behind)
+        row[state.QUEUE_END_PHYSICAL] = unit.physical_offset + unit.size
+        return True
+
+    def cut(self, physical_offset: int) -> int:
+        """Take out the units that point at ``physical_offset`` or behind it; return how many.
+
+        What stood behind the others becomes zeros, durably, and the files can be written to.
+
+        Raises:
+            WriteFailed: The disk failed; also ``DiskFull``.
+        """
+        end = self._search(lambda one: one.physical_offset >= physical_offset)
+        gone, self._end = self._end - end, end
+        self.files.truncate(end * cq_unit.BATCH_SIZE, _NO_HOLDERS_MS)
+        self._set_ends(self._at(end - 1) if end > self._first else None)
+        return gone
+
+    def reset(self) -> None:
+        """Take out all units: they will be put again. Raises ``WriteFailed``."""
+        self.files.truncate(0, _NO_HOLDERS_MS)
+        self._end = self._first
+        self._set_ends(None)
+
+    def correct_min_offset(self, log_min: int) -> None:
+        """Set the minimum offset: the first batch whose record is in the log, else the maximum."""
+        number = self._search(lambda one: one.physical_offset >= log_min)
+        low = self._at(number).queue_offset if number < self._end else self.max_offset
+        self.row[state.QUEUE_MIN_OFFSET] = low
+
+    @property
+    def has_expired_files(self) -> bool:
+        """Whether the first file, of several, has only units before the minimum offset."""
+        if len(self.files.files) < 2:
+            return False
+        second = self._at(self.files.files[1].start // cq_unit.BATCH_SIZE)
+        return second.is_written and second.queue_offset <= self.min_offset
+
+    def delete_before(self, log_min: int) -> int:
+        """Delete files all of whose batches are gone from the log, but the last; return how many.
+
+        Raises:
+            WriteFailed: One cannot be deleted; it can be tried again.
+        """
+        self.correct_min_offset(log_min)
+        deleted = 0
+        while self.has_expired_files:
+            self.files.delete_first(_NO_HOLDERS_MS)
+            deleted += 1
+        return deleted
+
+    # Reading ----------------------------------------------------------------------------------
+
+    def _at(self, number: int) -> BatchUnit:
+        position = number * cq_unit.BATCH_SIZE
+        file = self.files.file_at(position)
+        assert file is not None, f"{self.topic}/{self.queue_id} has no unit {number}"
+        return cq_unit.unpack_batch(file.read(position - file.start, cq_unit.BATCH_SIZE))
+
+    def _search(self, is_behind: Callable[[BatchUnit], bool]) -> int:
+        """Return the number of the first unit of which something is true that stays so."""
+        numbers = range(self._first, self._end)
+        return self._first + bisect.bisect_left(
+            numbers, True, key=lambda number: is_behind(self._at(number))
+        )
 
     def units_from(self, queue_offset: int) -> Iterator[BatchUnit]:
         """Yield the unit of the batch that holds a queue offset, and those behind it."""
-        first = int(np.searchsorted(self._units["queue_offset"], queue_offset, "right")) - 1
-        for place in range(max(first, 0), len(self._units)):
-            yield self._view.unit(int(self._units["queue_offset"][place]))
+        behind = self._search(lambda one: one.queue_offset > queue_offset)
+        for number in range(max(behind - 1, self._first), self._end):
+            yield self._at(number)
 
     def unit(self, queue_offset: int) -> BatchUnit | None:
         """Return the unit of the batch that holds a queue offset; None if there is none."""
-        found = next(self.units_from(queue_offset), None) if queue_offset >= 0 else None
+        found = next(self.units_from(queue_offset), None)
         if found is None:
             return None
         behind = found.queue_offset + found.message_count
         return found if found.queue_offset <= queue_offset < behind else None
 
-    def starts(self) -> list[tuple[int, int]]:
-        """Return (store time, first queue offset) of each batch in the log, in their order."""
-        units = self._units[self._units["physical_offset"] >= self._log.min_offset]
-        return list(
-            zip(units["store_timestamp"].tolist(), units["queue_offset"].tolist(), strict=True)
-        )
+    def offset_by_time(self, timestamp_ms: int, *, is_upper: bool) -> int:
+        """Return the first queue offset of the batch that a time names.
+
+        Args:
+            timestamp_ms: The time.
+            is_upper: Of the last batch stored at or before it, ``min_offset`` if none; else of the
+                first one at or after it, ``max_offset`` if none.
+        """
+        alive = self._search(lambda one: one.queue_offset >= self.min_offset)
+        if is_upper:
+            found = self._search(lambda one: one.store_timestamp > timestamp_ms) - 1
+            return (
+                self._at(max(found, alive)).queue_offset if alive < self._end else self.min_offset
+            )
+        found = max(self._search(lambda one: one.store_timestamp >= timestamp_ms), alive)
+        return self._at(found).queue_offset if found < self._end else self.max_offset
+
+
+Family = dict[tuple[str, int], BatchQueue]
 
 
 class BatchQueues:
@@ -64,33 +247,119 @@ class BatchQueues:
 
     Args:
         root: Folder of the store.
-        log: Its log.
+        file_size: Bytes of a file of units.
+        hot_state: Where the kernels look.
+        disk: What writes.
     """
 
-    def __init__(self, root: str, log: CommitLog) -> None:
-        self.topics: frozenset[str] = frozenset()
-        """Those that have such queues."""
+    def __init__(self, root: str, file_size: int, hot_state: HotState, disk: Disk) -> None:
+        self.topics: set[str] = set()
+        """Those that have such queues, or are to get them."""
         self._root = root
-        self._log = log
-        self._queues: dict[tuple[str, int], BatchQueue | None] = {}
+        self._file_size = file_size
+        self._hot = hot_state
+        self._disk = disk
+        self._queues: Family = {}
 
-    def load(self) -> None:
-        """Look which there are."""
-        try:
-            names = os.listdir(f"{self._root}/{paths.BATCH_CONSUME_QUEUE}")  # noqa: PTH208 - names
-        except FileNotFoundError:
-            names = []
-        self.topics = frozenset(names)
-        self._queues.clear()
+    def __iter__(self) -> Iterator[BatchQueue]:
+        return iter(list(self._queues.values()))
+
+    def __len__(self) -> int:
+        return len(self._queues)
+
+    def load(self, log_min: int, *, is_clean: bool) -> None:
+        """Find the queues. Takes and raises what ``BatchQueue.load`` does."""
+        family = f"{self._root}/{paths.BATCH_CONSUME_QUEUE}"
+        for topic in _names_in(family):
+            for name in _names_in(f"{family}/{topic}"):
+                queue_id = paths.parse_queue_id(name)
+                if queue_id is not None:
+                    self.make(topic, queue_id).load(log_min, is_clean=is_clean)
 
     def find(self, topic: str, queue_id: int) -> BatchQueue | None:
         """Return a queue, or None."""
-        if topic not in self.topics:
-            return None
-        key = topic, queue_id
-        if key not in self._queues:
-            view = BatchConsumeQueueView(
-                open_folder(self._root), topic, queue_id, self._log.min_offset
+        return self._queues.get((topic, queue_id))
+
+    def make(self, topic: str, queue_id: int) -> BatchQueue:
+        """Return a queue, made if need be."""
+        found = self._queues.get((topic, queue_id))
+        if found is None:
+            self.topics.add(topic)
+            name = java.encode_utf8(topic)
+            self._hot.keep_slow(name, is_slow=True)
+            address, row = self._hot.add_queue(name, queue_id)
+            files = MappedFileQueue(
+                [self._folder(topic, queue_id)], self._file_size, self._disk, size_key=SIZE_KEY
             )
-            self._queues[key] = BatchQueue(view, self._log) if view.files else None
-        return self._queues[key]
+            found = self._queues[topic, queue_id] = BatchQueue(topic, queue_id, files, address, row)
+        return found
+
+    def _folder(self, topic: str, queue_id: int) -> str:
+        return f"{self._root}/{paths.queue_folder(topic, queue_id, paths.BATCH_CONSUME_QUEUE)}"
+
+    def of_topic(self, topic: str) -> list[BatchQueue]:
+        """Return the queues of a topic."""
+        return [one for one in self._queues.values() if one.topic == topic]
+
+    def drop(self, queues: Collection[BatchQueue]) -> None:
+        """Delete queues with their files, for good.
+
+        Raises:
+            WriteFailed: The disk failed, and some files may be left. Call it again.
+        """
+        for queue in queues:
+            folder = Path(self._folder(queue.topic, queue.queue_id))
+            queue.reset()
+            queue.files.close()
+            if folder.exists():
+                for path in folder.iterdir():
+                    self._disk.unlink(str(path))
+                self._disk.sync_folder(str(folder))
+                folder.rmdir()
+            del self._queues[queue.topic, queue.queue_id]
+            name = java.encode_utf8(queue.topic)
+            self._hot.drop_queue(name, queue.queue_id, queue.address, queue.row)
+            if not self.of_topic(queue.topic):
+                if folder.parent.exists():
+                    folder.parent.rmdir()
+                self._hot.keep_slow(name, is_slow=False)
+                self._hot.drop_topic(name)
+
+    def take_news(self) -> Iterator[tuple[BatchQueue, int]]:
+        """Yield the queues that got units since the last call, and where they ended then."""
+        for queue in self:
+            told, end = queue.row[state.QUEUE_TOLD_OFFSET], queue.max_offset
+            if told != end:
+                queue.row[state.QUEUE_TOLD_OFFSET] = end
+                yield queue, told
+
+    def sync(self) -> None:
+        """Make units durable; may run in a worker thread beside the writer.
+
+        Raises:
+            WriteFailed: The disk failed.
+        """
+        for queue in self:
+            queue.files.flush()
+
+    def close(self) -> None:
+        """Close all files; nothing is written."""
+        for queue in self:
+            queue.files.close()
+
+
+def _count_units(units: UnitArray) -> int:
+    """Count units up to the first that is none, or goes back."""
+    offsets, queue_offsets = units["physical_offset"], units["queue_offset"]
+    is_bad = (units["size"] <= 0) | (offsets < 0) | (units["message_count"] <= 0)
+    is_bad[1:] |= offsets[1:] < (offsets + units["size"])[:-1]
+    is_bad[1:] |= queue_offsets[1:] < (queue_offsets + units["message_count"])[:-1]
+    bad = np.flatnonzero(is_bad)
+    return int(bad[0]) if len(bad) else len(units)
+
+
+def _names_in(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))  # noqa: PTH208 - names
+    except (FileNotFoundError, NotADirectoryError):
+        return []

@@ -115,8 +115,7 @@ ACCEPTED_WITHOUT_EFFECT: Mapping[str, str] = _keys_by_reason(
         "there is no DLedger here (enableDLegerCommitLog is refused)": """
             enableBatchPush dLegerGroup dLegerPeers dLegerSelfId preferredLeaderId
             storePathDLedgerCommitLog""",
-        "there are no queues of batches here": """
-            mapperFileSizeBatchConsumeQueue searchBcqByCacheEnable""",
+        "batches are found without a cache": "searchBcqByCacheEnable",
         "there are no compaction topics here": """
             enableCompaction compactionMappedFileSize compactionCqMappedFileSize compactionThreadNum
             compactionScheduleInternal maxOffsetMapSize""",
@@ -196,6 +195,8 @@ class StoreConfig:
     """Bytes of a log file. Expiry frees whole files; the next one is made ahead."""
     mapped_file_size_consume_queue: Annotated[int, Range(1, JAVA_INT_MAX - 27)] = 300_000 * 20
     """Bytes of a queue file, rounded up to whole units of 20; sparse until written."""
+    mapper_file_size_batch_consume_queue: Annotated[int, Range(1, JAVA_INT_MAX - 45)] = 300_000 * 46
+    """Bytes of a file of a batch queue (5.x, ``queue.type=BatchCQ``), whole units of 46."""
     enable_consume_queue_ext: bool = False
     """Keep store time and filter bits of each message beside the queue: 28 bytes and more."""
     mapped_file_size_consume_queue_ext: ByteCount = 48 * 1024 * 1024
@@ -354,6 +355,8 @@ class StoreConfig:
         config.check_ranges(self)
         units = -(-self.mapped_file_size_consume_queue // cq_unit.SIZE)
         self._draw("mapped_file_size_consume_queue", units * cq_unit.SIZE)
+        units = -(-self.mapper_file_size_batch_consume_queue // cq_unit.BATCH_SIZE)
+        self._draw("mapper_file_size_batch_consume_queue", units * cq_unit.BATCH_SIZE)
         for name, least, most in _DRAWN:
             self._draw(name, min(max(getattr(self, name), least), most))
         if not self.store_path_root_dir:

@@ -20,6 +20,10 @@ GROUP_SEPARATOR = "@"
 Table = dict[str, Any]
 
 
+BATCH_QUEUES = "queue.type", "BatchCQ"
+"""The attribute of topics of 5.x whose queues hold batches, as they are sent."""
+
+
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
     """What topics.json says of a topic."""

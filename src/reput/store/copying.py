@@ -152,7 +152,7 @@ class Copier:
             How many were put, and the physical offset behind the last one, 0 if there is none.
         """
         count = end_offset = 0
-        for made, data in self._make(places, rule, more):
+        for made, data in self._make(hot.again, 1, places, rule, more):
             stored, found = self._putter.put_encoded(data, made, now_ms)
             if stored:
                 end_offset = found[2 * stored - 2] + int(self._sizes[stored - 1])
@@ -161,33 +161,75 @@ class Copier:
                 break
         return count, end_offset
 
-    def records(self, places: Places, rule: CopyRule) -> list[bytes]:
-        """Return the records that ``put`` would put, up to the first that is not common.
+    def put_later(self, places: Places, more: bytes) -> tuple[int, list[bytes]]:
+        """Put messages again that are sent back: they wait for the next attempt, as ``put`` does.
 
-        They lack their place, and are as ``MessageStore.put_encoded`` takes them.
+        Args:
+            places: Where they stand, and how long they wait, a row of ``LATER_WORDS`` each.
+            more: Where they go then, the pairs that rows cut out.
+
+        Returns:
+            How many were put, and the topics in UTF-8 that at least these were sent to at first.
         """
-        found = []
-        for made, data in self._make(places, rule, b""):
-            at = 0
-            for size in self._sizes[:made].tolist():
-                found.append(data[at : at + size])
-                at += size
-        return found
+        count = 0
+        origins: list[bytes] = []
+        for made, data in self._make(hot.later, words.TOLD_WORDS, places, _LATER, more):
+            told = self._sizes[: words.TOLD_WORDS * made].reshape(made, words.TOLD_WORDS)
+            known: dict[int, bytes] = {}
+            for _, at, size in told.tolist():
+                if at not in known:
+                    known[at] = hot.bytes_at(at, size)
+                origins.append(known[at])
+            stored, _ = self._putter.put_encoded(data, made, None)
+            count += stored
+            if stored < made:
+                break
+        return count, origins
 
-    def _make(self, places: Places, rule: CopyRule, more: bytes) -> Iterator[tuple[int, bytes]]:
-        """Make records; return some at a time: how many, and what they are."""
+    def decided(
+        self, places: Places, rule: CopyRule, op: bytes, groups: bytes
+    ) -> tuple[int, bytes, Places]:
+        """Return what is put of half messages that their producers have decided.
+
+        Not of all that are common, if there is no room for so much.
+
+        Args:
+            places: Where they stand, and what was decided, a row of ``DECIDED_WORDS`` each.
+            rule: What becomes of those that are committed.
+            op: An op message that lacks its body and its place.
+            groups: Names of producer groups, which rows cut out.
+
+        Returns:
+            Of how many half messages, their records, as ``MessageStore.put_encoded`` takes them,
+            and of each the sizes of its two, 0 for one that is not.
+        """
+        like = _bytes(op)
+        self._words[words.OP] = hot.address_of(like)
+        self._words[words.OP_SIZE] = len(op)
+        told_words = words.DECIDED_TOLD_WORDS
+        for made, data in self._make(hot.decided, told_words, places, rule, groups):
+            return made, data, self._sizes[: told_words * made].reshape(made, told_words)
+        return 0, b"", places[:0]
+
+    def _make(
+        self, kernel: hot.Kernel, told_words: int, places: Places, rule: CopyRule, more: bytes
+    ) -> Iterator[tuple[int, bytes]]:
+        """Make records; return some at a time: how many, and what they are.
+
+        Of each of these so many words are told.
+        """
         if not (self._is_on and rule.is_legal and rule.topic_bytes <= self._topic_max):
             return
         call = self._words
         call[: words.RULE_WORDS] = rule.words
         texts = _bytes(more)
         call[words.MORE] = hot.address_of(texts)
-        rows = self._take(places, 1)
+        rows = self._take(places, told_words)
         count = 0
         while count < len(rows):
-            call[words.PLACES] = hot.address_of(rows) + _PLACE_BYTES * count
+            call[words.PLACES] = hot.address_of(rows) + rows.strides[0] * count
             call[words.PLACE_COUNT] = len(rows) - count
-            made = self._call(hot.again)
+            made = self._call(kernel)
             if made:
                 yield made, hot.bytes_at(call[words.SCRATCH], call[words.RESULT_BYTES])
                 count += made
@@ -230,4 +272,5 @@ class Copier:
 
 
 _PLACE_BYTES = 8 * words.PLACE_WORDS
+_LATER = CopyRule(names.SCHEDULE_TOPIC.encode())
 _WAITING_BYTES = 8 * words.WAITING_WORDS

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from reput.errors import WriteFailed
 from reput.format import (
+    batch as batches,
     cq_unit,
     java,
     message as record,
@@ -26,8 +27,10 @@ from reput.format import (
     properties as props,
     sys_flag as flags,
 )
+from reput.format.cq_unit import BatchUnit
 from reput.format.kernels import find_record, hot, state
 from reput.format.message import StoredMessage, Verdict
+from reput.store.batch_queue import BatchQueue, BatchQueues
 from reput.store.commit_log import CommitLog
 from reput.store.commit_log_view import Damage
 from reput.store.config import StoreConfig
@@ -39,6 +42,7 @@ from reput.store.mapped_file import MappedFile
 if TYPE_CHECKING:
     from reput.store.filter_bits import FilterBits
 
+_NOT_COMPACTED = -1
 _QUEUE_OFFSET_MAX = 1 << 38
 """A queue does not begin beyond this: its file would be larger than file systems allow."""
 STEP_BYTES = 16 * 1024 * 1024
@@ -62,7 +66,7 @@ class Hole:
 class QueueGap(Exception):
     """A record's queue lacks the units before it."""
 
-    def __init__(self, queue: ConsumeQueue, queue_offset: int) -> None:
+    def __init__(self, queue: ConsumeQueue | BatchQueue, queue_offset: int) -> None:
         self.queue = queue
         self.queue_offset = queue_offset
         super().__init__(f"{queue.topic}/{queue.queue_id} lacks units before {queue_offset}")
@@ -76,6 +80,7 @@ class Dispatcher:
         hot_state: Where the kernels look.
         log: What is read.
         queues: What is fed.
+        batch_queues: What is fed.
         index: What is fed.
         tombstones: Topic to the physical offset before which its messages get into no queue, as it
             was deleted there (anchors D18). They stay in the index, as in Java.
@@ -87,6 +92,7 @@ class Dispatcher:
         hot_state: HotState,
         log: CommitLog,
         queues: ConsumeQueues,
+        batch_queues: BatchQueues,
         index: IndexFiles,
         tombstones: Mapping[str, int] | None = None,
     ) -> None:
@@ -94,6 +100,7 @@ class Dispatcher:
         self._block = hot_state.block
         self._commit_log = log
         self._queues = queues
+        self._batch_queues = batch_queues
         self._index = index
         self._tombstones = {} if tombstones is None else tombstones
         self._ahead: list[tuple[int, str]] = []  # tombstones that dispatch has not come to
@@ -102,8 +109,6 @@ class Dispatcher:
         self._is_extending = config.enable_consume_queue_ext
         self.filter_bits: FilterBits | None = None
         """What computes the filter bits of extension units, if any are wanted."""
-        self.batch_topics: frozenset[str] = frozenset()
-        """Topics of 5.x whose queues are of another kind, and must not get plain ones beside."""
         self.listeners: list[Listener] = []
         self._torn: deque[Damage] = deque()
         self._lacks_keys = False
@@ -262,15 +267,19 @@ class Dispatcher:
             row = queue.row
             row[state.QUEUE_MARKS] &= ~state.MARK_TOUCHED
             told, row[state.QUEUE_TOLD_OFFSET] = row[state.QUEUE_TOLD_OFFSET], queue.max_offset
-            if told == queue.max_offset:
-                continue  # what recovery dispatched is old
-            for listener in self.listeners:
-                try:
-                    listener(queue.topic, queue.queue_id, told, queue.max_offset)
-                except Exception:  # noqa: BLE001 - whatever it is, it is the listener's
-                    # Others are told nevertheless, and dispatch goes on (anchors D28).
-                    self.listener_failures += 1
-                    _log.exception("a listener failed on %s/%d", queue.topic, queue.queue_id)
+            if told != queue.max_offset:  # what recovery dispatched is old
+                self._tell(queue, told)
+        for batch_queue, told in self._batch_queues.take_news():
+            self._tell(batch_queue, told)
+
+    def _tell(self, queue: ConsumeQueue | BatchQueue, told: int) -> None:
+        for listener in self.listeners:
+            try:
+                listener(queue.topic, queue.queue_id, told, queue.max_offset)
+            except Exception:  # noqa: BLE001 - whatever it is, it is the listener's
+                # Others are told nevertheless, and dispatch goes on (anchors D28).
+                self.listener_failures += 1
+                _log.exception("a listener failed on %s/%d", queue.topic, queue.queue_id)
 
     def _is_buried(self, topic: str, one: StoredMessage) -> bool:
         """Whether a topic was deleted after it had got a message."""
@@ -283,12 +292,16 @@ class Dispatcher:
         return self._is_buried(one.topic, one)
 
     def why_no_queue(self, topic: str, queue_id: int, sys_flag: int) -> str:
-        """Return why a message cannot be in a plain queue; empty if it can."""
-        if topic in self.batch_topics or sys_flag & flags.INNER_BATCH:
-            return f"topic {topic!r} has batch queues (queue.type=BatchCQ), which are not kept here"
+        """Return why a message cannot be in a queue; empty if it can."""
         if not names.is_folder_name(topic) or queue_id < 0:
             return f"there is no queue {queue_id} of topic {topic!r}"  # a damaged record
+        if self._is_for_batches(topic, sys_flag) and self._queues.of_topic(topic):
+            return f"topic {topic!r} has plain queues, which hold no batches as they are"
         return ""
+
+    def _is_for_batches(self, topic: str, sys_flag: int) -> bool:
+        """Whether the unit of a message belongs to a batch queue: a topic has one kind."""
+        return bool(sys_flag & flags.INNER_BATCH) or topic in self._batch_queues.topics
 
     # What kernels stop for --------------------------------------------------------------------
 
@@ -309,7 +322,8 @@ class Dispatcher:
             one = record.decode(data, check_crc=False)
             if self.why_no_queue(one.topic, one.queue_id, one.sys_flag):
                 return False
-            self._queues.make(one.topic, one.queue_id)
+            is_batch = self._is_for_batches(one.topic, one.sys_flag)
+            (self._batch_queues if is_batch else self._queues).make(one.topic, one.queue_id)
             return True
         if reason == state.STOP_INDEX:
             keys = self._keys(record.decode(data, check_crc=False))
@@ -389,7 +403,7 @@ class Dispatcher:
         reason = self.why_no_queue(one.topic, one.queue_id, one.sys_flag)
         if is_wanted and reason:
             _log.error("the record at %d is in no queue: %s", one.physical_offset, reason)
-        elif is_wanted:
+        elif is_wanted and not self._is_for_batches(one.topic, one.sys_flag):
             queue = self._queues.make(one.topic, one.queue_id)
             if one.queue_offset > queue.max_offset:
                 self._fill_gap(one)
@@ -415,11 +429,47 @@ class Dispatcher:
     def _put_unit(self, one: StoredMessage) -> None:
         if self._is_buried(one.topic, one):
             return
+        if self._is_for_batches(one.topic, one.sys_flag):
+            self._put_batch_unit(one)
+            return
         queue = self._queues.find(one.topic, one.queue_id)
         if queue is not None and queue.max_offset == one.queue_offset:
             queue.make_room()
             code = self._extended(queue, one, self._tags_code(one))
             queue.append(cq_unit.Unit(one.physical_offset, one.store_size, code))
+
+    def _put_batch_unit(self, one: StoredMessage) -> None:
+        if self.why_no_queue(one.topic, one.queue_id, one.sys_flag):
+            return
+        base, count = batch_place(one)
+        queue = self._batch_queues.make(one.topic, one.queue_id)
+        if one.physical_offset < queue.end_physical_offset:
+            return  # it is there
+        if not count or base < queue.max_offset or base > _QUEUE_OFFSET_MAX:
+            _log.error(
+                "the batch at physical offset %d says that its %s messages begin at %s; its queue "
+                "%s/%d has %d: it is in no queue",
+                one.physical_offset,
+                one.properties.get(props.INNER_NUM),
+                one.properties.get(props.INNER_BASE),
+                one.topic,
+                one.queue_id,
+                queue.max_offset,
+            )
+            return
+        if base > queue.max_offset and self.is_strict:
+            raise QueueGap(queue, base)
+        queue.put(
+            BatchUnit(
+                one.physical_offset,
+                one.store_size,
+                self._tags_code(one),
+                one.store_timestamp,
+                base,
+                count,
+                _NOT_COMPACTED,
+            )
+        )
 
     def _put_keys(self, one: StoredMessage, now_ms: int) -> None:
         keys = self._keys(one)
@@ -488,6 +538,20 @@ class Dispatcher:
                 filler = cq_unit.Unit(one.physical_offset, one.store_size, code)
                 while queue.max_offset <= queue_offset:
                     queue.append(filler)
+
+
+def batch_place(one: StoredMessage) -> tuple[int, int]:
+    """Return the first queue offset of a batch and how many messages it holds; 0: unknown.
+
+    What is no batch counts as one of one message, as in Java.
+    """
+    if not one.sys_flag & flags.INNER_BATCH:
+        return one.queue_offset, 1
+    base = one.properties.get(props.INNER_BASE, "")
+    count = one.properties.get(props.INNER_NUM, "")
+    if not all(each.isascii() and each.isdigit() for each in (base, count)):
+        return 0, 0
+    return int(base), int(count) if int(count) <= batches.COUNT_MAX else 0
 
 
 def light_queues_of(one: StoredMessage) -> list[tuple[str, int, int]]:

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from reput.errors import WriteFailed
 from reput.format.kernels import state
+from reput.store.batch_queue import BatchQueues
 from reput.store.checkpoint import CheckpointFile
 from reput.store.commit_log import CommitLog
 from reput.store.config import BrokerRole, FlushDiskType, StoreConfig
@@ -142,6 +143,7 @@ class Flusher:
         hot_state: What was put and dispatched last.
         log: What is flushed.
         queues: What is written out and synced.
+        batch_queues: What is synced.
         index: What is synced.
         checkpoint: What says so.
     """
@@ -152,6 +154,7 @@ class Flusher:
         hot_state: HotState,
         log: CommitLog,
         queues: ConsumeQueues,
+        batch_queues: BatchQueues,
         index: IndexFiles,
         checkpoint: CheckpointFile,
     ) -> None:
@@ -159,6 +162,7 @@ class Flusher:
         self._block = hot_state.block
         self._commit_log = log
         self._queues = queues
+        self._batch_queues = batch_queues
         self._index = index
         self._checkpoint = checkpoint
         self.is_sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
@@ -244,7 +248,10 @@ class Flusher:
             # Recovery takes what is before the queues' offset for synced, in the log too.
             self.flush_log()
         self._guard(lambda: self._queues.sync(written.least_bytes))
-        index_timestamp = 0 if written.least_bytes else self._guard(self._index.sync)
+        index_timestamp = 0
+        if not written.least_bytes:
+            self._guard(self._batch_queues.sync)
+            index_timestamp = self._guard(self._index.sync)
         if not written.least_bytes and written.timestamp:
             self._checkpoint.advance(
                 queue_timestamp=written.timestamp, queue_physical_offset=written.physical_offset

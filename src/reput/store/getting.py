@@ -535,7 +535,12 @@ class Getter:
         queue = self._queues.find(topic, queue_id)
         if queue is None:
             batches = self._batch_queues.find(topic, queue_id)
-            return 0 if batches is None else _batch_by_time(batches, timestamp_ms, boundary)
+            is_upper = boundary is Boundary.UPPER
+            return (
+                batches.offset_by_time(timestamp_ms, is_upper=is_upper)
+                if batches is not None
+                else 0
+            )
         span = range(queue.min_offset, queue.max_offset)
         search = bisect.bisect_left if boundary is Boundary.LOWER else bisect.bisect_right
         place = search(span, timestamp_ms, key=lambda number: self._time_in(queue, number))
@@ -607,16 +612,6 @@ class Getter:
                 return QueryResult(_in_order(found), is_truncated=True)
             found.append((physical_offset, data))
         return QueryResult(_in_order(found), is_truncated=False)
-
-
-def _batch_by_time(queue: BatchQueue, timestamp_ms: int, boundary: Boundary) -> int:
-    """Return the first queue offset of the batch that a time names; see ``offset_by_time``."""
-    starts = queue.starts()
-    if boundary is Boundary.LOWER:
-        place = bisect.bisect_left(starts, timestamp_ms, key=lambda one: one[0])
-        return starts[place][1] if place < len(starts) else queue.max_offset
-    place = bisect.bisect_right(starts, timestamp_ms, key=lambda one: one[0]) - 1
-    return starts[max(place, 0)][1] if starts else queue.min_offset
 
 
 def _in_order(found: list[tuple[int, bytes]]) -> list[bytes]:

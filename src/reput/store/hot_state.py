@@ -105,6 +105,7 @@ class HotState:
         self._queue_rows = _Rows(state.QUEUE_WORDS)
         self._topics: dict[bytes, TopicRow] = {}
         self._write_queues: dict[bytes, int] = {}
+        self._slow_topics: set[bytes] = set()
         self._slots = np.zeros(_SLOTS_AT_FIRST, np.int64)
         self._queue_count = 0
         self._dirty = np.zeros(_LIST_AT_FIRST, np.int64)
@@ -146,7 +147,7 @@ class HotState:
         return found
 
     def _kind(self, name: bytes) -> int:
-        if self._is_slow:
+        if self._is_slow or name in self._slow_topics:
             return state.KIND_SLOW
         is_schedule = name == names.SCHEDULE_TOPIC.encode()
         return state.KIND_SCHEDULE if is_schedule else state.KIND_PLAIN
@@ -157,10 +158,19 @@ class HotState:
         if row is not None:
             row.words[state.TOPIC_KIND] = state.KIND_SLOW if is_slow else self._kind(name)
 
+    def keep_slow(self, name: bytes, *, is_slow: bool) -> None:
+        """Let kernels leave a topic to Python for good, or no longer."""
+        (self._slow_topics.add if is_slow else self._slow_topics.discard)(name)
+        self.set_slow(name, is_slow=is_slow)
+
     def put_counts(self) -> dict[bytes, tuple[int, int]]:
         """Return what was put: name of a topic -> messages and bytes."""
         count, size = state.TOPIC_MESSAGE_COUNT, state.TOPIC_BYTE_COUNT
         return {name: (row.words[count], row.words[size]) for name, row in self._topics.items()}
+
+    def count_more(self, name: bytes, count: int) -> None:
+        """Add messages to the total of a topic whose record holds more than one."""
+        self._topics[name].words[state.TOPIC_MESSAGE_COUNT] += count
 
     def set_write_queues(self, name: bytes, count: int) -> None:
         """Say how many queues of a topic take sends without a second look; 0: none."""

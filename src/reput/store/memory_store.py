@@ -174,6 +174,8 @@ class MemoryStore:
         incoming.refuse_lengths(message, topic, config)
         if len(message.body) > config.max_message_size:
             raise Refused(PutStatus.MESSAGE_ILLEGAL, f"body has {len(message.body)} bytes")
+        if message.sys_flag & flags.INNER_BATCH:
+            raise Refused(PutStatus.MESSAGE_ILLEGAL, "a batch goes to a batch queue: there is none")
         if message.queue_id < 0:
             raise Refused(PutStatus.MESSAGE_ILLEGAL, f"queue id {message.queue_id}")
         if is_single:  # batches are not delayed, and go to no light queues

@@ -25,11 +25,11 @@ from reput.format import java, names
 from reput.format.kernels import state
 from reput.format.message import Host
 from reput.store import config_tables, paths
-from reput.store.batch_queue import BatchQueues
+from reput.store.batch_queue import BatchQueue, BatchQueues
 from reput.store.checkpoint import CheckpointFile
 from reput.store.commit_log import CommitLog
 from reput.store.config import BrokerRole, StoreConfig
-from reput.store.consume_queue import ConsumeQueues
+from reput.store.consume_queue import ConsumeQueue, ConsumeQueues
 from reput.store.copying import Copier
 from reput.store.delivering import Deliverer
 from reput.store.disk import Disk
@@ -47,6 +47,7 @@ from reput.store.receiving import Received, Receiver
 from reput.store.recovery import Progress, Recovery, RecoveryReport
 from reput.store.retention import Retention
 from reput.store.summary import Summary
+from reput.store.taking import Taker
 from reput.store.tombstones import Tombstones
 
 if TYPE_CHECKING:
@@ -81,20 +82,36 @@ class MessageStore:
             if config.enable_consume_queue_ext
             else 0,
         )
+        self._batch_queues = BatchQueues(
+            self.root, config.mapper_file_size_batch_consume_queue, self._hot, disk
+        )
         self.index = IndexFiles(self.root, config, self._hot, disk)
         self.checkpoint = CheckpointFile(f"{self.root}/{paths.CHECKPOINT}", disk)
         self._tombstones = Tombstones(self.root, disk)
         self.dispatcher = Dispatcher(
-            config, self._hot, self.log, self.queues, self.index, self._tombstones.by_topic
+            config,
+            self._hot,
+            self.log,
+            self.queues,
+            self._batch_queues,
+            self.index,
+            self._tombstones.by_topic,
         )
         self.flusher = Flusher(
-            config, self._hot, self.log, self.queues, self.index, self.checkpoint
+            config,
+            self._hot,
+            self.log,
+            self.queues,
+            self._batch_queues,
+            self.index,
+            self.checkpoint,
         )
         self.retention = Retention(
             config,
             disk,
             self.log,
             self.queues,
+            self._batch_queues,
             self.index,
             dispatcher=self.dispatcher,
             flusher=self.flusher,
@@ -102,13 +119,16 @@ class MessageStore:
             tombstones=self._tombstones,
             consumer_offsets=lambda: config_tables.consumer_offsets(open_folder(self.root)),
         )
-        self._putter = Putter(config, clock, self._hot, self.log, self.queues, self.dispatcher)
+        self._putter = Putter(
+            config, clock, self._hot, self.log, self.queues, self._batch_queues, self.dispatcher
+        )
         self.copier = Copier(config, self._hot, self.log, self._putter)
         """The quick way for stored messages that are put again."""
+        self.taker = Taker(self._hot, self.log, self.queues, self._putter)
+        """The quick way for pops."""
         self._receiver = Receiver(config, self._hot, self.log, self._putter)
         self.deliverer = Deliverer(self._hot, self.queues)
         """Whose pulls ``receive`` answers."""
-        self._batch_queues = BatchQueues(self.root, self.log)
         self._getter = Getter(
             config, self._hot, self.log, self.queues, self.index, self._batch_queues
         )
@@ -167,8 +187,6 @@ class MessageStore:
         return store
 
     def _start(self, progress: Progress) -> None:
-        self._batch_queues.load()
-        self.dispatcher.batch_topics = self._batch_queues.topics
         folder = open_folder(self.root, commit_log_folders=self.config.commit_log_folders)
         refuse_rocksdb(folder)
         recovery = Recovery(
@@ -178,6 +196,7 @@ class MessageStore:
             hot_state=self._hot,
             log=self.log,
             queues=self.queues,
+            batch_queues=self._batch_queues,
             index=self.index,
             checkpoint=self.checkpoint,
             dispatcher=self.dispatcher,
@@ -246,7 +265,9 @@ class MessageStore:
             self.flusher.flush_all()
             self.log.files.drop_prepared()
             log = self.log
-            summary = Summary.of(log.min_offset, log.written_offset, self.queues, self.index)
+            summary = Summary.of(
+                log.min_offset, log.written_offset, self.queues, self._batch_queues, self.index
+            )
             summary.save(self.root, self._disk)
             self._disk.unlink(f"{self.root}/{paths.ABORT}")
             self._disk.sync_folder(self.root)
@@ -266,6 +287,7 @@ class MessageStore:
         self.log.close()
         self.index.close()
         self.queues.close()
+        self._batch_queues.close()
         self._lock.release()
 
     def __enter__(self) -> Self:
@@ -304,7 +326,8 @@ class MessageStore:
         """Store a client's batch: the body holds messages, which go to one queue, in one file.
 
         Each is stored with its own properties; those of the batch are dropped, as 5.3.4 and later
-        do: there is a unique key among them, and all messages would get it.
+        do: there is a unique key among them, and all messages would get it. With the system flag
+        ``INNER_BATCH`` it is stored as it is, in one record, and goes to a batch queue of 5.x.
         """
         result = self._putter.put_batch(message, now_ms)
         if self._waiting.is_needed and message.waits and result.status is PutStatus.PUT_OK:
@@ -350,17 +373,33 @@ class MessageStore:
             return self._waiting.add(result, monotonic_ms)
         return PendingPut(result, monotonic_ms, monotonic_ms, result)
 
-    def open_receiving(self, store_host: Host, suffix: bytes, *, takes_sends: bool = True) -> None:
+    def open_receiving(
+        self, store_host: Host, suffix: bytes, broker_name: bytes, *, takes_sends: bool = True
+    ) -> None:
         """Make ready for ``receive``; see ``Receiver.open``."""
-        self._receiver.open(store_host, suffix, takes_sends=takes_sends)
+        self._receiver.open(store_host, suffix, broker_name, takes_sends=takes_sends)
 
     def set_write_queues(self, topic: str, count: int) -> None:
         """Say how many queues of a topic ``receive`` puts to; 0, as at first: none."""
         self._hot.set_write_queues(java.encode_utf8(topic), count)
 
+    def keep_batches(self, topic: str, *, is_on: bool) -> None:
+        """Say whether the queues of a topic are batch queues (``queue.type=BatchCQ``, 5.x).
+
+        Once it has queues, they are of a kind until it is deleted.
+        """
+        if is_on:
+            self._batch_queues.topics.add(topic)
+        elif not self._batch_queues.of_topic(topic):
+            self._batch_queues.topics.discard(topic)
+
     def take_halves(self, *, is_on: bool) -> None:
         """Say whether ``receive`` puts half messages; at first it does not."""
         self._block[state.TAKES_HALVES] = is_on
+
+    def take_timers(self, *, is_on: bool) -> None:
+        """Say whether ``receive`` puts messages that wait for the timer; at first it does not."""
+        self._block[state.TAKES_TIMERS] = is_on
 
     def receive(
         self, address: int, position: int, end: int, born_host: Host, *, takes_pulls: bool = True
@@ -640,7 +679,7 @@ class MessageStore:
         """
         return self._delete_topics(
             topic
-            for topic in self.queues.topics()
+            for topic in {*self.queues.topics(), *self._batch_queues.topics}
             if topic not in known
             and not names.is_system_topic(topic)
             and not topic.startswith(names.LMQ_PREFIX)
@@ -658,32 +697,41 @@ class MessageStore:
             WriteFailed: The disk failed; call it again.
         """
         self._catch_up()
+        log_min = self.log.min_offset
         unused = [
             queue
             for queue in self.queues
-            if queue.topic != names.SCHEDULE_TOPIC
-            and 0 < queue.end_physical_offset <= self.log.min_offset
+            if queue.topic != names.SCHEDULE_TOPIC and 0 < queue.end_physical_offset <= log_min
         ]
+        batches = [one for one in self._batch_queues if 0 < one.end_physical_offset <= log_min]
         self.queues.drop(unused)
-        for queue in unused:
+        self._batch_queues.drop(batches)
+        gone: list[ConsumeQueue | BatchQueue] = [*unused, *batches]
+        for one in gone:
             _log.info(
-                "deleted queue %s/%d: the log has lost its last message",
-                queue.topic,
-                queue.queue_id,
+                "deleted queue %s/%d: the log has lost its last message", one.topic, one.queue_id
             )
-        return len(unused)
+        return len(gone)
 
     def _delete_topics(self, topics: Iterable[str]) -> int:
-        doomed = [topic for topic in topics if self.queues.of_topic(topic)]
+        doomed = [
+            topic
+            for topic in topics
+            if self.queues.of_topic(topic) or self._batch_queues.of_topic(topic)
+        ]
         if not doomed:
             return 0
         # Behind the tombstone stand only records that were put later.
         self._catch_up()
         self._tombstones.put(doomed, self.log.written_offset)
         queues = [queue for topic in doomed for queue in self.queues.of_topic(topic).values()]
+        batches = [queue for topic in doomed for queue in self._batch_queues.of_topic(topic)]
         self.queues.drop(queues)
-        _log.info("deleted topics %s: %d queues", ", ".join(doomed), len(queues))
-        return len(queues)
+        self._batch_queues.drop(batches)
+        self._batch_queues.topics.difference_update(doomed)
+        count = len(queues) + len(batches)
+        _log.info("deleted topics %s: %d queues", ", ".join(doomed), count)
+        return count
 
     def _catch_up(self) -> None:
         """Flush and dispatch all that was put."""

@@ -22,6 +22,7 @@ from reput.format import (
 from reput.format.kernels import hot, state
 from reput.format.message import Host
 from reput.store import incoming
+from reput.store.batch_queue import BatchQueues
 from reput.store.commit_log import CommitLog
 from reput.store.config import StoreConfig
 from reput.store.consume_queue import ConsumeQueue, ConsumeQueues
@@ -47,6 +48,7 @@ class Putter:
         hot_state: What kernels share.
         log: Where records go.
         queues: Where queue offsets come from.
+        batch_queues: Where those of batches come from.
         dispatcher: What provides rows and room.
     """
 
@@ -57,6 +59,7 @@ class Putter:
         hot_state: HotState,
         log: CommitLog,
         queues: ConsumeQueues,
+        batch_queues: BatchQueues,
         dispatcher: Dispatcher,
     ) -> None:
         self._config = config
@@ -66,6 +69,7 @@ class Putter:
         self._argument = hot_state.argument
         self._commit_log = log
         self._queues = queues
+        self._batch_queues = batch_queues
         self._dispatcher = dispatcher
         self._block[state.HAS_RECORD_CRC] = config.enabled_append_prop_crc
         self._has_light_queues = config.enable_multi_dispatch
@@ -192,6 +196,8 @@ class Putter:
         try:
             self._refuse_if_closed()
             incoming.refuse_batch(message, self._body_bytes_max)
+            if message.sys_flag & flags.INNER_BATCH:
+                return self._put_whole_batch(message, self._store_time(now_ms))
             records = self._records_of_batch(message)
         except Refused as refused:
             return PutResult(refused.status, reason=refused.reason)
@@ -212,13 +218,36 @@ class Putter:
             tuple(places[0::2]),
         )
 
+    def _put_whole_batch(self, message: IncomingMessage, now_ms: int) -> PutResult:
+        """Append a batch as one record; it says how many messages it holds, from which offset on.
+
+        Raises:
+            Refused: It cannot be stored.
+        """
+        count = len(_parts_of(message))
+        if count > batches.COUNT_MAX:
+            raise Refused(
+                PutStatus.MESSAGE_ILLEGAL,
+                f"the batch holds {count} messages; allowed: {batches.COUNT_MAX}",
+            )
+        why_not = self._dispatcher.why_no_queue(message.topic, message.queue_id, message.sys_flag)
+        if why_not:
+            raise Refused(PutStatus.MESSAGE_ILLEGAL, why_not)
+        queue = self._batch_queues.make(message.topic, message.queue_id)
+        base = queue.next_offset
+        marks = {props.INNER_NUM: str(count), props.INNER_BASE: str(base)}
+        whole = incoming.with_properties(message, message.properties | marks)
+        data = self._record_of(whole, may_wait=False)
+        stored, status, reason = self._append(data, 1, now_ms)
+        if not stored:
+            return PutResult(status, reason=reason)
+        # Dispatch may come later: the next batch must not get the same.
+        row = queue.row
+        row[state.QUEUE_NEXT_OFFSET] = max(row[state.QUEUE_NEXT_OFFSET], base + count)
+        self._hot.count_more(java.encode_utf8(message.topic), count - 1)
+        return self._stored(0, len(data), now_ms, message.store_host)._replace(message_count=count)
+
     def _records_of_batch(self, message: IncomingMessage) -> list[bytes]:
-        try:
-            parts = batches.decode(message.body)
-        except CorruptRecord as error:
-            raise Refused(PutStatus.MESSAGE_ILLEGAL, str(error)) from error
-        if not parts:
-            raise Refused(PutStatus.MESSAGE_ILLEGAL, "the batch holds no message")
         return [
             self._record_of(
                 IncomingMessage(
@@ -236,7 +265,7 @@ class Putter:
                 ),
                 may_wait=False,
             )
-            for part in parts
+            for part in _parts_of(message)
         ]
 
     # Checks -----------------------------------------------------------------------------------
@@ -277,6 +306,8 @@ class Putter:
                 f"body has {len(message.body)} bytes; "
                 f"allowed: {self._body_bytes_max} (maxMessageSize)",
             )
+        if may_wait and message.sys_flag & flags.INNER_BATCH:
+            raise Refused(PutStatus.MESSAGE_ILLEGAL, "a batch goes to a batch queue, as one")
         if message.queue_id < 0:
             raise Refused(PutStatus.MESSAGE_ILLEGAL, f"queue id {message.queue_id}; allowed: 0 on")
         if may_wait and properties and _DELAY in properties:
@@ -406,11 +437,17 @@ class Putter:
                 raise Refused(PutStatus.MESSAGE_ILLEGAL, why_not)
         return self._dispatcher.provide(reason, data, now_ms)
 
-    def begin(self) -> int:
-        """Count as a put that is at work, up to ``end``; return its store time."""
+    def begin(self, now_ms: int | None = None) -> int:
+        """Count as a put that is at work, up to ``end``; return its store time: see ``put``.
+
+        Kernels are told what the clock says, too.
+        """
         self._put_count += 1
         self._is_busy = True
-        return self._store_time(None)
+        if now_ms is None:
+            now_ms = self._clock.now_ms()
+        self._block[state.CLOCK_TIME] = now_ms
+        return self._store_time(now_ms)
 
     def end(self) -> None:
         """End what ``begin`` began."""
@@ -432,3 +469,14 @@ class Putter:
         with self._dispatcher.falling_behind(one.physical_offset):
             self._dispatcher.put_slowly(one, now_ms)
         return 1
+
+
+def _parts_of(message: IncomingMessage) -> list[batches.InnerMessage]:
+    """Return the messages of a batch. Raises ``Refused``."""
+    try:
+        parts = batches.decode(message.body)
+    except CorruptRecord as error:
+        raise Refused(PutStatus.MESSAGE_ILLEGAL, str(error)) from error
+    if not parts:
+        raise Refused(PutStatus.MESSAGE_ILLEGAL, "the batch holds no message")
+    return parts

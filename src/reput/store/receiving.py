@@ -21,6 +21,8 @@ from reput.store.putting import Putter
 _REPLIES_BYTES = 512 * 1024
 _SCRATCH_BYTES = 512 * 1024
 _NOTES = 2048
+_DELAY_MS_MAX = 1 << 40
+"""34 years: what wants to wait for longer is the caller's, whatever is allowed."""
 _DONE = frozenset({state.STOP_DONE, state.STOP_FRAME, state.STOP_REPLIES, state.STOP_LENGTH})
 
 
@@ -64,12 +66,15 @@ class Receiver:
         self._is_open = False
         self._takes_sends = False
 
-    def open(self, store_host: Host, suffix: bytes, *, takes_sends: bool = True) -> None:
+    def open(
+        self, store_host: Host, suffix: bytes, broker_name: bytes, *, takes_sends: bool = True
+    ) -> None:
         """Make ready.
 
         Args:
             store_host: What message ids bear; common sends are taken if it is IPv4.
             suffix: Whole pairs that are added to the properties of each message.
+            broker_name: What recall handles bear, in UTF-8.
             takes_sends: Whether sends may be taken.
         """
         block, config = self._block, self._config
@@ -77,6 +82,7 @@ class Receiver:
         self._scratch = np.empty(_SCRATCH_BYTES, np.uint8)
         self._notes = np.zeros(_NOTES * send_rules.NOTE_BYTES // 8, np.int64)
         self._suffix = np.frombuffer(suffix + b"\0", np.uint8)
+        self._broker_name = np.frombuffer(broker_name + b"\0", np.uint8)
         block[state.REPLIES_ADDRESS] = hot.address_of(self._replies)
         block[state.REPLIES_ROOM] = len(self._replies)
         block[state.SCRATCH_ADDRESS] = hot.address_of(self._scratch)
@@ -85,6 +91,10 @@ class Receiver:
         block[state.NOTES_ROOM] = _NOTES
         block[state.SUFFIX_ADDRESS] = hot.address_of(self._suffix)
         block[state.SUFFIX_SIZE] = len(suffix)
+        block[state.BROKER_NAME] = hot.address_of(self._broker_name)
+        block[state.BROKER_NAME_SIZE] = len(broker_name)
+        block[state.TIMER_PRECISION_MS] = config.timer_precision_ms
+        block[state.TIMER_DELAY_MS_MAX] = min(config.timer_max_delay_sec * 1000, _DELAY_MS_MAX)
         block[state.BODY_BYTES_MAX] = config.max_message_size
         block[state.RECORD_BYTES_MAX] = config.record_bytes_max
         self._is_open = True

@@ -20,16 +20,18 @@ durably, before queues have less.
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from reput.errors import CorruptRecord, StoreUnavailable
 from reput.format.checkpoint_page import Checkpoint
 from reput.format.kernels import state
+from reput.store.batch_queue import BatchQueue, BatchQueues
 from reput.store.checkpoint import CheckpointFile
 from reput.store.commit_log import CommitLog
 from reput.store.commit_log_view import Damage
-from reput.store.consume_queue import ConsumeQueues
+from reput.store.config_tables import BATCH_QUEUES, TopicConfig
+from reput.store.consume_queue import ConsumeQueue, ConsumeQueues
 from reput.store.disk import Disk
 from reput.store.dispatch import Dispatcher, Hole, QueueGap
 from reput.store.files import Folder
@@ -80,6 +82,7 @@ class Recovery:
         hot_state: HotState,
         log: CommitLog,
         queues: ConsumeQueues,
+        batch_queues: BatchQueues,
         index: IndexFiles,
         checkpoint: CheckpointFile,
         dispatcher: Dispatcher,
@@ -90,6 +93,7 @@ class Recovery:
         self._block = hot_state.block
         self._commit_log = log
         self._queues = queues
+        self._batch_queues = batch_queues
         self._index = index
         self._checkpoint = checkpoint
         self._dispatcher = dispatcher
@@ -97,6 +101,9 @@ class Recovery:
         self._reader = StoreReader(folder, holds_lock=True)
         self._tail: LogTail
         self._was_clean: bool
+        self._topics: dict[str, TopicConfig]
+        self._batch_topics: set[str]
+        """Topics that are to have batch queues."""
         self._summary: Summary | None
         """What the last clean stop noted, if nobody was here since."""
 
@@ -114,6 +121,12 @@ class Recovery:
         summary = self._summary = Summary.load(self._root) if self._was_clean else None
         is_same_log = summary is not None and summary.log_start == log_min
         self._queues.load(log_min, summary.ends if summary and is_same_log else None)
+        self._batch_queues.load(log_min, is_clean=self._was_clean)
+        self._topics = self._load_topics()
+        self._batch_topics = {
+            name for name, one in self._topics.items() if BATCH_QUEUES in one.attributes
+        }
+        self._batch_queues.topics.update(self._batch_topics)
         self._index.load()
         if not any(queue.has_rest for queue in self._queues):
             self._reader.know_last_units(self._queues.last_units)
@@ -169,7 +182,11 @@ class Recovery:
 
     def _clean_start(self, end: int) -> int:
         """Return where the queue ends that reaches furthest."""
-        return min(max((queue.end_physical_offset for queue in self._queues), default=0), end)
+        return min(max((queue.end_physical_offset for queue in self._all_queues()), default=0), end)
+
+    def _all_queues(self) -> Iterator[ConsumeQueue | BatchQueue]:
+        yield from self._queues
+        yield from self._batch_queues
 
     def _crashed_start(self, saved: Checkpoint, end: int) -> int:
         """Return a point before which all units were durable.
@@ -229,6 +246,14 @@ class Recovery:
                     self._queues.drop(queues)
                     start = min(start, tombstone)
                     break
+            batches = self._batch_queues.of_topic(topic)
+            firsts = (unit for one in batches if (unit := one.unit(one.first_offset)) is not None)
+            if any(unit.physical_offset < tombstone for unit in firsts):
+                _log.warning("topic %s was deleted, and its queues go now", topic)
+                self._batch_queues.drop(batches)
+                if topic not in self._batch_topics:
+                    self._batch_queues.topics.discard(topic)
+                start = min(start, tombstone)
         return start
 
     def _cut_queues(self, proven: int, end: int, report: RecoveryReport) -> None:
@@ -239,6 +264,10 @@ class Recovery:
             queue.cut(end)
             report.cut_units += before - queue.max_offset
             queue.cut(proven)
+        for batches in self._batch_queues:
+            if not batches.is_damaged:
+                report.cut_units += batches.cut(end)
+                batches.cut(proven)
         if report.cut_units:
             _log.warning("%d units pointed behind the end of the log", report.cut_units)
 
@@ -250,15 +279,20 @@ class Recovery:
             queue = self._queues.find(topic, queue_id)
             if queue is None or queue.max_offset < known.max_offset:
                 self._queues.make(topic, queue_id).is_damaged = True
+        for (topic, queue_id), max_offset in (
+            self._summary.batch_ends.items() if self._summary else ()
+        ):
+            batches = self._batch_queues.make(topic, queue_id)
+            batches.is_damaged |= batches.max_offset < max_offset
         for queue in self._queues:
             # After a crash that is what was not synced; else units before it were lost.
             queue.is_damaged |= queue.has_rest and self._was_clean
-        if not len(self._queues) and end > self._commit_log.min_offset:
+        if not any(self._all_queues()) and end > self._commit_log.min_offset:
             return True
-        return any(queue.is_damaged for queue in self._queues) or bool(self._missing_topics())
+        return any(one.is_damaged for one in self._all_queues()) or bool(self._missing_topics())
 
     def _reset_damaged(self) -> None:
-        for queue in self._queues:
+        for queue in self._all_queues():
             if queue.is_damaged:
                 queue.reset()
 
@@ -269,18 +303,21 @@ class Recovery:
         except CorruptRecord as error:
             _log.warning("consumer offsets cannot be read: %s", error)
             return []
-        known = {*self._queues.topics(), *self._tombstones.by_topic}
-        try:
-            topics = set(self._reader.topics())
-        except CorruptRecord:
-            topics = set()
+        known = {*(one.topic for one in self._all_queues()), *self._tombstones.by_topic}
         return sorted(
             {
                 one.topic
                 for one in offsets
-                if one.consumer_offset > 0 and one.topic in topics and one.topic not in known
+                if one.consumer_offset > 0 and one.topic in self._topics and one.topic not in known
             }
         )
+
+    def _load_topics(self) -> dict[str, TopicConfig]:
+        try:
+            return self._reader.topics()
+        except CorruptRecord as error:
+            _log.warning("topics cannot be read: %s", error)
+            return {}
 
     # Dispatch ---------------------------------------------------------------------------------
 
@@ -295,7 +332,7 @@ class Recovery:
     ) -> None:
         log_min = self._commit_log.min_offset
         dispatcher = self._dispatcher
-        damaged = {(one.topic, one.queue_id) for one in self._queues if one.is_damaged}
+        damaged = {(one.topic, one.queue_id) for one in self._all_queues() if one.is_damaged}
         torn: list[Damage] = []
         if not report.was_clean:
             torn = find_torn_records(self._reader.log, unsynced, end)
@@ -322,7 +359,7 @@ class Recovery:
         report.rebuilt_queues = sorted(damaged)
 
     def _finish(self, end: int) -> None:
-        for queue in self._queues:
+        for queue in self._all_queues():
             queue.is_damaged = False
             queue.row[state.QUEUE_TOLD_OFFSET] = queue.max_offset
         self._block[state.DISPATCHED] = max(end, self._dispatcher.dispatched_offset)

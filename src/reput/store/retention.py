@@ -31,6 +31,7 @@ from reput.errors import CorruptRecord, DiskFull, StoreUnavailable, WriteFailed
 from reput.format import names
 from reput.store import paths
 from reput.store.archived import is_archived
+from reput.store.batch_queue import BatchQueue, BatchQueues
 from reput.store.checkpoint import CheckpointFile
 from reput.store.commit_log import CommitLog
 from reput.store.config import StoreConfig
@@ -78,6 +79,7 @@ class Retention:
         disk: What makes deletions durable, and says how full it is.
         log: Whose files expire.
         queues: What follows it.
+        batch_queues: What follows it.
         index: What follows it.
         dispatcher: What it has not read stays.
         flusher: Makes units durable before their messages go.
@@ -92,6 +94,7 @@ class Retention:
         disk: Disk,
         log: CommitLog,
         queues: ConsumeQueues,
+        batch_queues: BatchQueues,
         index: IndexFiles,
         *,
         dispatcher: Dispatcher,
@@ -106,7 +109,7 @@ class Retention:
         self._flusher = flusher
         self._checkpoint = checkpoint
         self._disk_space = _DiskSpace(config, disk, log)
-        self._followers = _Followers(config, log, queues, index, tombstones)
+        self._followers = _Followers(config, log, queues, batch_queues, index, tombstones)
         self.consumer_offsets = consumer_offsets
         """A broker that keeps them in memory puts its own source here."""
         self.counts = self._followers.counts
@@ -365,19 +368,21 @@ class _Followers:
         config: StoreConfig,
         log: CommitLog,
         queues: ConsumeQueues,
+        batch_queues: BatchQueues,
         index: IndexFiles,
         tombstones: Tombstones,
     ) -> None:
         self.config = config
         self._commit_log = log
         self._queues = queues
+        self._batch_queues = batch_queues
         self._index = index
         self._tombstones = tombstones
         self.counts = RetentionCounts()
         self._log_min = 0
         """What queues have followed, or are following."""
-        self._to_correct: deque[ConsumeQueue] = deque()
-        self._to_shorten: dict[ConsumeQueue, None] = {}
+        self._to_correct: deque[ConsumeQueue | BatchQueue] = deque()
+        self._to_shorten: dict[ConsumeQueue | BatchQueue, None] = {}
         self._is_index_behind = False
         self._deletion_ms = 0
         self._report: _Report | None = None
@@ -395,7 +400,7 @@ class _Followers:
 
     def _begin(self) -> None:
         self._log_min = self._commit_log.min_offset
-        self._to_correct = deque(self._queues)
+        self._to_correct = deque([*self._queues, *self._batch_queues])
         self._is_index_behind = True
 
     def correct_some(self) -> bool:
@@ -434,8 +439,9 @@ class _Followers:
         del self._to_shorten[queue]
         return True
 
-    def _is_there(self, queue: ConsumeQueue) -> bool:
-        return self._queues.find(queue.topic, queue.queue_id) is queue
+    def _is_there(self, queue: ConsumeQueue | BatchQueue) -> bool:
+        families = (self._queues, self._batch_queues)
+        return any(family.find(queue.topic, queue.queue_id) is queue for family in families)
 
 
 class _Report:
@@ -449,7 +455,7 @@ class _Report:
         self._unread: Counter[tuple[str, str]] = Counter()
         self._never_read: Counter[str] = Counter()
 
-    def add(self, queue: ConsumeQueue, before: int) -> None:
+    def add(self, queue: ConsumeQueue | BatchQueue, before: int) -> None:
         """Add a queue whose minimum offset was another one before."""
         readers = self._readers.get((queue.topic, queue.queue_id), ())
         for one in readers:

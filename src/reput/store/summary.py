@@ -8,11 +8,15 @@ the log still ends where it says: another broker may have been here.
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any, TypeVar
 
 from reput.store import paths
+from reput.store.batch_queue import BatchQueues
 from reput.store.consume_queue import ConsumeQueues, QueueEnd
 from reput.store.disk import Disk
 from reput.store.index_file import IndexFiles
+
+_T = TypeVar("_T")
 
 
 class Summary:
@@ -23,21 +27,30 @@ class Summary:
         log_start: int,
         log_end: int,
         ends: Mapping[tuple[str, int], QueueEnd],
+        batch_ends: Mapping[tuple[str, int], int],
         index_names: list[str],
     ) -> None:
         self.log_start = log_start
         self.log_end = log_end
         self.ends = ends
         """By topic and queue id, of queues that have had units."""
+        self.batch_ends = batch_ends
+        """The maximum offsets of batch queues, likewise."""
         self.index_names = index_names
 
     @classmethod
     def of(
-        cls, log_start: int, log_end: int, queues: ConsumeQueues, index: IndexFiles
+        cls,
+        log_start: int,
+        log_end: int,
+        queues: ConsumeQueues,
+        batch_queues: BatchQueues,
+        index: IndexFiles,
     ) -> "Summary":
         """Return the summary of queues that are written out and synced."""
         ends = {(one.topic, one.queue_id): end for one in queues if (end := one.end())}
-        return cls(log_start, log_end, ends, index.names)
+        batch_ends = {(one.topic, one.queue_id): one.max_offset for one in batch_queues}
+        return cls(log_start, log_end, ends, batch_ends, index.names)
 
     @classmethod
     def load(cls, root: str) -> "Summary | None":
@@ -47,7 +60,8 @@ class Summary:
             return cls(
                 int(found["logStart"]),
                 int(found["logEnd"]),
-                dict(_ends(found["queues"])),
+                {key: QueueEnd(*map(int, end)) for key, end in _by_queue(found["queues"])},
+                {key: int(end) for key, end in _by_queue(found.get("batchQueues", {}))},
                 list(found["indexFiles"]),
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -63,22 +77,25 @@ class Summary:
 
     def save(self, root: str, disk: Disk) -> None:
         """Write the summary, durably. Raises ``WriteFailed``."""
-        queues: dict[str, dict[int, QueueEnd]] = {}
-        for (topic, queue_id), end in self.ends.items():
-            queues.setdefault(topic, {})[queue_id] = end
         fields = {
             "logStart": self.log_start,
             "logEnd": self.log_end,
-            "queues": queues,
+            "queues": _by_topic(self.ends),
+            "batchQueues": _by_topic(self.batch_ends),
             "indexFiles": self.index_names,
         }
         text = json.dumps(fields, separators=(",", ":"))
         disk.replace(f"{root}/{paths.QUEUE_SUMMARY}", text.encode("ascii"))
 
 
-def _ends(
-    queues: Mapping[str, Mapping[str, list[int]]],
-) -> Iterator[tuple[tuple[str, int], QueueEnd]]:
-    for topic, ends in queues.items():
+def _by_topic(ends: Mapping[tuple[str, int], _T]) -> dict[str, dict[int, _T]]:
+    found: dict[str, dict[int, _T]] = {}
+    for (topic, queue_id), end in ends.items():
+        found.setdefault(topic, {})[queue_id] = end
+    return found
+
+
+def _by_queue(found: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[tuple[str, int], Any]]:
+    for topic, ends in found.items():
         for queue_id, end in ends.items():
-            yield (topic, int(queue_id)), QueueEnd(*map(int, end))
+            yield (topic, int(queue_id)), end

@@ -48,6 +48,7 @@ def produce(request: dict[str, object]) -> None:
     elif request["how"] == "oneway":
         for one in messages:
             producer.send_oneway(one)
+        threading.Event().wait(1)  # Nobody says when they have left.
     elif request["how"] == "batch":
         say(receipt(producer.send_batch(messages)))
     else:

@@ -38,7 +38,6 @@ OURS_5 = (
     ("setCommitLogReadAheadMode", "-b", "BROKER", "-m", "0"),
     ("checkRocksdbCqWriteProgress", "-c", "DefaultCluster"),
     ("rocksDBConfigToJson", "-c", "DefaultCluster", "-t", "topics"),
-    ("switchTimerEngine", "-b", "BROKER", "-e", "R"),
     ("updateStaticTopic", "-b", "broker-a", "-t", "Static", "-qn", "2"),
     ("getBrokerLiteInfo", "-b", "BROKER"),
 )
@@ -71,6 +70,16 @@ def test_what_is_not_here(both: Both) -> None:
         text = both.run_masked(*command)
         assert re.search(r"CODE: 3\b", text), (command, text)
         assert "success" not in text
+
+
+def test_the_engine_of_the_timer(both: Both) -> None:
+    """There is one. Java has another, if it was started with it, and refuses the same else."""
+    if both.is_4:
+        pytest.skip("of 5.4")
+    assert "success" in both.prints("switchTimerEngine", "-b", "BROKER", "-e", "F")
+    text = both.run_masked("switchTimerEngine", "-b", "BROKER", "-e", "R")
+    assert "timerRocksDBEnable must be configured true when broker start" in text
+    assert "success" not in text
 
 
 def test_what_a_broker_is_not(both: Both) -> None:

@@ -112,7 +112,7 @@ async def test_a_heartbeat_makes_the_retry_topic(subject: Subject) -> None:
     assert (topic.read_queue_count, topic.perm) == (1, 6)
 
 
-# As librocketmq 1.2 sends it: enums by their ordinals, which fastjson takes as well, numbers as
+# As librocketmq sends it: enums by their ordinals, which fastjson takes as well, numbers as
 # texts, no producers, a line end.
 CPP_HEARTBEAT = (
     b'{"clientID":"7352-127.0.0.1@DEFAULT","consumerDataSet":[{"consumeFromWhere":0,"consumeType":1'

@@ -353,6 +353,33 @@ async def test_a_pop_that_waits_long_enough_gets_nothing(
     assert (reply.code, reply.body) == (ResponseCode.POLLING_TIMEOUT, b"")
 
 
+async def test_a_pop_that_comes_too_late_takes_nothing(timed: Subject) -> None:
+    for _ in range(2):  # the second one is known by its words
+        reply = await pop_reply(timed, poll_time=1_000, born_time=START_MS - 1_501)
+        assert (reply.code, reply.body) == (ResponseCode.POLLING_TIMEOUT, b"")
+        assert "pop message is timeout too much" in (reply.remark or "")
+    first = await pop(timed, poll_time=1_000, born_time=START_MS - 1_500, max_msg_nums=3)
+    second = await pop(timed, poll_time=1_000, born_time=START_MS - 1_500)
+    assert sorted(one.body for one in first + second) == [b"%d" % one for one in range(6)]
+
+
+async def test_the_time_of_a_pop_begins_when_it_is_made(timed: Subject, clock: ManualClock) -> None:
+    await pop(timed)
+    reply = await pop_reply(timed, poll_time=1_000, born_time=START_MS - 951)
+    assert (reply.code, reply.remark) == (ResponseCode.POLLING_TIMEOUT, "NO_MESSAGE_IN_QUEUE")
+    late = NotificationHeader(
+        consumer_group="G", topic="T", queue_id=-1, poll_time=1_000, born_time=START_MS - 9_000
+    )
+    reply = await timed.ask(RequestCode.NOTIFICATION, late)
+    assert reply.ext_fields == {"hasMsg": "false", "pollingFull": "false"}
+    waiting = asyncio.create_task(pop_reply(timed, poll_time=1_000, born_time=START_MS - 900))
+    while not len(timed.broker.pops.held):
+        await asyncio.sleep(0)
+    clock.advance(100)
+    timed.broker.expire_held_pulls()
+    assert (await waiting).code == ResponseCode.POLLING_TIMEOUT
+
+
 async def test_too_many_wait(tmp_path: Path) -> None:
     async with broker_subject.running(tmp_path, max_pop_polling_size=0) as subject:
         await fill(subject, 1)
@@ -556,6 +583,40 @@ async def test_light_queues(tmp_path: Path, clock: ManualClock) -> None:
         assert (again.body, again.message.topic, again.message.reconsume_times) == (b"3", topic, 1)
         assert subject.broker.pops.revive.lost_count == 0
         assert (await pop_reply(subject, topic, group="all")).ext_fields is not None
+
+
+async def test_what_waits_for_a_group_that_pulled_is_not_popped(timed: Subject) -> None:
+    """Java's brokers pop no more either; its members pull it beside."""
+    timed.broker.topics.for_group("%RETRY%G", 1, 6, START_MS)
+    assert (await timed.send("%RETRY%G", b"pulled")).code == ResponseCode.SUCCESS
+    for _ in range(4):
+        assert b"pulled" not in [one.body for one in await pop(timed)]
+    asked = NotificationHeader(consumer_group="G", topic="T", queue_id=-1, poll_time=0)
+    assert (await timed.ask(RequestCode.NOTIFICATION, asked)).ext_fields == {
+        "hasMsg": "false",
+        "pollingFull": "false",
+    }
+
+
+async def test_a_light_queue_knows_the_places_of_its_messages(tmp_path: Path) -> None:
+    """Units lead to records that do not say that they are there: as in Java, they are found."""
+    topic = "%LMQ%device"
+    on = {"enable_lmq": True, "enable_multi_dispatch": True}
+    async with broker_subject.running(tmp_path, store=on) as subject:
+        queues = subject.broker.store.queues
+        for number in range(4):
+            marks = {"TAGS": "ab"[number % 2]}
+            if number != 1:
+                marks["INNER_MULTI_DISPATCH"] = topic
+            await subject.send("T", b"%d" % number, queue_id=1, properties=marks)
+            if number == 1:
+                unit = queues.make("T", 1).unit(1)
+                assert unit is not None
+                queues.make(topic, 0).append(unit)
+        for tag, offsets in (("b", "1,3"), ("a", "0,2"), ("*", "0,1,2,3")):
+            reply = await pop_reply(subject, topic, group=tag, exp=tag)
+            assert reply.code == ResponseCode.SUCCESS
+            assert (reply.ext_fields or {})["msgOffsetInfo"] == f"0 0 {offsets}"
 
 
 async def test_there_is_nothing_to_roll_back(timed: Subject) -> None:

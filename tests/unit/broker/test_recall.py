@@ -187,6 +187,26 @@ async def test_the_timer_is_stopped_while_it_runs(timed: Subject, clock: ManualC
         assert len(stored(timed, "T", 3)) == count
 
 
+async def test_the_engine_of_the_timer_is_switched(timed: Subject) -> None:
+    async def switch(**fields: str) -> Command:
+        request = Command(RequestCode.SWITCH_TIMER_ENGINE, ext_fields=fields)
+        return await timed.client.invoke(timed.address, request, 10_000)
+
+    await timed.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"timerStopEnqueue=true")
+    for fields, why in (
+        ({"E_T": "R"}, "timerRocksDBEnable must be configured true when broker start"),
+        ({"E_T": "X"}, "param error: E_T is 'X'; allowed: F"),
+        ({}, "param error"),
+    ):
+        reply = await switch(**fields)
+        assert reply.code == ResponseCode.INVALID_PARAMETER
+        assert (reply.remark or "").startswith(why)
+        assert timed.broker.timers.config.timer_stop_enqueue
+    reply = await switch(E_T="F")
+    assert (reply.code, reply.remark) == (ResponseCode.SUCCESS, "switch timer engine success")
+    assert not timed.broker.timers.config.timer_stop_enqueue
+
+
 async def timer_metrics(subject: Subject) -> dict[str, Any]:
     reply = await subject.ask(RequestCode.GET_TIMER_METRICS)
     assert reply.code == ResponseCode.SUCCESS

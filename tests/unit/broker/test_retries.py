@@ -3,10 +3,11 @@
 import dataclasses
 from typing import Any
 
+import numpy as np
 import pytest
 
 import golden
-from reput.broker.again import common_record
+from reput.broker.again import again
 from reput.broker.config import BrokerConfig
 from reput.broker.retries import SAYS_RETRY_MAX_VERSION, Retries
 from reput.broker.subscription_groups import SubscriptionGroups
@@ -18,12 +19,12 @@ from reput.format.codes import VERSION, ResponseCode
 from reput.format.headers import SendBackHeader, SendMessageHeader
 from reput.format.message import Host, StoredMessage
 from reput.store import incoming
-from reput.store.config import StoreConfig
 from reput.store.config_tables import TopicConfig
 from reput.store.disk import Disk
 from reput.store.incoming import IncomingMessage, PutStatus, Refused
 from reput.store.reader import StoreReader
 from reput.store.table_files import SubscriptionGroup, SubscriptionGroupTable, TopicTable
+from store_fixture import Stores
 
 LEVEL_COUNT = 18
 OLD = SAYS_RETRY_MAX_VERSION - 1
@@ -52,15 +53,6 @@ class Subject:
         header = SendBackHeader(**{"offset": 0, "group": group.name, "delay_level": 0, **fields})
         topic = self.retries.topic_of(group, is_unit=bool(header.unit_mode))
         return self.retries.message(stored, header, version, group, topic)
-
-    def record(self, stored: StoredMessage, group: SubscriptionGroup) -> StoredMessage | None:
-        """Return what the quick way makes of it; None where it leaves it to the other one."""
-        common = common_record(record.encode(stored))
-        if common is None:
-            return None
-        topic = self.retries.topic_of(group, is_unit=False)
-        data = self.retries.record(StoreConfig(), common, 0, group, topic)
-        return record.decode(data, check_crc=False) if data is not None else None
 
     def redirected(
         self, topic: str = "%RETRY%G", version: int = VERSION, **fields: Any
@@ -141,13 +133,34 @@ def test_what_is_stored_is_what_java_stores(version: str, subject: Subject) -> N
         is_separator_missing = version == "4.9.7"  # at the end: we write one, 4.9 does not
         assert size == after["storeSize"] + is_separator_missing
         assert not found.waits
-        if found.topic != names.SCHEDULE_TOPIC:
+
+
+@pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
+def test_the_kernel_stores_the_same(version: str, subject: Subject, stores: Stores) -> None:
+    reader = StoreReader.open(str(golden.unpack(version, "clean")))
+    group = SubscriptionGroup(name="CG_Retry", retry_max=2)
+    store = stores.open()
+    counts = [0, 0]
+    for before, after in sent_back_by_java(version):
+        if after["topic"] != names.SCHEDULE_TOPIC:
             continue
-        quick = subject.record(stored, group)
-        assert (quick is None) == found.born_host.is_v6
-        if quick is not None:
-            data = incoming.encode(found, found.topic.encode())
-            assert without_place(quick) == without_place(record.decode(data, check_crc=False))
+        message = reader.message_at(before["commitLogOffset"])
+        place = store.put(again(message, message.topic, message.queue_id)).physical_offset
+        stored = record.decode(store.record_at(place) or b"")
+        slow = store.put(subject.sent_back(stored, group, offset=place))
+        expected = record.decode(store.record_at(slow.physical_offset) or b"")
+        place_of_next = b"REAL_TOPIC\1%RETRY%CG_Retry\2REAL_QID\0010\2"
+        row = (-1, place, 0, 0, len(place_of_next), 0, group.retry_max)
+        count, origins = store.copier.put_later(np.array([row], np.int64), place_of_next)
+        assert count == (not message.born_host.is_v6)
+        counts[count] += 1
+        if count:
+            (origin,) = origins
+            assert origin.decode() == expected.properties["RETRY_TOPIC"]
+            quick = record.decode(store.last_record() or b"")
+            assert quick.property_bytes == expected.property_bytes
+            assert without_place(quick) == without_place(expected)
+    assert all(counts), counts
 
 
 # --- sent back ------------------------------------------------------------------------

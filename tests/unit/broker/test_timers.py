@@ -538,6 +538,7 @@ def test_what_waits_in_a_store_of_java_is_delivered_and_nothing_else(tmp_path: P
         mapped_file_size_consume_queue=int(settings["mappedFileSizeConsumeQueue"]),
         max_hash_slot_num=int(settings["maxHashSlotNum"]),
         max_index_num=int(settings["maxIndexNum"]),
+        mapper_file_size_batch_consume_queue=int(settings["mapperFileSizeBatchConsumeQueue"]),
         max_message_size=int(settings["maxMessageSize"]),
         enable_multi_dispatch=True,
     )

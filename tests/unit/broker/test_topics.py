@@ -296,7 +296,7 @@ async def test_attributes_are_set_changed_kept_and_told(tmp_path: Path) -> None:
         ("New", "++message.type=FIFO", "kv string format wrong."),
         ("New", "+message.type=LOUD", "message.type is 'LOUD'; allowed: UNSPECIFIED, NORMAL, "),
         ("New", "+reserve.time=soon", "reserve.time is 'soon'; allowed: -1 to 9223372036854775807"),
-        ("New", "+queue.type=BatchCQ", "queue.type is 'BatchCQ'; allowed: SimpleCQ"),
+        ("New", "+queue.type=RocksDBCQ", "'RocksDBCQ'; allowed: BatchCQ, SimpleCQ"),
         ("New", "+cleanup.policy=COMPACTION", "allowed: DELETE"),
         ("T", "-message.type", "attempt to delete a nonexistent key: message.type"),
         ("T", "+queue.type=SimpleCQ", "attempt to update an unchangeable attribute. key: queue"),

@@ -37,7 +37,9 @@ def test_a_message_for_later_is_taken_back(capsys: pytest.CaptureFixture[str]) -
     with LocalBroker(topics=["Orders"], settings={"recallMessageEnable": True}) as mq:
         command = Command(mq.namesrv_addr, capsys)
         at = ["--at", "2100-01-01T00:00", "--utc"]
-        assert "the max delay 259200000ms" in command.complaint("topic", "send", "Orders", "far", *at)
+        assert "the max delay 259200000ms" in command.complaint(
+            "topic", "send", "Orders", "far", *at
+        )
         begun_ms = time.time_ns() // 1_000_000
         (sent,) = command.json_lines("topic", "send", "Orders", "soon", "--after", 3600)
         handle = sent["recall_handle"]

@@ -371,11 +371,14 @@ async def test_brokers_say_what_to_pop_from(
             assert {one.queue_id for one in consumer.queues()} == {0, 1, 2, 3}
             assert "is to pull topic" in caplog.text
             await consumer.ack(*found)
-        await admin.set_request_mode(topic, topic, "POP", broker=rocketmq.broker_addr)
-        await send(rocketmq, topic, numbered(20))
-        async with consumer:
+            await admin.set_request_mode(topic, topic, "POP", broker=rocketmq.broker_addr)
+            await send(rocketmq, topic, numbered(20))
+            consumer._rebalance.wake()  # as it is every 20 s
             await popped(consumer, 20)
-            assert {one.queue_id for one in consumer.queues()} == {ANY_QUEUE}
+            async with asyncio.timeout(10):
+                while {one.queue_id for one in consumer.queues()} != {ANY_QUEUE}:
+                    await asyncio.sleep(0.01)
+            assert f"is to pop topic {topic} again" in caplog.text
 
 
 async def test_operators_see_it(rocketmq: LocalBroker, topic: str) -> None:

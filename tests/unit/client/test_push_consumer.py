@@ -75,8 +75,14 @@ async def test_a_group_that_is_to_pop_is_told(
     async with consumer, asyncio.timeout(GUARD_S):
         await send(rocketmq, [b"one"])
         await listener.wait_for(b"one")  # it comes all the same
-        while "group G is to pop topic T" not in caplog.text:
-            await asyncio.sleep(0.01)
+        for mode, said in (("POP", "is to pop topic T"), ("PULL", "is to pull topic T again"),
+                           ("POP", "is to pop topic T")):  # fmt: skip
+            async with Admin(rocketmq.namesrv_addr) as admin:
+                await admin.set_request_mode("G", "T", mode, broker=rocketmq.broker_addr)
+            consumer._rebalance.wake()  # as it is every 20 s
+            while f"group G {said}" not in caplog.text:
+                await asyncio.sleep(0.01)
+            caplog.clear()
 
 
 @pytest.mark.parametrize("is_orderly", [False, True])

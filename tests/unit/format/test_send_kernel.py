@@ -18,11 +18,13 @@ from reput.format import (
     message as record,
     names,
     properties as props,
+    recall_handle,
     send_reply,
 )
 from reput.format.command import Command, Serialization
 from reput.format.kernels import hot, native, send_rules, send_twin, state
 from reput.format.message import Host, StoredMessage
+from reput.format.recall_handle import RecallHandle
 from reput.store.hot_state import HotState
 
 DATA = Path(__file__).parents[2] / "data" / "remoting"
@@ -59,6 +61,7 @@ class Store:
         self.scratch = np.zeros(70_000, np.uint8)
         self.notes = np.zeros(send_rules.NOTE_BYTES * 100, np.uint8)
         self.suffix = np.frombuffer(CLUSTER.encode(), np.uint8)
+        self.broker_name = np.frombuffer(b"broker-a", np.uint8)
         for word, value in {
             state.LOG_ADDRESS: hot.address_of(self.log),
             state.LOG_START: 1 << 20,
@@ -81,6 +84,12 @@ class Store:
             state.STORE_PORT: 10911,
             state.SUFFIX_ADDRESS: hot.address_of(self.suffix),
             state.SUFFIX_SIZE: len(self.suffix),
+            state.TAKES_TIMERS: 1,
+            state.TIMER_PRECISION_MS: 1000,
+            state.TIMER_DELAY_MS_MAX: 3 * 24 * 3_600_000,
+            state.CLOCK_TIME: NOW_MS,
+            state.BROKER_NAME: hot.address_of(self.broker_name),
+            state.BROKER_NAME_SIZE: len(self.broker_name),
         }.items():
             block[word] = value
 
@@ -205,6 +214,12 @@ def test_replies_fit_the_room_that_is_left_for_them() -> None:
     for serialization in Serialization:
         longest = send_reply.send_reply(2**31 - 1, serialization, "F" * 32, 2**31 - 1, 2**63 - 1)
         assert len(longest) <= send_rules.REPLY_BYTES_MAX
+        parts = "t" * 100, "b" * 60, "9" * 19, "k" * (send_rules.HANDLE_PARTS_MAX - 160)
+        handle = recall_handle.encode(RecallHandle(*parts))
+        more = send_reply.send_reply(
+            2**31 - 1, serialization, "F" * 32, 2**31 - 1, 2**63 - 1, handle
+        )
+        assert len(more) - len(longest) <= send_rules.HANDLE_BYTES_MAX
 
 
 def test_long_names_are_those_of_the_header() -> None:

@@ -69,6 +69,33 @@ def test_what_rows_say(acks: RequestList, serialization: Serialization) -> None:
     assert acks.text(second, "extraInfo") == b"0 17 a"
 
 
+def test_a_text_that_comes_again_stands_where_it_did(acks: RequestList) -> None:
+    others = {"consumerGroup": "writers"}
+    frames = [ack(), ack(Serialization.ROCKETMQ), ack(fields=others), ack()]
+    rows = taken(acks, b"".join(frames))
+    at = acks.value("consumerGroup")
+    assert rows[0][at] == rows[1][at]
+    assert len({row[at] for row in rows}) == 3  # it is that of the row before that is known
+    found = [acks.text(row, "consumerGroup") for row in rows]
+    assert found == [b"readers", b"readers", b"writers", b"readers"]
+
+
+@pytest.mark.parametrize("opaques", [[7], [10, 99], [9, 10], [0, 2**31 - 1], []])
+@pytest.mark.parametrize("flags", [[0], [0, IS_ONEWAY]])
+def test_replies_in_a_row_are_those_to_each(
+    acks: RequestList, opaques: list[int], flags: list[int]
+) -> None:
+    frames, expected = [], []
+    for serialization in Serialization:
+        for opaque in opaques:
+            for flag in flags:
+                frames.append(ack(serialization, opaque=opaque, flag=flag))
+                if not flag:
+                    request = Command(200, opaque, serialization=serialization)
+                    expected.append(command.encode(command.reply(request)))
+        assert requests.empty_replies(taken(acks, b"".join(frames))) == b"".join(expected)
+
+
 def test_an_absent_text_is_none(acks: RequestList) -> None:
     request = Command(200, 7, ext_fields={"consumerGroup": "g", "queueId": "0"})
     (row,) = taken(acks, command.encode(request))

@@ -25,9 +25,17 @@ from spark import reading
 from spark.reading import message_offsets, offsets, read, read_light
 
 ALL = "all"
-STORE = pytest.mark.parametrize(("version", "name"), golden.STORES)
+STORE = pytest.mark.parametrize(("version", "name"), golden.EACH_STORE)
 VERSION = pytest.mark.parametrize("version", golden.VERSIONS)
 TORN = pytest.mark.parametrize(("version", "variant"), golden.EACH_DAMAGE)
+ONE_VERSION = pytest.mark.parametrize(
+    "version", golden.VERSIONS if golden.IS_SOAK else golden.VERSIONS[-1:]
+)
+TIMED = [
+    (version, name)
+    for version, name in golden.EACH_STORE
+    if name in ("clean", "unclean", "expired", "expired-nocq-recovered")
+]
 MODES = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST", "SALVAGE")
 
 Messages = list[dict[str, Any]]
@@ -222,7 +230,7 @@ def test_a_store_that_changed_is_read_anew(tmp_path: Path) -> None:
 # --- one topic, three ways --------------------------------------------------
 
 
-@VERSION
+@ONE_VERSION
 def test_a_topic_reads_the_same_by_log_by_queue_and_as_planned(version: str) -> None:
     store, messages = clean(version), golden.messages(version, "clean")
     for topic in topics_of(messages):
@@ -488,8 +496,7 @@ def test_offsets_of_queues(version: str, name: str, how: str) -> None:
     assert sorted(offsets(got.rows)) == within(messages, limits)
 
 
-@pytest.mark.parametrize("name", ["clean", "unclean", "expired", "expired-nocq-recovered"])
-@VERSION
+@pytest.mark.parametrize(("version", "name"), TIMED)
 def test_timestamps(version: str, name: str) -> None:
     """From the first message of a queue at or after a time (anchors D15)."""
     store, messages = golden.unpack(version, name), reading.visible(golden.messages(version, name))
@@ -697,10 +704,15 @@ SPLITS = [
     {"minPartitions": 50},
     {"maxRecordsPerPartition": 10},
 ]
+EACH_SPLIT = [
+    (version, split)
+    for number, split in enumerate(SPLITS)
+    for version in (golden.VERSIONS if golden.IS_SOAK else [golden.VERSIONS[number % 3]])
+]
+"""Each in one version, by turns; with ``make soak`` in all."""
 
 
-@pytest.mark.parametrize("split", SPLITS, ids=str)
-@VERSION
+@pytest.mark.parametrize(("version", "split"), EACH_SPLIT, ids=str)
 def test_however_it_is_cut_each_row_comes_once(version: str, split: dict[str, Any]) -> None:
     store = golden.unpack(version, "unclean" if "minPartitions" in split else "clean")
     whole = read_light(store)

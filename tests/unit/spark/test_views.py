@@ -14,10 +14,10 @@ from reput.format import index_entry
 from reput.spark import views
 from spark import reading
 
-STORE = pytest.mark.parametrize(("version", "name"), golden.STORES)
+STORE = pytest.mark.parametrize(("version", "name"), golden.EACH_STORE)
 OPENED = pytest.mark.parametrize(
     ("version", "name"),
-    [(v, n) for v, n in golden.STORES if golden.manifest(v, n)["opened"]],
+    [(v, n) for v, n in golden.EACH_STORE if golden.manifest(v, n)["opened"]],
 )
 VIEWS = sorted(views.FIELDS)
 

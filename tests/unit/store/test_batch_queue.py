@@ -1,5 +1,11 @@
-"""Batch queues that a 5.5.0 broker has written: each get is what that broker answered."""
+"""Batch queues that a 5.5.0 broker has written: each get is what that broker answered.
 
+And those that are written here: units that Java would put, in any life of the store.
+"""
+
+import dataclasses
+import random
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -7,12 +13,26 @@ from typing import Any
 import pytest
 
 import golden
+import store_fixture
+from lossy_disk import Loss, LossyDisk
 from reput import config as configuration
 from reput.client.message import received
+from reput.clock import ManualClock
+from reput.errors import StoreUnavailable
+from reput.format import (
+    batch,
+    cq_unit,
+    message as record,
+    properties as props,
+    sys_flag as flags,
+)
+from reput.format.batch import InnerMessage
+from reput.store import paths
 from reput.store.config import StoreConfig
 from reput.store.getting import GetStatus
+from reput.store.incoming import IncomingMessage, PutResult, PutStatus
 from reput.store.message_store import MessageStore
-from reput.store.reader import Boundary
+from reput.store.reader import Boundary, StoreReader
 
 TOPIC = "GoldenBatch-bcq"
 MANIFEST = golden.manifest("5.5.0", "v5")
@@ -20,13 +40,19 @@ GETS = [one for one in MANIFEST["getMessage"] if one["topic"] == TOPIC]
 (QUEUE,) = (one for one in MANIFEST["queues"] if one["topic"] == TOPIC)
 
 
+FILE = f"{paths.BATCH_CONSUME_QUEUE}/{TOPIC}/0/{0:020}"
+
+
+def config_of(root: Path, **more: Any) -> StoreConfig:
+    settings = dict(MANIFEST["config"])
+    explicit = {"store_path_root_dir": str(root), **more}
+    return configuration.load(StoreConfig, settings, environment={}, explicit=explicit).value
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[MessageStore]:
     root = golden.copy_store("5.5.0", "v5", tmp_path)
-    settings = dict(MANIFEST["config"])
-    explicit = {"store_path_root_dir": str(root)}
-    config = configuration.load(StoreConfig, settings, environment={}, explicit=explicit).value
-    with MessageStore.open(config=config) as opened:
+    with MessageStore.open(config=config_of(root)) as opened:
         yield opened
 
 
@@ -90,3 +116,268 @@ def test_a_filter_sees_a_batch_as_one_message(store: MessageStore) -> None:
 def test_other_queues_of_the_topic_are_not_there(store: MessageStore) -> None:
     assert store.get(TOPIC, 1, 0).status is GetStatus.NO_MATCHED_LOGIC_QUEUE
     assert (store.min_offset(TOPIC, 1), store.max_offset(TOPIC, 1)) == (0, 0)
+
+
+# --- written here -----------------------------------------------------------------------------
+
+
+def test_what_java_wrote_is_made_anew_with_the_same_bytes(tmp_path: Path) -> None:
+    root = golden.copy_store("5.5.0", "v5", tmp_path)
+    wanted = (root / FILE).read_bytes()
+    for family in (paths.BATCH_CONSUME_QUEUE, paths.CONSUME_QUEUE):
+        shutil.rmtree(root / family)
+    MessageStore.open(config=config_of(root)).close()
+    assert (root / FILE).read_bytes() == wanted
+
+
+def test_the_same_batches_get_javas_records_and_units(tmp_path: Path) -> None:
+    java = StoreReader.open(str(golden.unpack("5.5.0", "v5"))).batch_queue(TOPIC, 0).units
+    clock = ManualClock(0)
+    with MessageStore.open(config=config_of(tmp_path / "ours"), clock=clock) as ours:
+        for unit in java:
+            place = golden.find_record("5.5.0", "v5", int(unit["physical_offset"]))
+            one = record.decode(place.record)
+            named = {
+                name: value
+                for name, value in one.properties.items()
+                if name not in (props.INNER_BASE, props.INNER_NUM)
+            }
+            message = IncomingMessage(
+                TOPIC, one.body, 0, props.encode(named), one.born_timestamp, one.born_host,
+                one.store_host, one.flag, one.sys_flag,
+            )  # fmt: skip
+            result = ours.put_batch(message, one.store_timestamp)
+            assert (result.queue_offset, result.message_count) == (one.queue_offset, 4)
+            data = ours.record_at(result.physical_offset)
+            assert data is not None
+            mine = record.decode(data)
+            assert mine.properties == one.properties
+            assert dataclasses.replace(mine, physical_offset=0, property_bytes=b"") == (
+                dataclasses.replace(one, physical_offset=0, property_bytes=b"")
+            )
+    mine = StoreReader.open(str(tmp_path / "ours")).batch_queue(TOPIC, 0).units
+    for name in set(java.dtype.names or ()) - {"physical_offset"}:
+        assert mine[name].tolist() == java[name].tolist(), name
+
+
+class Batches:
+    """A topic of batch queues over several lives of a store, and what it must hold."""
+
+    def __init__(self, root: Path, **settings: Any) -> None:
+        self.root = root
+        self.settings = {"mapper_file_size_batch_consume_queue": 46 * 4, **settings}
+        self.clock = ManualClock(store_fixture.START_MS)
+        self.disk = LossyDisk(root)
+        self.sent: list[list[tuple[int, bytes]]] = [[], []]
+        self.open()
+
+    def open(self) -> None:
+        config = store_fixture.config(self.root, **self.settings)
+        self.store = MessageStore.open(config=config, clock=self.clock, disk=self.disk)
+
+    def put(self, *bodies: bytes, queue_id: int = 0, topic: str = "B", **more: Any) -> PutResult:
+        inner = [InnerMessage(0, body, props.encode({"TAGS": "t"})) for body in bodies]
+        outer = {props.UNIQ_KEY: f"U{len(self.sent[queue_id])}", **more}
+        self.clock.advance(1)
+        return self.store.put_batch(
+            IncomingMessage(
+                topic, batch.encode(inner), queue_id, props.encode(outer),
+                sys_flag=flags.INNER_BATCH | flags.NEED_UNWRAP,
+            )
+        )  # fmt: skip
+
+    def fill(self, count: int, *, size: int = 8) -> None:
+        """Put batches of one to four messages by turns into two queues."""
+        for number in range(count):
+            sent = self.sent[number % 2]
+            start = sent[-1][0] + 1 if sent else 0
+            bodies = [b"%d" % (start + i) + bytes(size) for i in range(1 + number % 4)]
+            result = self.put(*bodies, queue_id=number % 2)
+            assert (result.status, result.queue_offset) == (PutStatus.PUT_OK, start)
+            sent += enumerate(bodies, start)
+
+    def read(self, queue_id: int) -> list[tuple[int, bytes]]:
+        found: list[tuple[int, bytes]] = []
+        at = self.store.min_offset("B", queue_id)
+        while at < self.store.max_offset("B", queue_id):
+            result = self.store.get("B", queue_id, at)
+            assert result.status is GetStatus.FOUND
+            assert result.next_offset > at
+            at = result.next_offset
+            found += [(one.queue_offset, one.body) for one in received(result.data, "b")]
+        return found
+
+    def check(self) -> None:
+        for queue_id, sent in enumerate(self.sent):
+            low = self.store.min_offset("B", queue_id)
+            assert self.read(queue_id) == [one for one in sent if one[0] >= low]
+
+    def end(self) -> None:
+        self.store.close()
+        store_fixture.assert_sound(self.root)
+
+
+def test_batches_are_kept_over_lives_of_a_store(tmp_path: Path) -> None:
+    one = Batches(tmp_path)
+    for end in (one.store.close, lambda: one.store.close(), lambda: one.store.abandon()):
+        one.fill(14)
+        one.check()
+        end()
+        one.open()
+        one.check()
+    times = [one.store.store_time("B", 0, queue_offset) or 0 for queue_offset, _ in one.sent[0]]
+    for queue_offset, at_ms in enumerate(times):
+        first = times.index(at_ms)
+        assert one.store.offset_by_time("B", 0, at_ms) == first
+        assert one.store.offset_by_time("B", 0, at_ms, Boundary.UPPER) == first
+        assert one.store.offset_by_time("B", 0, at_ms + 1, Boundary.UPPER) == first
+        assert queue_offset - 3 <= first <= queue_offset
+    assert sum(count for count, _ in one.store.put_counts().values()) == 0, "since the opening"
+    one.end()
+    assert len(list((tmp_path / "batchconsumequeue/B/0").iterdir())) > 3
+
+
+@pytest.mark.parametrize("loss", store_fixture.some(list(Loss)))
+@pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
+def test_a_power_loss_takes_no_more_than_the_log_loses(
+    tmp_path: Path, flush: str, loss: Loss
+) -> None:
+    one = Batches(tmp_path, flush_disk_type=flush)
+    chance = random.Random(1)
+    for _ in range(4):
+        one.fill(14)
+        one.store.step()
+        if flush == "ASYNC_FLUSH":
+            one.clock.advance(61_000)
+            while one.store.step():
+                pass
+        one.check()
+        one.disk.lose_power(chance, loss, before=one.store.abandon)
+        one.open()
+        one.check()
+    one.end()
+
+
+def test_offsets_are_given_once_before_dispatch_has_come(tmp_path: Path) -> None:
+    one = Batches(tmp_path, flush_disk_type="SYNC_FLUSH")
+    waiting = []
+    for number in range(3):
+        inner = batch.encode([InnerMessage(0, b"%d" % i, b"") for i in range(number + 1)])
+        flag = flags.INNER_BATCH | flags.NEED_UNWRAP
+        waiting.append(
+            one.store.begin_put(IncomingMessage("B", inner, sys_flag=flag), is_batch=True)
+        )
+    assert [put.stored.queue_offset for put in waiting] == [0, 1, 3]
+    assert one.store.max_offset("B", 0) == 0
+    one.store.sync()
+    one.store.step()
+    assert one.store.max_offset("B", 0) == 6
+    one.end()
+
+
+def test_a_lost_file_of_units_is_made_anew(tmp_path: Path) -> None:
+    one = Batches(tmp_path)
+    one.fill(30)
+    one.store.close()
+    folder = tmp_path / "batchconsumequeue/B/0"
+    wanted = {path.name: path.read_bytes() for path in folder.iterdir()}
+    for lost in (sorted(wanted)[-1:], sorted(wanted)[1:2], sorted(wanted)):
+        for name in lost:
+            (folder / name).unlink()
+        one.open()
+        one.check()
+        one.store.close()
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == wanted
+    (folder / min(wanted)).write_bytes(bytes(46 * 5))
+    with pytest.raises(StoreUnavailable, match="mapperFileSizeBatchConsumeQueue is 184"):
+        one.open()
+
+
+def test_what_expires_takes_its_units_with_it(tmp_path: Path) -> None:
+    one = Batches(tmp_path)
+    one.fill(200, size=500)
+    while one.store.step():
+        pass
+    one.store.log.delete_first(one.clock.now_ms(), 0)
+    while one.store.step():
+        pass
+    assert one.store.min_physical_offset > 0
+    assert 0 < one.store.min_offset("B", 0) < one.store.max_offset("B", 0)
+    assert not (tmp_path / "batchconsumequeue/B/0" / f"{0:020}").exists()
+    one.check()
+    one.store.close()
+    one.open()
+    one.check()
+    one.fill(9)
+    one.check()
+    one.end()
+
+
+def test_a_topic_is_deleted_and_gets_queues_of_either_kind(tmp_path: Path) -> None:
+    one = Batches(tmp_path)
+    one.fill(9)
+    assert one.store.delete_topic("B") == 2
+    assert not (tmp_path / "batchconsumequeue/B").exists()
+    assert one.store.put(IncomingMessage("B", b"plain")).queue_offset == 0
+    refused = one.put(b"no")
+    assert (refused.status, "plain queues" in refused.reason) == (PutStatus.MESSAGE_ILLEGAL, True)
+    one.store.abandon()
+    one.open()
+    assert one.store.max_offset("B", 0) == 1
+    assert one.store.max_offset("B", 1) == 0
+    one.store.delete_topic("B")
+    one.sent = [[], []]
+    one.fill(3)
+    one.check()
+    one.store.close()
+    one.open()
+    one.check()
+    one.end()
+
+
+@pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
+def test_what_is_no_batch_has_a_unit_of_its_own(tmp_path: Path, flush: str) -> None:
+    one = Batches(tmp_path, flush_disk_type=flush)
+    for _ in range(2):
+        one.fill(5)
+        start = one.sent[0][-1][0] + 1
+        (first,) = one.store.put_many([IncomingMessage("B", b"plain")])
+        other = one.store.put(IncomingMessage("B", b"other"))
+        assert (first.queue_offset, other.queue_offset) == (start, start + 1)
+        one.sent[0] += [(start, b"plain"), (start + 1, b"other")]
+        one.store.step()
+        one.check()
+    one.store.abandon()
+    one.open()
+    one.check()
+    one.end()
+
+
+def test_what_is_no_such_batch_is_refused(tmp_path: Path) -> None:
+    one = Batches(tmp_path)
+    one.fill(1)
+    alone = one.store.put(IncomingMessage("B", b"alone", sys_flag=flags.INNER_BATCH))
+    assert (alone.status, "as one" in alone.reason) == (PutStatus.MESSAGE_ILLEGAL, True)
+    assert one.put().reason == "the batch holds no message"
+    assert "allowed: 32767" in one.put(*[b""] * 32768).reason or "maxMessageSize" in (
+        one.put(*[b""] * 32768).reason
+    )
+    one.check()
+    one.end()
+
+
+def test_damaged_counts_lead_to_no_unit(tmp_path: Path) -> None:
+    """Properties have no checksum."""
+    one = Batches(tmp_path)
+    one.fill(6)
+    one.store.close()
+    log = next((tmp_path / "commitlog").iterdir())
+    data = log.read_bytes()
+    at = data.rindex(b"INNER_NUM\x01") + 10
+    log.write_bytes(data[:at] + b"x" + data[at + 1 :])
+    shutil.rmtree(tmp_path / paths.BATCH_CONSUME_QUEUE)
+    one.open()
+    assert one.read(0) == one.sent[0]
+    assert len(one.read(1)) == 6
+    one.store.close()
+    assert cq_unit.BATCH_SIZE == 46

@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 
 from reput.broker.again import again
-from reput.format import message as record, names, properties as props, sys_flag as flags
+from reput.format import (
+    batch,
+    message as record,
+    names,
+    properties as props,
+    sys_flag as flags,
+)
+from reput.format.batch import InnerMessage
 from reput.format.message import Host, StoredMessage
 from reput.store import copying
 from reput.store.copying import CopyRule, Places
@@ -115,6 +122,15 @@ def test_it_stops_in_front_of_what_is_not_common(stores: Stores, odd: IncomingMe
     more = b"C\x01d\x02"
     assert store.copier.put(places_of(results, len(more)), CopyRule(), more=more)[0] == 1
     assert len(messages(store, "T", 3)) == 1
+
+
+def test_a_batch_is_not_common(stores: Stores) -> None:
+    store = stores.open()
+    body = batch.encode([InnerMessage(0, b"a", b"")])
+    flag = flags.INNER_BATCH | flags.NEED_UNWRAP
+    one = store.put_batch(IncomingMessage("B", body, 0, props.encode(REAL), sys_flag=flag))
+    assert one.status.is_stored, one.reason
+    assert store.copier.put(places_of([one]), CopyRule()) == (0, 0)
 
 
 def test_places_that_lead_nowhere(stores: Stores) -> None:

@@ -27,7 +27,7 @@ class Subject:
     def __init__(self, root: Path) -> None:
         config = StoreConfig(store_path_root_dir=str(root), mapped_file_size_commit_log=1 << 23)
         self.store = MessageStore.open(config=config, clock=ManualClock(1_700_000_000_000))
-        self.store.open_receiving(HOST, b"")
+        self.store.open_receiving(HOST, b"", b"")
         self.deliverer = self.store.deliverer
 
     def put(self, topic: str, count: int, queue_id: int = 0, tag: str = "TagA") -> None:

@@ -54,7 +54,9 @@ JAVA_HITS_MAX = 64
 """``maxMsgsNumBatch``: a lookup in Java finds no more."""
 
 each_store = pytest.mark.parametrize(("version", "name"), golden.STORES)
-each_opened_store = pytest.mark.parametrize(("version", "name"), OPENED)
+each_opened_store = pytest.mark.parametrize(
+    ("version", "name"), [one for one in OPENED if one in golden.EACH_STORE]
+)
 each_torn_store = pytest.mark.parametrize(("version", "name"), TORN)
 each_recovered_store = pytest.mark.parametrize(("version", "name"), RECOVERED)
 each_damaged_store = pytest.mark.parametrize(("version", "name"), TORN + RECOVERED)
@@ -636,7 +638,7 @@ def test_d15_offset_by_time(version: str, name: str) -> None:
 def test_d15_is_what_java_5_answers(name: str) -> None:
     """Batch queues too, where Java searches the batches."""
     reader = reader_of("5.5.0", name)
-    for one in golden.manifest("5.5.0", name)["offsetByTime"]:
+    for one in golden.manifest("5.5.0", name)["offsetByTime"][:: 1 if golden.IS_SOAK else 3]:
         where = (one["topic"], one["queueId"], one["timestamp"])
         assert reader.offset_by_time(*where, Boundary.LOWER) == one["lower"], one
         assert reader.offset_by_time(*where, Boundary.UPPER) == one["upper"], one

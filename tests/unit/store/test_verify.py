@@ -656,7 +656,7 @@ def test_no_damage_stops_a_verification(
 ) -> None:
     chance = random.Random(f"{harm.__name__}")
     for path, whole in sorted(sound.files.items()):
-        for _ in range(6 if whole else 0):
+        for _ in range((6 if golden.IS_SOAK else 2) if whole else 0):
             data = bytearray(whole)
             harm(data, chance.randrange(len(data)), chance)
             report = checked(sound.changed(path, data))

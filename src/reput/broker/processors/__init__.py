@@ -80,6 +80,7 @@ PROCESSORS: Mapping[int, Processor] = {
     Code.GET_ALL_DELAY_OFFSET: queries.all_delay_offsets,
     Code.GET_TIMER_CHECK_POINT: timer.timer_progress,
     Code.GET_TIMER_METRICS: timer.timer_metrics,
+    Code.SWITCH_TIMER_ENGINE: timer.switch_engine,
     Code.CLONE_GROUP_OFFSET: connections.clone_offsets,
     # topics
     Code.UPDATE_AND_CREATE_TOPIC: topics.create_topic,

@@ -25,11 +25,16 @@ from reput.format.headers import (
 )
 from reput.format.pop_codec import MESSAGES_MAX
 from reput.remoting.channel import Channel
+from reput.store.taking import Taken
 
 if TYPE_CHECKING:
     from reput.broker.server import Broker
 
 _STARTS_AT_END = 1
+_LATE_MS = 500
+"""So long behind a pop's time nobody waits for it any more."""
+_HELD_MS_MIN = 50
+"""A pop with less time than this is answered at once."""
 
 
 class _AsksForQueue(Protocol):
@@ -40,23 +45,44 @@ class _AsksForQueue(Protocol):
 
 def pop_message(broker: "Broker", channel: Channel, request: Command) -> Command | None:
     """Return messages that nobody else sees for a while, or hold the request until there are."""
-    return answer(broker, channel, request, *wanted(broker, request))
+    found, born_ms, poll_ms = wanted(broker, request)
+    return answer(broker, channel, request, found, time_left(broker, born_ms, poll_ms))
 
 
-def check_broker(broker: "Broker") -> None:
-    """Refuse to pop while nothing may be. Raises ``RequestRefused``."""
-    _check_broker(broker, "pop message is")
+def time_left(broker: "Broker", born_ms: int, poll_ms: int) -> int:
+    """Return how long a pop may still wait, ms; it has been on its way since it was made.
+
+    Args:
+        broker: Whose clock says so: that of the sender should agree.
+        born_ms: When it was made; 0: not said.
+        poll_ms: How long it may take from then on.
+
+    Raises:
+        RequestRefused: Nobody waits for it any more.
+    """
+    left_ms = poll_ms - _on_way_ms(broker, born_ms)
+    if left_ms < -_LATE_MS:
+        raise RequestRefused(
+            ResponseCode.POLLING_TIMEOUT,
+            f"the broker[{broker.config.broker_ip1}] pop message is timeout too much",
+        )
+    return left_ms
 
 
-def wanted(broker: "Broker", request: Command) -> tuple[Wanted, int]:
-    """Return what a pop asks for, which its group may have, and how long it waits, ms.
+def _on_way_ms(broker: "Broker", born_ms: int) -> int:
+    return max(broker.clock.now_ms() - born_ms, 0) if born_ms else 0
+
+
+def wanted(broker: "Broker", request: Command) -> tuple[Wanted, int, int]:
+    """Return what a pop asks for, which its group may have, when it was made, and its time, ms.
 
     Raises:
         RequestRefused: It is wrong, or may not.
         InvalidHeader: It cannot be read.
     """
     header = headers.decode(PopMessageHeader, request.ext_fields)
-    check_broker(broker)
+    time_left(broker, header.born_time, header.poll_time)
+    _check_broker(broker, "pop message is")
     if not 0 < header.max_msg_nums <= MESSAGES_MAX:
         raise RequestRefused(
             ResponseCode.INVALID_PARAMETER,
@@ -85,7 +111,7 @@ def wanted(broker: "Broker", request: Command) -> tuple[Wanted, int]:
             broker.subscription_groups.get(header.consumer_group),
         ),
     )
-    return found, header.poll_time
+    return found, header.born_time, header.poll_time
 
 
 def answer(
@@ -96,12 +122,29 @@ def answer(
     Raises:
         RequestRefused: Nothing was taken, as a checkpoint cannot be stored.
     """
-    found = _pop(broker, wanted)
-    is_common = found.count > 0 and not wanted.is_ordered and not request.flag
-    if is_common and request.serialization is Serialization.JSON:
-        _send_found(broker, channel, request, wanted, found)
+    found = pop(broker, wanted)
+    is_plain = not request.flag and request.serialization is Serialization.JSON
+    if is_plain and is_common(wanted, found):
+        send_found(broker, channel, request.opaque, wanted, found)
         return None
-    if _is_answer(found) or poll_ms <= 0:
+    return answer_found(broker, channel, request, wanted, poll_ms, found)
+
+
+def is_common(wanted: Wanted, found: Popped) -> bool:
+    """Whether ``send_found`` may be called."""
+    return found.count > 0 and not wanted.is_ordered
+
+
+def answer_found(
+    broker: "Broker",
+    channel: Channel,
+    request: Command,
+    wanted: Wanted,
+    poll_ms: int,
+    found: Popped,
+) -> Command | None:
+    """Return the reply to a pop that found something, or nothing yet; None: it is held."""
+    if _is_answer(found) or poll_ms < _HELD_MS_MIN:
         return _reply(broker, request, wanted, found)
     held = HeldPop(channel, request, wanted, broker.clock.monotonic_ms() + poll_ms)
     if broker.pops.held.hold(held):
@@ -124,8 +167,9 @@ def notification(broker: "Broker", channel: Channel, request: Command) -> Comman
         attempt_id=header.attempt_id,
     )
     has_messages = broker.pops.has_messages(wanted, broker.clock.now_ms())
-    if not has_messages and header.poll_time > 0:
-        deadline_ms = broker.clock.monotonic_ms() + header.poll_time
+    left_ms = header.poll_time - _on_way_ms(broker, header.born_time)
+    if not has_messages and left_ms >= _HELD_MS_MIN:
+        deadline_ms = broker.clock.monotonic_ms() + left_ms
         held = HeldPop(channel, request, wanted, deadline_ms, is_question=True)
         if broker.pops.held.hold(held):
             return None
@@ -185,13 +229,18 @@ def _looked_again(broker: "Broker", held: HeldPop, *, is_last: bool) -> Command 
         if not has_messages and not is_last:
             return None
         return _answer(held.request, NotificationReplyHeader(has_msg=has_messages))
-    found = _pop(broker, wanted)
+    found = pop(broker, wanted)
     if not _is_answer(found) and not is_last:
         return None
     return _reply(broker, held.request, wanted, found)
 
 
-def _pop(broker: "Broker", wanted: Wanted) -> Popped:
+def pop(broker: "Broker", wanted: Wanted) -> Popped:
+    """Take messages; what was found has to be answered.
+
+    Raises:
+        RequestRefused: Nothing was taken, as a checkpoint cannot be stored.
+    """
     found = broker.pops.pop(wanted, broker.clock.now_ms())
     if not found.count and found.refusal is not None:
         status, reason = found.refusal.status.name, found.refusal.reason
@@ -244,14 +293,14 @@ def _selection(broker: "Broker", expression_type: str | None, expression: str | 
     return broker.filters.of_expression(expression_type, expression)
 
 
-def _send_found(
-    broker: "Broker", channel: Channel, request: Command, wanted: Wanted, found: Popped
+def send_found(
+    broker: "Broker", channel: Channel, opaque: int, wanted: Wanted, found: Popped
 ) -> None:
     """Send what ``_reply`` returns, where messages were found and it is plain how."""
     _count(broker, wanted, found, has_taken=True)
     body = b"".join(found.data)
     head = pop_reply.found_head(
-        request.opaque,
+        opaque,
         found.pop_ms,
         wanted.invisible_ms,
         found.revive_queue_id,
@@ -293,7 +342,7 @@ def _reply(
 def _count(broker: "Broker", wanted: Wanted, found: Popped, *, has_taken: bool) -> None:
     stats, group = broker.stats, wanted.group
     for topic, queue_id, result in found.results:
-        if has_taken and not wanted.is_ordered:
+        if isinstance(result, Taken) or (has_taken and not wanted.is_ordered):
             stats.popped(topic, group, queue_id, result.message_count, len(result.data))
         else:
             stats.pulled(topic, group, result, queue_id=queue_id, latency_ms=0)

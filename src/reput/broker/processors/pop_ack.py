@@ -4,11 +4,11 @@ The order of the checks and the codes are Java's ``AckMessageProcessor`` and
 ``ChangeInvisibleTimeProcessor`` of 5.5.0.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from reput.broker.pop_checkpoints import Key
 from reput.errors import RequestRefused
-from reput.format import bodies, command as commands, headers, pop_codec
+from reput.format import command as commands, headers, pop_codec
 from reput.format.codes import ResponseCode
 from reput.format.command import Command
 from reput.format.headers import (
@@ -16,7 +16,7 @@ from reput.format.headers import (
     ChangeInvisibleTimeHeader,
     ChangeInvisibleTimeReplyHeader,
 )
-from reput.format.pop_codec import ORDERED_REVIVE_QUEUE, BatchAck, BatchAckBody, Handle
+from reput.format.pop_codec import ORDERED_REVIVE_QUEUE, BatchAck, Handle
 from reput.remoting.channel import Channel
 
 if TYPE_CHECKING:
@@ -48,19 +48,40 @@ def ack_message(broker: "Broker", channel: Channel, request: Command) -> Command
 
 def batch_ack(broker: "Broker", channel: Channel, request: Command) -> Command:
     """Take note that many messages were consumed."""
-    if not request.body:
-        raise RequestRefused(ResponseCode.NO_MESSAGE, "the body names no messages")
-    body = bodies.decode(BatchAckBody, request.body)
-    if not body.acks:
-        raise RequestRefused(ResponseCode.NO_MESSAGE, "the body names no messages")
-    wanted = [(one, one.distances) for one in body.acks]  # nothing is done if one is wrong
-    for one, distances in wanted:
-        _ack_many(broker, one, distances)
+    for one in named(request.body):
+        take(broker, one)
     return commands.reply(request)
 
 
-def _ack_many(broker: "Broker", one: BatchAck, distances: int) -> None:
-    topic = pop_codec.topic_of(one.kind, one.topic, one.group)
+class Named(NamedTuple):
+    """Messages of one checkpoint that were consumed."""
+
+    ack: BatchAck
+    topic: str
+    """Where they are: of a retry topic, that."""
+    distances: int
+    """Bit i: the message ``i`` behind the start."""
+
+
+def named(body: bytes) -> list[Named]:
+    """Return which messages the body of a batch of acks names. Nothing is done if one is wrong.
+
+    Raises:
+        RequestRefused: It names none.
+        InvalidBody: It cannot be read.
+    """
+    acks = pop_codec.decode_batch_ack(body).acks if body else []
+    if not acks:
+        raise RequestRefused(ResponseCode.NO_MESSAGE, "the body names no messages")
+    return [
+        Named(one, pop_codec.topic_of(one.kind, one.topic, one.group), one.distances)
+        for one in acks
+    ]
+
+
+def take(broker: "Broker", named: Named) -> None:
+    """Take note that messages were consumed. Raises ``RequestRefused`` for some of an order."""
+    one, topic, distances = named
     broker.stats.acknowledged(topic, one.group, distances.bit_count())
     if one.revive_queue_id == ORDERED_REVIVE_QUEUE:
         for distance in range(distances.bit_length()):

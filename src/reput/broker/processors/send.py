@@ -24,7 +24,7 @@ from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
 from reput.format.headers import SendMessageHeader
 from reput.remoting.channel import Channel
-from reput.store.config_tables import TopicConfig
+from reput.store.config_tables import BATCH_QUEUES, TopicConfig
 from reput.store.incoming import IncomingMessage, PutResult, PutStatus
 
 if TYPE_CHECKING:
@@ -135,12 +135,18 @@ def _send_batch(
         )
     message = incoming(broker, channel, request, header, topic, queue_id)
     message.waits = properties.get(props.WAIT, "true").lower() == "true"
+    batch_key = properties.get(props.UNIQ_KEY, "") if BATCH_QUEUES in topic.attributes else ""
+    if batch_key:  # of a producer of 5.x: it stays whole, in one record
+        if message.sys_flag & flags.COMPRESSED:
+            raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, "a batch is not compressed")
+        properties[props.CLUSTER] = broker.config.broker_cluster_name
+        message.sys_flag |= flags.NEED_UNWRAP | flags.INNER_BATCH
     message.property_bytes = _encode_properties(properties)
     return broker.intake.put(
         channel,
         request,
         message,
-        lambda result: _reply(broker, request, queue_id, result),
+        lambda result: _reply(broker, request, queue_id, result, batch_key=batch_key),
         is_batch=True,
     )
 
@@ -217,7 +223,13 @@ def trace_fields(broker: "Broker") -> dict[str, str]:
 
 
 def _reply(
-    broker: "Broker", request: Command, queue_id: int, result: PutResult, recall_handle: str = ""
+    broker: "Broker",
+    request: Command,
+    queue_id: int,
+    result: PutResult,
+    recall_handle: str = "",
+    *,
+    batch_key: str = "",
 ) -> Command:
     code = CODES[result.status]
     answer = commands.reply(request, code)
@@ -226,7 +238,9 @@ def _reply(
         where = send_reply.fields(result.offset_id, queue_id, result.queue_offset)
         answer.ext_fields = where | traces
         if recall_handle:
-            answer.ext_fields["recallHandle"] = recall_handle
+            answer.ext_fields[send_reply.RECALL_HANDLE] = recall_handle
+        if batch_key:
+            answer.ext_fields["batchUniqId"] = batch_key
     else:
         answer.ext_fields = traces
     if code is not ResponseCode.SUCCESS:

@@ -1,4 +1,4 @@
-"""370, 60, 61: messages that wait for the timer, taken back or counted."""
+"""370, 60, 61, 5001: messages that wait for the timer, taken back or counted; which timer."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 RECALL_TAG = "_RECALL_TAG_"
 _BODY = b"0"
+_ENGINE = "E_T"
+_OF_FILES, _OF_ROCKSDB = "F", "R"
 _NO_SERVICE = "recall failed, broker service not available"
 
 
@@ -136,3 +138,23 @@ def timer_metrics(broker: "Broker", channel: Channel, request: Command) -> Comma
     if not broker.store_config.timer_wheel_enable:
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, "The timer message store is null")
     return commands.reply(request, body=bodies.encode(broker.timers.metrics.body()))
+
+
+def switch_engine(broker: "Broker", channel: Channel, request: Command) -> Command:
+    """Let the timer of the files take up what is to wait, if it was told to stop (5.4).
+
+    Java has another one, in RocksDB, and refuses it like this where it was not started with it.
+    """
+    engine = (request.ext_fields or {}).get(_ENGINE)
+    if not broker.store_config.timer_wheel_enable:
+        problem = "broker timerWheelEnable is false"
+    elif engine == _OF_ROCKSDB:
+        problem = (
+            "timerRocksDBEnable must be configured true when broker start; there is no RocksDB here"
+        )
+    elif engine != _OF_FILES:
+        problem = f"param error: {_ENGINE} is {engine!r}; allowed: {_OF_FILES}"
+    else:
+        broker.reconfigure({"timerStopEnqueue": "false"})
+        return commands.reply(request, remark="switch timer engine success")
+    raise RequestRefused(ResponseCode.INVALID_PARAMETER, problem)

@@ -4,8 +4,9 @@
 ``append`` gives them. ``waiting`` reads what messages that wait for the timer say. Both get the
 address of a block of words (``again_words``).
 
-Common is a V1 record that is whole, stands where its place says, and has IPv4 hosts, whose
-properties have no ``__CRC32#`` and name, where that counts, a topic of legal letters and a queue.
+Common is a V1 record that is whole, stands where its place says, has IPv4 hosts and is no batch,
+whose properties have no ``__CRC32#`` and name, where that counts, a topic of legal letters and a
+queue.
 ``again`` stops in front of what is not common; it is Python's (``reput.broker.again``), which also
 says what is wrong with it.
 
@@ -57,7 +58,7 @@ from reput.format.kernels.walk import (
     TOPIC_MAX_V1,
 )
 
-V6 = flags.BORN_HOST_V6 | flags.STORE_HOST_V6
+UNCOMMON_FLAGS = flags.BORN_HOST_V6 | flags.STORE_HOST_V6 | flags.INNER_BATCH
 AT_STORE_TIMESTAMP = AT_BORN_HOST + HOST_V4
 AT_BODY = record.FIXED_BYTES_V1 - 3
 AT_RECONSUME_TIMES = AT_BODY - record.TAIL.size
@@ -73,7 +74,7 @@ def _number(text: str) -> int:
     return int.from_bytes(text[:8].encode(), "little", signed=True)
 
 
-def _long_name(text: str) -> tuple[int, int, int, int]:
+def long_name(text: str) -> tuple[int, int, int, int]:
     """Return size, first, middle and last eight bytes of a name: all of it, up to 24 bytes."""
     middle = (len(text) - 8) // 2
     return len(text), _number(text), _number(text[middle:]), _number(text[-8:])
@@ -82,11 +83,11 @@ def _long_name(text: str) -> tuple[int, int, int, int]:
 REAL_QUEUE_ID = _number(props.REAL_QUEUE_ID)
 CRC32 = _number(props.CRC32)
 SYSTEM = _number(words.SYSTEM_PREFIX)
-REAL_TOPIC = _long_name(props.REAL_TOPIC)
-LIGHT = _long_name(props.INNER_MULTI_DISPATCH)
-OUT_MS = _long_name(props.TIMER_OUT_MS)
-ROLL_TIMES = _long_name(props.TIMER_ROLL_TIMES)
-RECALLED = _long_name(props.TIMER_RECALLED_KEY)
+REAL_TOPIC = long_name(props.REAL_TOPIC)
+LIGHT = long_name(props.INNER_MULTI_DISPATCH)
+OUT_MS = long_name(props.TIMER_OUT_MS)
+ROLL_TIMES = long_name(props.TIMER_ROLL_TIMES)
+RECALLED = long_name(props.TIMER_RECALLED_KEY)
 
 LEGAL_LOW = sum(1 << ord(one) for one in "%-0123456789")
 """Bits of the letters that a topic may have, of those below 64, and of those above."""
@@ -128,7 +129,7 @@ def find_record(call, place):
         or load_i32(at + AT_MAGIC) != MAGIC_V1
         or load_i64(at + AT_PHYSICAL_OFFSET) != physical_offset
         or (queue_offset >= 0 and load_i64(at + AT_QUEUE_OFFSET) != queue_offset)
-        or load_i32(at + AT_SYS_FLAG) & V6 != 0
+        or load_i32(at + AT_SYS_FLAG) & UNCOMMON_FLAGS != 0
     ):
         return 0, 0, 0, 0, 0
     body_size = load_i32(at + AT_BODY_SIZE)
@@ -244,6 +245,92 @@ def copy_properties(call, at, end, target):
 
 
 @njit(**COMPILE_OPTIONS)
+def put_until_topic(at, body_end, target, queue_id, sys_flag, reconsume_times, prepared):
+    """Write what stands in front of the topic, but for the record's size; return where it ends."""
+    copy(target, at, body_end - at)
+    store_i32(target + AT_BODY_CRC, 0)
+    store_i32(target + AT_QUEUE_ID, queue_id)
+    store_i32(target + AT_SYS_FLAG, sys_flag)
+    store_i32(target + AT_RECONSUME_TIMES, reconsume_times)
+    store_i64(target + AT_PREPARED, prepared)
+    return target + body_end - at
+
+
+@njit(**COMPILE_OPTIONS)
+def put_sizes(target, properties, end):
+    """Write the sizes into a record that ends there; return its own."""
+    store_i16(properties - 2, end - properties)
+    store_i32(target, end - target)
+    return end - target
+
+
+@njit(**COMPILE_OPTIONS)
+def is_from_topic(call, topic, size):
+    """Whether records of a topic are those that are wanted."""
+    wanted_size = word(call, words.FROM_TOPIC_SIZE)
+    return wanted_size == 0 or (
+        wanted_size == size and same_bytes(word(call, words.FROM_TOPIC), topic, size)
+    )
+
+
+@njit(**COMPILE_OPTIONS)
+def make(call, place, at, size, own_topic, own_topic_size, properties, target, room):
+    """Make the record of a place, of what ``find_record`` found; return its size.
+
+    0: it is not common, or there is no room; STOP says which.
+    """
+    set_word(call, words.STOP, UNCOMMON)
+    if not is_from_topic(call, own_topic, own_topic_size):
+        return 0
+    topic, topic_size, queue_id = find_destination(call, properties, at + size)
+    if topic_size < 0:
+        return 0
+    if word(call, words.TOPIC) != 0:
+        topic = word(call, words.TOPIC)
+        topic_size = word(call, words.TOPIC_SIZE)
+        queue_id = word(call, words.QUEUE_ID)
+    elif (
+        not is_legal_topic(topic, topic_size, word(call, words.TOPIC_MAX))
+        or queue_id < 0
+        or queue_id > INT_MAX
+    ):
+        return 0
+    reconsume_times = load_i32(at + AT_RECONSUME_TIMES) + word(call, words.RECONSUME_MORE)
+    more = word(call, words.MORE) + word(place, words.PLACE_MORE)
+    more_size = word(place, words.PLACE_MORE_SIZE)
+    properties_max = at + size - properties + 1 + more_size
+    body_end = own_topic - 1
+    size_max = body_end - at + 1 + topic_size + 2 + properties_max
+    if (
+        reconsume_times > INT_MAX
+        or properties_max > words.PROPERTIES_MAX
+        or size_max > word(call, words.RECORD_MAX)
+    ):
+        return 0
+    if size_max > room:
+        set_word(call, words.STOP, words.STOP_ROOM)
+        return 0
+    sys_flag = load_i32(at + AT_SYS_FLAG) & ~word(call, words.SYS_FLAGS_OFF)
+    sys_flag |= word(call, words.SYS_FLAGS_ON)
+    prepared = 0
+    if word(call, words.PREPARED_IS_PLACE):
+        prepared = word(place, words.PLACE_PHYSICAL_OFFSET)
+    behind = put_until_topic(at, body_end, target, queue_id, sys_flag, reconsume_times, prepared)
+    put_u8(behind, topic_size)
+    copy(behind + 1, topic, topic_size)
+    start = behind + 1 + topic_size + 2
+    behind = copy_properties(call, properties, at + size, start)
+    if more_size > 0:
+        if behind > start and get_u8(behind - 1) != PAIR_END:
+            put_u8(behind, PAIR_END)
+            behind += 1
+        copy(behind, more, more_size)
+        behind += more_size
+    set_word(call, words.STOP, DONE)
+    return put_sizes(target, start, behind)
+
+
+@njit(**COMPILE_OPTIONS)
 def again(call):
     """Entry point: make the records of PLACES, one behind the other, in SCRATCH.
 
@@ -254,78 +341,22 @@ def again(call):
     place_count = word(call, words.PLACE_COUNT)
     scratch = word(call, words.SCRATCH)
     room = word(call, words.SCRATCH_ROOM)
-    wanted_size = word(call, words.FROM_TOPIC_SIZE)
-    reconsume_more = word(call, words.RECONSUME_MORE)
     count = 0
     total = 0
     set_word(call, words.STOP, DONE)
     while count < place_count:
         place = places + PLACE_BYTES * count
-        at, size, own_topic, own_topic_size, properties = find_record(call, place)
+        at, size, topic, topic_size, properties = find_record(call, place)
         if at == 0:
             break
-        set_word(call, words.STOP, UNCOMMON)
-        if wanted_size > 0 and not (
-            wanted_size == own_topic_size
-            and same_bytes(word(call, words.FROM_TOPIC), own_topic, wanted_size)
-        ):
+        made = make(
+            call, place, at, size, topic, topic_size, properties, scratch + total, room - total
+        )
+        if made == 0:
             break
-        topic, topic_size, queue_id = find_destination(call, properties, at + size)
-        if topic_size < 0:
-            break
-        if word(call, words.TOPIC) != 0:
-            topic = word(call, words.TOPIC)
-            topic_size = word(call, words.TOPIC_SIZE)
-            queue_id = word(call, words.QUEUE_ID)
-        elif (
-            not is_legal_topic(topic, topic_size, word(call, words.TOPIC_MAX))
-            or queue_id < 0
-            or queue_id > INT_MAX
-        ):
-            break
-        reconsume_times = load_i32(at + AT_RECONSUME_TIMES) + reconsume_more
-        more = word(call, words.MORE) + word(place, words.PLACE_MORE)
-        more_size = word(place, words.PLACE_MORE_SIZE)
-        properties_max = at + size - properties + 1 + more_size
-        body_end = own_topic - 1
-        size_max = body_end - at + 1 + topic_size + 2 + properties_max
-        if (
-            reconsume_times > INT_MAX
-            or properties_max > words.PROPERTIES_MAX
-            or size_max > word(call, words.RECORD_MAX)
-        ):
-            break
-        if size_max > room - total:
-            set_word(call, words.STOP, words.STOP_ROOM)
-            break
-        target = scratch + total
-        copy(target, at, body_end - at)
-        store_i32(target + AT_BODY_CRC, 0)
-        store_i32(target + AT_QUEUE_ID, queue_id)
-        sys_flag = load_i32(at + AT_SYS_FLAG) & ~word(call, words.SYS_FLAGS_OFF)
-        store_i32(target + AT_SYS_FLAG, sys_flag | word(call, words.SYS_FLAGS_ON))
-        store_i32(target + AT_RECONSUME_TIMES, reconsume_times)
-        prepared = 0
-        if word(call, words.PREPARED_IS_PLACE):
-            prepared = word(place, words.PLACE_PHYSICAL_OFFSET)
-        store_i64(target + AT_PREPARED, prepared)
-        behind = target + body_end - at
-        put_u8(behind, topic_size)
-        copy(behind + 1, topic, topic_size)
-        start = behind + 1 + topic_size + 2
-        behind = copy_properties(call, properties, at + size, start)
-        if more_size > 0:
-            if behind > start and get_u8(behind - 1) != PAIR_END:
-                put_u8(behind, PAIR_END)
-                behind += 1
-            copy(behind, more, more_size)
-            behind += more_size
-        store_i16(start - 2, behind - start)
-        store_i32(target, behind - target)
-        put_i64(word(call, words.SIZES) + 8 * count, behind - target)
-        total += behind - target
+        put_i64(word(call, words.SIZES) + 8 * count, made)
+        total += made
         count += 1
-        set_word(call, words.STOP, DONE)
     set_word(call, words.RESULT_BYTES, total)
     return count
 

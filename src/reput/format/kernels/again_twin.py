@@ -10,16 +10,18 @@ from reput.format import message as record, names, properties as props, sys_flag
 from reput.format.kernels import again_words as words, state
 from reput.format.kernels.twin_memory import Row, read, word_at, write
 
-_SIZE = struct.Struct(">i")
-_TAIL_AT = record.FIXED_BYTES_V1 - 3 - record.TAIL.size
-_V6 = flags.BORN_HOST_V6 | flags.STORE_HOST_V6
+SIZE = struct.Struct(">i")
+TAIL_AT = record.FIXED_BYTES_V1 - 3 - record.TAIL.size
+_UNCOMMON_FLAGS = flags.BORN_HOST_V6 | flags.STORE_HOST_V6 | flags.INNER_BATCH
 _PLACE = struct.Struct(f"={words.PLACE_WORDS}q")
 _WAITING = struct.Struct(f"={words.WAITING_WORDS}q")
 _INT_MAX = (1 << 31) - 1
 _WORD_MAX = (1 << 64) - 1
 
 
-class _Place(NamedTuple):
+class Place(NamedTuple):
+    """Where a stored record stands, and what is appended to its properties."""
+
     queue_offset: int
     physical_offset: int
     size: int
@@ -27,21 +29,22 @@ class _Place(NamedTuple):
     more_size: int
 
 
-class _Stored(NamedTuple):
+class Stored(NamedTuple):
     """The parts of a stored record."""
 
     head: bytes
     """All up to the body, and the body."""
     topic: bytes
     properties: bytes
+    address: int
 
 
-def _places(call: Row) -> Iterator[_Place]:
+def _places(call: Row) -> Iterator[Place]:
     for number in range(call[words.PLACE_COUNT]):
-        yield _Place(*_PLACE.unpack(read(call[words.PLACES] + number * _PLACE.size, _PLACE.size)))
+        yield Place(*_PLACE.unpack(read(call[words.PLACES] + number * _PLACE.size, _PLACE.size)))
 
 
-def _stored(call: Row, place: _Place) -> _Stored | int:
+def stored_at(call: Row, place: Place) -> Stored | int:
     """Return the record of a place, or why it is not common."""
     block = Row(call[words.BLOCK])
     at, readable = place.physical_offset, block[state.READABLE]
@@ -57,27 +60,29 @@ def _stored(call: Row, place: _Place) -> _Stored | int:
     left = min(block[state.FILE_SIZE] - position, readable - at)
     if address == state.FILE_IS_GONE or left < record.FIXED_BYTES_V1:
         return words.STOP_UNCOMMON
-    (size,) = _SIZE.unpack(read(address + position, _SIZE.size))
+    (size,) = SIZE.unpack(read(address + position, SIZE.size))
     if place.size not in (0, size) or not record.FIXED_BYTES_V1 <= size <= left:
         return words.STOP_UNCOMMON
-    return _parts(read(address + position, size), place) or words.STOP_UNCOMMON
+    address += position
+    return _parts(read(address, size), place, address) or words.STOP_UNCOMMON
 
 
-def _parts(data: bytes, place: _Place) -> _Stored | None:
+def _parts(data: bytes, place: Place, address: int) -> Stored | None:
     verdict, _ = record.classify(data, 0, place.physical_offset, check_crc=False)
     _, magic, _, _, _, queue_offset, _, sys_flag, _ = record.HEAD.unpack_from(data)
-    if verdict is not record.Verdict.MESSAGE or magic != record.MAGIC_V1 or sys_flag & _V6:
+    is_uncommon = magic != record.MAGIC_V1 or sys_flag & _UNCOMMON_FLAGS
+    if verdict is not record.Verdict.MESSAGE or is_uncommon:
         return None
     if place.queue_offset >= 0 and place.queue_offset != queue_offset:
         return None
-    _, _, body_size = record.TAIL.unpack_from(data, _TAIL_AT)
-    topic_at = _TAIL_AT + record.TAIL.size + body_size + 1
+    _, _, body_size = record.TAIL.unpack_from(data, TAIL_AT)
+    topic_at = TAIL_AT + record.TAIL.size + body_size + 1
     properties_at = topic_at + data[topic_at - 1] + record.PROPERTIES_LENGTH.size
     topic = data[topic_at : properties_at - record.PROPERTIES_LENGTH.size]
-    return _Stored(data[: topic_at - 1], topic, data[properties_at:])
+    return Stored(data[: topic_at - 1], topic, data[properties_at:], address)
 
 
-def _pairs(properties: bytes) -> Iterator[tuple[str, bytes | None]]:
+def pairs_of(properties: bytes) -> Iterator[tuple[str, bytes | None]]:
     """Yield names and values, as they come; without a separator there is no value."""
     for pair in properties.split(props.PROPERTY_SEPARATOR.encode()):
         name, separator, value = pair.partition(props.NAME_VALUE_SEPARATOR.encode())
@@ -90,7 +95,7 @@ def _number(text: bytes) -> int:
 
 def _destination(call: Row, properties: bytes) -> tuple[bytes, int] | None:
     """Return where a message goes; None if that, or one of its properties, is not common."""
-    pairs = list(_pairs(properties))
+    pairs = list(pairs_of(properties))
     found = {name: value for name, value in pairs if value is not None}
     odd = {props.CRC32}
     if call[words.HAS_LIGHT_QUEUES]:
@@ -113,21 +118,22 @@ def _without(properties: bytes, dropped: list[bytes]) -> bytes:
     return b"".join(one for one in pairs if re.split(b"[\x01\x02]", one)[0] not in dropped)
 
 
-def _made(call: Row, place: _Place, room: int) -> bytes | int:
+def is_from_topic(call: Row, topic: bytes) -> bool:
+    """Whether records of a topic are those that are wanted."""
+    return read(call[words.FROM_TOPIC], call[words.FROM_TOPIC_SIZE]) in (b"", topic)
+
+
+def made_of(call: Row, place: Place, found: Stored, room: int) -> bytes | int:
     """Return the record that is put again, or why there is none."""
-    found = _stored(call, place)
-    if isinstance(found, int):
-        return found
-    head, own_topic, own = found
-    wanted = read(call[words.FROM_TOPIC], call[words.FROM_TOPIC_SIZE])
-    if wanted and wanted != own_topic:
+    head, own_topic, own, _ = found
+    if not is_from_topic(call, own_topic):
         return words.STOP_UNCOMMON
     where = _destination(call, own)
     if where is None:
         return words.STOP_UNCOMMON
     topic, queue_id = where
-    fields = list(record.HEAD.unpack_from(head))
-    reconsume_times, _, body_size = record.TAIL.unpack_from(head, _TAIL_AT)
+    sys_flag = record.HEAD.unpack_from(head)[7]
+    reconsume_times = record.TAIL.unpack_from(head, TAIL_AT)[0]
     reconsume_times += call[words.RECONSUME_MORE]
     most = len(own) + 1 + place.more_size
     size_max = len(head) + 1 + len(topic) + record.PROPERTIES_LENGTH.size + most
@@ -142,15 +148,30 @@ def _made(call: Row, place: _Place, room: int) -> bytes | int:
     dropped = read(call[words.DROPPED], call[words.DROPPED_SIZE]).split(b"\2")[:-1]
     more = read(call[words.MORE] + place.more, place.more_size)
     properties = props.append(_without(own, dropped) if dropped else own, more)
-    fields[2], fields[3] = 0, queue_id
-    fields[7] = fields[7] & ~call[words.SYS_FLAGS_OFF] | call[words.SYS_FLAGS_ON]
+    sys_flag = sys_flag & ~call[words.SYS_FLAGS_OFF] | call[words.SYS_FLAGS_ON]
     prepared = place.physical_offset if call[words.PREPARED_IS_PLACE] else 0
+    return made_anew(head, topic, queue_id, properties, sys_flag, reconsume_times, prepared)
+
+
+def made_anew(
+    head: bytes,
+    topic: bytes,
+    queue_id: int,
+    properties: bytes,
+    sys_flag: int,
+    reconsume_times: int,
+    prepared: int = 0,
+) -> bytes:
+    """Return a record, which lacks its place, with the head and body of another one."""
+    fields = list(record.HEAD.unpack_from(head))
+    fields[2], fields[3], fields[7] = 0, queue_id, sys_flag
+    _, _, body_size = record.TAIL.unpack_from(head, TAIL_AT)
     made = bytearray(head)
     record.HEAD.pack_into(made, 0, *fields)
-    record.TAIL.pack_into(made, _TAIL_AT, reconsume_times, prepared, body_size)
+    record.TAIL.pack_into(made, TAIL_AT, reconsume_times, prepared, body_size)
     made += record.TOPIC_LENGTH_V1.pack(len(topic)) + topic
     made += record.PROPERTIES_LENGTH.pack(len(properties)) + properties
-    _SIZE.pack_into(made, 0, len(made))
+    SIZE.pack_into(made, 0, len(made))
     return bytes(made)
 
 
@@ -160,7 +181,9 @@ def again(address: ctypes.c_int64) -> int:
     count = total = 0
     stop = words.STOP_DONE
     for place in _places(call):
-        made = _made(call, place, call[words.SCRATCH_ROOM] - total)
+        found = stored_at(call, place)
+        room = call[words.SCRATCH_ROOM] - total
+        made = found if isinstance(found, int) else made_of(call, place, found, room)
         if isinstance(made, int):
             stop = made
             break
@@ -182,7 +205,7 @@ def _fnv(data: bytes) -> int:
 
 def _said(properties: bytes) -> tuple[int, int, bool, int]:
     """Return TIMER_OUT_MS, TIMER_ROLL_TIMES, whether it is a recall, and the hash of its topic."""
-    pairs = [(name, value) for name, value in _pairs(properties) if value is not None]
+    pairs = [(name, value) for name, value in pairs_of(properties) if value is not None]
     found = dict(pairs)
     if any(
         name == props.TIMER_ROLL_TIMES and len(value) > words.DIGITS_MAX for name, value in pairs
@@ -199,12 +222,12 @@ def waiting(address: ctypes.c_int64) -> int:
     call = Row(address.value)
     rows = call[words.SIZES]
     for count, place in enumerate(_places(call)):
-        found = _stored(call, place)
+        found = stored_at(call, place)
         if found == words.STOP_UNMAPPED:
             call[words.STOP] = words.STOP_UNMAPPED
             return count
         row = rows + count * _WAITING.size
-        if isinstance(found, _Stored):
+        if isinstance(found, Stored):
             stored_ms = record.store_timestamp_of(found.head)
             out_ms, roll_times, is_recall, topic = _said(found.properties)
             write(row, _WAITING.pack(out_ms, stored_ms, roll_times, is_recall, topic))

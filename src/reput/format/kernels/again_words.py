@@ -57,6 +57,9 @@ PLACES = next(_words)
 PLACE_COUNT = next(_words)
 MORE = next(_words)
 """Address of property strings that are appended, which rows cut out."""
+OP = next(_words)
+"""Of ``decided``: address of an op message that lacks its body."""
+OP_SIZE = next(_words)
 
 # --- what it tells ------------------------------------------------------------------
 
@@ -79,6 +82,37 @@ PLACE_MORE = 3
 """Where in MORE its properties begin."""
 PLACE_MORE_SIZE = 4
 PLACE_WORDS = 5
+
+# --- a row of PLACES of ``later``: a message that is sent back -------------------------------
+# Its first words are those above; MORE has the pairs that say where it goes then.
+
+LATER_LEVEL = 5
+"""The delay level that is wanted; 0: as many attempts as there were, and FIRST_DELAY_LEVEL."""
+LATER_TIMES_MAX = 6
+"""Messages that were consumed as often are Python's: they may be dead letters."""
+LATER_WORDS = 7
+
+FIRST_DELAY_LEVEL = 3
+"""Of a first retry, 10 s by default; each further one has the next level."""
+TOLD_ORIGIN = 1
+"""In a row of what ``later`` tells, behind the record's size: where the topic stands that the
+message was sent to, and its size. One that is that of the row before has its address."""
+TOLD_ORIGIN_SIZE = 2
+TOLD_WORDS = 3
+
+# --- a row of PLACES of ``decided``: a half message whose producer has decided ----------------
+# Its first words are those above.
+
+DECIDED_GROUP = 5
+"""Where in MORE the name of the producer's group stands; its properties are none of it."""
+DECIDED_GROUP_SIZE = 6
+DECIDED_IS_COMMIT = 7
+DECIDED_WORDS = 8
+
+DECIDED_FINAL_SIZE = 0
+"""In a row of what ``decided`` tells: the sizes of both records; 0: there is no final message."""
+DECIDED_OP_SIZE = 1
+DECIDED_TOLD_WORDS = 2
 
 # --- a row of what ``waiting`` tells ------------------------------------------------------
 

@@ -6,7 +6,9 @@ code is for the architecture's base processor: what one machine built loads on a
 ``fold``, which is asked for only where the processor can.
 """
 
+import hashlib
 import os
+import platform
 import shutil
 import subprocess
 import tempfile
@@ -19,23 +21,44 @@ SHARED_OBJECT = "_kernels.so"
 _LINKERS = ("cc", "gcc", "clang")
 
 
+def made_of() -> bytes:
+    """Return what names a shared object's origin: the compiler, the processor, and every source.
+
+    The sources of the whole package ``format`` are taken: numbers of it are compiled in.
+    """
+    import llvmlite
+    import numba
+
+    sources = hashlib.sha256()
+    for path in sorted(Path(__file__).parents[1].rglob("*.py")):
+        sources.update(f"{path.name} {path.stat().st_size}\n".encode() + path.read_bytes())
+    compiler = f"numba {numba.__version__}, llvmlite {llvmlite.__version__}"
+    return f"reput kernels: {compiler}, {platform.machine()}, {sources.hexdigest()}".encode()
+
+
 def entry_points() -> dict[str, tuple[Any, int]]:
     """Return each entry point's dispatcher and number of arguments."""
     from reput.format.kernels import (
         acks,
         again,
+        again_decided,
+        again_later,
         append,
         collect,
         columns,
         hashes,
         pull,
         send,
+        take,
         walk,
     )
 
     return {
         name: (getattr(module, name), arguments)
-        for module in (hashes, walk, columns, append, pull, send, collect, acks, again)
+        for module in (
+            *(hashes, walk, columns, append, pull, send, collect, acks),
+            *(again, again_later, again_decided, take),
+        )
         for name, arguments in module.ENTRY_POINTS.items()
     }
 
@@ -84,11 +107,15 @@ def object_code() -> bytes:
 
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
+    origin = made_of()  # before compiling: who edits meanwhile, builds again
     thunks, modules = module_text()
     triple = llvm.get_process_triple()
     target = llvm.Target.from_triple(triple)
     machine = target.create_target_machine(opt=3, reloc="pic", codemodel="default")
-    program = llvm.parse_assembly(f'target triple = "{triple}"\n{fold.text(triple)}{thunks}')
+    constant = f'@reput_made_of = constant [{len(origin)} x i8] c"{origin.decode()}"\n'
+    program = llvm.parse_assembly(
+        f'target triple = "{triple}"\n{constant}{fold.text(triple)}{thunks}'
+    )
     for text in modules:
         program.link_in(llvm.parse_assembly(text))
     for part in (*program.functions, *program.global_variables):
@@ -117,6 +144,12 @@ def link(code: bytes, path: Path) -> bool:
 
 
 def build(folder: str) -> str | None:
-    """Write the shared object into ``folder``; return its path, or None without a linker."""
+    """Write the shared object into ``folder``; return its path, or None without a linker.
+
+    One that was made of the same sources by the same compiler is left as it is: compiling takes
+    most of a minute.
+    """
     path = Path(folder, SHARED_OBJECT)
+    if path.is_file() and made_of() in path.read_bytes():
+        return str(path)
     return str(path) if link(object_code(), path) else None

@@ -17,6 +17,7 @@ from numba import njit
 from reput.format.command import IS_ONEWAY
 from reput.format.kernels import collect_rules as rules, state
 from reput.format.kernels.append import set_word, word
+from reput.format.kernels.hashes import same_bytes
 from reput.format.kernels.memory import COMPILE_OPTIONS, get_i32, get_u8, load_i32
 from reput.format.kernels.request_fields import INT_MAX, LONG_MAX, field_place, number
 from reput.format.kernels.send import (
@@ -48,8 +49,11 @@ def value_as(kind, at, size):
 
 
 @njit(**COMPILE_OPTIONS)
-def write_row(block, wanted, row, end, body, body_size):
-    """Write the row of the frame that was read; return whether it is a common one."""
+def write_row(block, wanted, row, before, end, body, body_size):
+    """Write the row of the frame that was read; return whether it is a common one.
+
+    ``before`` is the row before it, 0 if it is the first.
+    """
     flag = word(block, state.FRAME_FLAG)
     required = word(wanted, rules.REQUIRED)
     if (
@@ -76,6 +80,10 @@ def write_row(block, wanted, row, end, body, body_size):
         value = value_as(kind, at, size)
         if value < 0:
             return False
+        if kind == TEXT and before != 0 and word(before, values + 1) == size:
+            same = word(before, values)
+            if same_bytes(same, at, size):
+                value = same
         set_word(row, values, value)
         set_word(row, values + 1, size)
     return True
@@ -91,15 +99,18 @@ def collect(block, wanted):
     row_bytes = 8 * (rules.ROW_WORDS + rules.VALUES * word(wanted, rules.NAMES))
     set_word(block, state.FRAME_NAMES, wanted + 8 * rules.NAMES)
     count = 0
+    before = 0
     while count < word(wanted, rules.ROWS_MAX) and received - position >= LENGTH_BYTES:
         size = load_i32(buffer + position)
         end = position + LENGTH_BYTES + size
         if size < FRAME_MIN or size > FRAME_MAX or end > received:
             break
         body = read_header(block, buffer + position + LENGTH_BYTES, buffer + end)
-        if body == 0 or not write_row(block, wanted, row, end, body, buffer + end - body):
+        body_size = buffer + end - body
+        if body == 0 or not write_row(block, wanted, row, before, end, body, body_size):
             break
         count += 1
+        before = row
         row += row_bytes
         position = end
     set_word(block, state.RECEIVE_POSITION, position)

@@ -47,6 +47,9 @@ ROW_BODY_SIZE = 5
 ROW_WORDS = 6
 
 VALUES = 2
-"""Words of a field: a number, 1 or 0 for BOOL, or the address of TEXT; and the size of the text."""
+"""Words of a field: a number, 1 or 0 for BOOL, or the address of TEXT; and the size of the text.
+
+TEXT that is that of the row before has its address, so that who looks at rows knows it again.
+"""
 ABSENT = -1
 """In place of the size: the request lacks the field, its number is 0."""

@@ -31,7 +31,9 @@ def _collect_one(block: Row, wanted: Row, i: int) -> bool:
     found = read_header(received[end - size : end], tuple(name for name, _ in fields))
     if found is None or not _is_wanted(wanted, found, [name for name, _ in fields]):
         return False
-    row = Row(wanted[rules.ROWS] + 8 * i * (rules.ROW_WORDS + rules.VALUES * len(fields)))
+    row_bytes = 8 * (rules.ROW_WORDS + rules.VALUES * len(fields))
+    row = Row(wanted[rules.ROWS] + row_bytes * i)
+    before = Row(row.address - row_bytes) if i else None
     buffer = block[state.RECEIVE_ADDRESS]
     values = []
     for name, kind in fields:
@@ -43,6 +45,9 @@ def _collect_one(block: Row, wanted: Row, i: int) -> bool:
         value = _value(kind, buffer + place, text)
         if value is None:
             return False
+        at = rules.ROW_WORDS + len(values)
+        if kind == rules.TEXT and before is not None:
+            value = _known(text.encode(), before[at], before[at + 1]) or value
         values += [value, len(text)]
     body_size = len(found.command.body)
     head = (
@@ -53,6 +58,11 @@ def _collect_one(block: Row, wanted: Row, i: int) -> bool:
         row[number] = one
     block[state.RECEIVE_POSITION] = end
     return True
+
+
+def _known(text: bytes, address: int, size: int) -> int | None:
+    """Return where a text stands in the row before, if it is the same."""
+    return address if size == len(text) and read(address, size) == text else None
 
 
 def _field(wanted: Row, i: int) -> tuple[str, int]:

@@ -73,7 +73,7 @@ def _find_reader(block: Row, fields: dict[str, str]) -> Row | None:
     return None
 
 
-def _units_in_memory(row: Row, queue_offset: int) -> tuple[int, int]:
+def units_in_memory(row: Row, queue_offset: int) -> tuple[int, int]:
     """Return where units from an offset on stand, and behind which offset they end."""
     end = row[state.QUEUE_MAX_OFFSET]
     start, address = row[state.QUEUE_TAIL_OFFSET], row[state.QUEUE_TAIL]
@@ -90,7 +90,7 @@ def _find_messages(
 ) -> tuple[bytes, int]:
     """Return the reply, empty if there is none; and why not."""
     queue_offset, max_count = int(fields["queueOffset"]), int(fields["maxMsgNums"])
-    address, end = _units_in_memory(row, queue_offset)
+    address, end = units_in_memory(row, queue_offset)
     if end == queue_offset:
         return b"", state.STOP_FRAME
     wanted = max_count

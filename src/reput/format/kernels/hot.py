@@ -49,6 +49,24 @@ def _waiting_twin(call: Any) -> int:
     return again_twin.waiting(call)
 
 
+def _later_twin(call: Any) -> int:
+    from reput.format.kernels import again_later_twin
+
+    return again_later_twin.later(call)
+
+
+def _decided_twin(call: Any) -> int:
+    from reput.format.kernels import again_decided_twin
+
+    return again_decided_twin.decided(call)
+
+
+def _take_twin(call: Any) -> int:
+    from reput.format.kernels import take_twin
+
+    return take_twin.take(call)
+
+
 def _collect_twin(block: Any, wanted: Any) -> int:
     from reput.format.kernels import collect_twin
 
@@ -73,6 +91,12 @@ again = _choose("again", _again_twin, [_INTEGER], is_short=True)
 """``again(words: c_int64) -> count``; see ``again.again``."""
 waiting = _choose("waiting", _waiting_twin, [_INTEGER], is_short=True)
 """``waiting(words: c_int64) -> count``; see ``again.waiting``."""
+later = _choose("later", _later_twin, [_INTEGER], is_short=True)
+"""``later(words: c_int64) -> count``; see ``again_later.later``."""
+decided = _choose("decided", _decided_twin, [_INTEGER], is_short=True)
+"""``decided(words: c_int64) -> count``; see ``again_decided.decided``."""
+take = _choose("take", _take_twin, [_INTEGER], is_short=True)
+"""``take(words: c_int64) -> count``; see ``take.take``."""
 collect = _choose("collect", _collect_twin, [_INTEGER] * 2, is_short=True)
 """``collect(block: c_int64, wanted: c_int64) -> count``; see ``collect.collect``."""
 dispatch = _choose("dispatch", hot_twin.dispatch, [_INTEGER] * 6, is_short=False)

@@ -53,13 +53,18 @@ _SOURCES = (
         "request_fields.py",
         "send_rules.py",
         "send_properties.py",
+        "send_timers.py",
         "header_json.py",
         "header_binary.py",
         "reply.py",
         "acks.py",
         "acks_words.py",
         "again.py",
+        "again_later.py",
+        "again_decided.py",
         "again_words.py",
+        "take.py",
+        "take_words.py",
         "fold.py",
         "build.py",
     ),
@@ -67,6 +72,7 @@ _SOURCES = (
     *("state.py", "../message.py", "../properties.py", "../sys_flag.py"),
     *("../cq_unit.py", "../index_entry.py"),
     *("../codes.py", "../command.py", "../send_reply.py", "../pull_reply.py", "../pop_codec.py"),
+    "../recall_handle.py",
 )
 
 

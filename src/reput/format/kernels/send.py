@@ -22,8 +22,10 @@ done and answered and nothing of the frame itself.
   ``j`` is 0, ``k`` and ``m`` are ``false``. ``a c n`` may be any text.
 * ``i``: properties that need no second look, see ``send_properties``; with what is added at most
   32,767 bytes.
-* Half messages, where TAKES_HALVES, and those with a delay level up to DELAY_COUNT: they are stored
-  as ``broker.transactions`` and ``store.incoming.delayed`` do, in the topic where they wait.
+* Half messages, where TAKES_HALVES, those with a delay level up to DELAY_COUNT, and those with a
+  time of their own, where TAKES_TIMERS (``send_timers``): they are stored as
+  ``broker.transactions``, ``store.incoming.delayed`` and ``broker.timers`` do, in the topic where
+  they wait.
 * The body has 1 to BODY_BYTES_MAX bytes, the record at most RECORD_BYTES_MAX, and fits the scratch.
 * The connection's other side and the broker have IPv4 addresses: Python turns RECEIVE_IS_ON off
   for others.
@@ -87,6 +89,7 @@ from reput.format.kernels.request_fields import (
 from reput.format.kernels.send_properties import unescape, write_pairs
 from reput.format.kernels.send_rules import (
     GAP,
+    HANDLE_BYTES_MAX,
     HELD_BYTES_MAX,
     REAL_QUEUE_NAME,
     REAL_TOPIC_NAME,
@@ -94,6 +97,7 @@ from reput.format.kernels.send_rules import (
     SLACK,
     WAIT_PAIR,
 )
+from reput.format.kernels.send_timers import put_leaving
 from reput.format.kernels.walk import AT_BORN_HOST, AT_MAGIC, AT_SYS_FLAG, MAGIC_V1, TAIL_BYTES
 
 JSON = int(Serialization.JSON)
@@ -115,11 +119,13 @@ COMMON_FLAGS = flags.COMPRESSED | flags.MULTI_TAGS | flags.COMPRESSION_ZLIB | PR
 
 put_half_topic = text_writer(names.HALF_TOPIC.encode())
 put_schedule_topic = text_writer(names.SCHEDULE_TOPIC.encode())
+put_timer_topic = text_writer(names.TIMER_TOPIC.encode())
 put_wait_pair = text_writer(WAIT_PAIR.encode())
 put_real_topic_name = text_writer(REAL_TOPIC_NAME.encode())
 put_real_queue_name = text_writer(REAL_QUEUE_NAME.encode())
 HALF_TOPIC_SIZE = len(names.HALF_TOPIC)
 SCHEDULE_TOPIC_SIZE = len(names.SCHEDULE_TOPIC)
+TIMER_TOPIC_SIZE = len(names.TIMER_TOPIC)
 WAIT_PAIR_SIZE = len(WAIT_PAIR)
 REAL_TOPIC_SIZE = len(REAL_TOPIC_NAME)
 REAL_QUEUE_SIZE = len(REAL_QUEUE_NAME)
@@ -215,7 +221,11 @@ def is_common_wait(block, held):
     """Whether the message is one that may wait there, or one that does not and need not."""
     if held == state.HELD_HALF:
         return word(block, state.TAKES_HALVES) != 0
-    return value_of(block, SYS_FLAG) & PREPARED == 0 and held <= word(block, state.DELAY_COUNT)
+    if value_of(block, SYS_FLAG) & PREPARED != 0:
+        return False
+    if held == state.HELD_TIMER:
+        return word(block, state.TAKES_TIMERS) != 0
+    return held <= word(block, state.DELAY_COUNT)
 
 
 @njit(**COMPILE_OPTIONS)
@@ -245,18 +255,28 @@ def write_properties(block, target):
     else:
         copy(start, source, size)
         end = start + size
-    end, held, has_wait = write_pairs(start, end, target)
-    if end == 0 or not is_common_wait(block, held):
+    pairs_end, held, has_wait = write_pairs(start, end, target)
+    if pairs_end == 0 or not is_common_wait(block, held):
         return 0
     set_word(block, state.FRAME_HELD, held)
+    set_word(block, state.FRAME_OUT_MS, 0)
+    end = pairs_end
     suffix_size = word(block, state.SUFFIX_SIZE)
     copy(end, word(block, state.SUFFIX_ADDRESS), suffix_size)
     end += suffix_size
     if has_wait and held == state.HELD_HALF:
         put_wait_pair(end)
         end += WAIT_PAIR_SIZE
+    if held == state.HELD_TIMER:
+        _, topic_size = field_place(block, TOPIC)
+        end = put_leaving(block, target, pairs_end, end, topic_size)
+        if end == 0:
+            return 0
     if held != 0:
         end = put_real_place(block, end)
+    if has_wait and held == state.HELD_TIMER:
+        put_wait_pair(end)
+        end += WAIT_PAIR_SIZE
     return end if end - target <= PROPERTIES_MAX else 0
 
 
@@ -282,6 +302,27 @@ def write_head(block, at, queue_id, body_size):
 
 
 @njit(**COMPILE_OPTIONS)
+def held_place(held):
+    """Return the size of the topic's name where a message waits, and the queue."""
+    if held == state.HELD_HALF:
+        return HALF_TOPIC_SIZE, 0
+    if held == state.HELD_TIMER:
+        return TIMER_TOPIC_SIZE, 0
+    return SCHEDULE_TOPIC_SIZE, held - 1
+
+
+@njit(**COMPILE_OPTIONS)
+def put_held_topic(at, held):
+    """Write the name of the topic where a message waits."""
+    if held == state.HELD_HALF:
+        put_half_topic(at)
+    elif held == state.HELD_TIMER:
+        put_timer_topic(at)
+    else:
+        put_schedule_topic(at)
+
+
+@njit(**COMPILE_OPTIONS)
 def write_record(block, at, body, body_size):
     """Write the record of the frame that was read, without its place.
 
@@ -295,8 +336,7 @@ def write_record(block, at, body, body_size):
     held = word(block, state.FRAME_HELD)
     if end != 0 and held != 0:
         # They say where it waits, and begin behind the name of that.
-        topic_size = HALF_TOPIC_SIZE if held == state.HELD_HALF else SCHEDULE_TOPIC_SIZE
-        queue_id = 0 if held == state.HELD_HALF else held - 1
+        topic_size, queue_id = held_place(held)
         properties = topic_place + topic_size + 2
         end = write_properties(block, properties)
     if end == 0 or end - at > word(block, state.RECORD_BYTES_MAX):
@@ -307,10 +347,8 @@ def write_record(block, at, body, body_size):
     put_u8(topic_place - 1, topic_size)
     if held == 0:
         copy(topic_place, topic, topic_size)
-    elif held == state.HELD_HALF:
-        put_half_topic(topic_place)
     else:
-        put_schedule_topic(topic_place)
+        put_held_topic(topic_place, held)
     store_i16(properties - 2, end - properties)
     return end - at
 
@@ -375,13 +413,9 @@ def remember(block, i, end):
     put_i64(note + 8, word(block, state.FRAME_SERIALIZATION))
     put_i64(note + 16, value_of(block, QUEUE_ID))
     put_i64(note + 24, end)
-
-
-@njit(**COMPILE_OPTIONS)
-def has_room_for_reply(block, count):
-    """Whether one more frame can be answered after ``count`` others."""
-    left = word(block, state.REPLIES_ROOM) - word(block, state.REPLIES_BYTES)
-    return left >= (count + 1) * REPLY_BYTES_MAX
+    put_i64(note + 32, word(block, state.FRAME_OUT_MS))
+    put_i64(note + 40, word(block, state.FRAME_KEY))
+    put_i64(note + 48, word(block, state.FRAME_KEY_SIZE))
 
 
 @njit(**COMPILE_OPTIONS)
@@ -396,6 +430,7 @@ def collect(block):
     position = word(block, state.RECEIVE_POSITION)
     scratch = word(block, state.SCRATCH_ADDRESS)
     is_on = word(block, state.RECEIVE_IS_ON) != 0 and word(block, state.HAS_RECORD_CRC) == 0
+    replies_left = word(block, state.REPLIES_ROOM) - word(block, state.REPLIES_BYTES)
     count = 0
     used = 0
     while True:
@@ -417,7 +452,7 @@ def collect(block):
             return count, used, state.STOP_FRAME
         if word(block, state.DELIVER_COUNT) > 0:
             return 0, 0, state.STOP_REPLIES
-        if not has_room_for_reply(block, count):
+        if replies_left < REPLY_BYTES_MAX:
             return count, used, ROUND_IS_FULL if count else state.STOP_REPLIES
         has_room = room_for_record(block, body_size) <= word(block, state.SCRATCH_ROOM) - used
         if not has_room or count >= word(block, state.NOTES_ROOM):
@@ -425,6 +460,11 @@ def collect(block):
         record_size = write_record(block, scratch + used, body, body_size)
         if record_size == 0:
             return count, used, state.STOP_FRAME
+        replies_left -= REPLY_BYTES_MAX
+        if word(block, state.FRAME_OUT_MS) != 0:
+            if replies_left < HANDLE_BYTES_MAX:
+                return count, used, ROUND_IS_FULL if count else state.STOP_REPLIES
+            replies_left -= HANDLE_BYTES_MAX
         remember(block, count, end)
         count += 1
         used += record_size
@@ -441,7 +481,7 @@ def answer(block, count):
         place = word(block, state.NOTES_ADDRESS) + PLACE_BYTES * i
         at = put_reply(
             block, at, get_i64(note + 8), get_i64(note), get_i64(place), get_i64(note + 16),
-            get_i64(place + 8),
+            get_i64(place + 8), get_i64(note + 32), get_i64(note + 40), get_i64(note + 48),
         )  # fmt: skip
     set_word(block, state.REPLIES_BYTES, at - start)
     set_word(block, state.RECEIVE_POSITION, get_i64(note_place(block, count - 1) + 24))

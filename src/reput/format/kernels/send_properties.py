@@ -30,8 +30,8 @@ from reput.format.kernels.request_fields import (
     name_word,
     number,
 )
-from reput.format.kernels.send_rules import NAMES_OF_PYTHON
-from reput.format.kernels.state import HELD_HALF
+from reput.format.kernels.send_rules import NAMES_OF_PYTHON, TIMER_UNITS_MS
+from reput.format.kernels.state import HELD_HALF, HELD_TIMER
 
 _WORDS = {name_word(start): len(start) for start in NAMES_OF_PYTHON}
 STARTS = tuple(_WORDS)
@@ -45,6 +45,11 @@ TRUE = int.from_bytes(b"true", "little")
 TRUE_SIZE = len("true")
 PREPARED = name_word(props.TRANSACTION_PREPARED)
 PREPARED_SIZE = len(props.TRANSACTION_PREPARED)
+TIMER_SIZES = tuple(map(len, TIMER_UNITS_MS))
+TIMER_STARTS = tuple(map(name_word, TIMER_UNITS_MS))
+TIMER_ENDS = tuple(name_word(one[-8:]) for one in TIMER_UNITS_MS)
+TIMER_UNITS = tuple(TIMER_UNITS_MS.values())
+assert all(8 <= size <= 16 for size in TIMER_SIZES)
 LETTER_U = ord("u")
 SLASH = ord("/")
 ZEROS = int.from_bytes(b"u000", "little")
@@ -131,13 +136,26 @@ def is_true(at, size):
 
 
 @njit(**COMPILE_OPTIONS)
+def time_unit(name, size):
+    """Return the unit of a property that asks for the timer, 0: a time; -1: it does not ask."""
+    for i in range(len(TIMER_SIZES)):
+        if (
+            size == TIMER_SIZES[i]
+            and get_i64(name) == TIMER_STARTS[i]
+            and get_i64(name + size - 8) == TIMER_ENDS[i]
+        ):
+            return TIMER_UNITS[i]
+    return -1
+
+
+@njit(**COMPILE_OPTIONS)
 def held_by(name, name_size, value, size):
     """Return where a property makes its message wait, as FRAME_HELD; 0 if it does not."""
     if name_size == PREPARED_SIZE and get_i64(name) == PREPARED and is_true(value, size):
         return HELD_HALF
     if name_size == DELAY_SIZE and get_i32(name) == DELAY and get_u8(name + 4) == DELAY_LAST:
         return max(number(value, size), 0)
-    return 0
+    return HELD_TIMER if time_unit(name, name_size) >= 0 else 0
 
 
 @njit(**COMPILE_OPTIONS)

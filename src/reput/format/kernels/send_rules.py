@@ -23,7 +23,7 @@ FIELD_NAMES = (
 
 NAMES_OF_PYTHON = {
     "DELAY": "waits in the schedule topic (4.9, 5.x); HELD_BACK says which are common",
-    "TIMER_": "waits for the timer wheel, or is the wheel's own (5.x)",
+    "TIMER_": "waits for the timer, see HELD_BACK, or is the timer's own (5.x)",
     "TRAN": "half messages, their checks; TRAN_MSG=true is common, see HELD_BACK (4.9, 5.x)",
     "CHECK_IM": "CHECK_IMMUNITY_TIME_IN_SECONDS: of half messages too (4.9, 5.x)",
     "REAL_": "REAL_TOPIC, REAL_QID: where waiting and half messages keep their own (4.9, 5.x)",
@@ -37,13 +37,20 @@ NAMES_OF_PYTHON = {
 }
 """Names that begin so are Python's, and why. At most eight characters of a name are compared."""
 
-HELD_BACK = (props.TRANSACTION_PREPARED, props.DELAY)
-"""Names of Python that are common with some values, one of the two: ``true``, and a level's number.
-Such a message waits elsewhere; where it belongs is added to its properties."""
+TIMER_UNITS_MS = {props.TIMER_DELAY_SEC: 1000, props.TIMER_DELAY_MS: 1, props.TIMER_DELIVER_MS: 0}
+"""What asks for the timer -> the unit of its value; 0: it is a time, no delay."""
+HELD_BACK = (props.TRANSACTION_PREPARED, props.DELAY, *TIMER_UNITS_MS)
+"""Names of Python that are common with some values, one of them: ``true``, a level's number, and a
+time to come. Such a message waits elsewhere; where it belongs is added to its properties."""
 WAIT_PAIR = f"{props.WAIT}\1true\2"
-"""What half messages keep, behind the suffix; of all others it is left out."""
+"""What half messages keep, behind the suffix, and those for the timer, behind all else; of all
+others it is left out."""
+OUT_MS_NAME = f"{props.TIMER_OUT_MS}\1"
 REAL_TOPIC_NAME = f"{props.REAL_TOPIC}\1"
 REAL_QUEUE_NAME = f"\2{props.REAL_QUEUE_ID}\1"
+HANDLE_PARTS_MAX = 192
+"""Bytes of topic, broker name and unique key, which recall handles bear; longer ones are Python's.
+"""
 HELD_BYTES_MAX = 256
 """Room for what a message that waits has more than others: its topic's name, and these pairs."""
 
@@ -52,7 +59,10 @@ GAP = 16
 SLACK = 16
 """What it may write or read behind their end."""
 
-NOTE_BYTES = 32 + state.PLACE_BYTES
-"""What is remembered of a frame: opaque, serialization, queue id, end; and its place."""
+NOTE_BYTES = 56 + state.PLACE_BYTES
+"""What is remembered of a frame: opaque, serialization, queue id, end, FRAME_OUT_MS, FRAME_KEY and
+its size; and its place."""
 REPLY_BYTES_MAX = 320
 """Room that must be left for a reply."""
+HANDLE_BYTES_MAX = 320
+"""Room that must be left besides for a recall handle, and its name."""

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from reput.format import (
     command,
     headers,
+    java,
     message as record,
     message_id,
     names,
     properties as props,
+    recall_handle as handles,
     sys_flag as flags,
 )
 from reput.format.codes import RequestCode
@@ -21,6 +23,7 @@ from reput.format.kernels import deliver_twin, hot_twin, send_rules, state
 from reput.format.kernels.request_twin import LETTERS, ReadHeader, is_number, read_header
 from reput.format.kernels.twin_memory import Row, read, topic_row, write
 from reput.format.message import Host, StoredMessage
+from reput.format.recall_handle import RecallHandle
 from reput.format.send_reply import send_reply
 
 _PLACE = struct.Struct("=qq")
@@ -50,6 +53,17 @@ class _Note:
     serialization: Serialization
     queue_id: int
     end: int
+    recall_handle: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """What is stored of a send besides what its header says."""
+
+    topic: str
+    queue_id: int
+    property_bytes: bytes
+    recall_handle: str = ""
 
 
 # --- one frame ------------------------------------------------------------------------------
@@ -124,13 +138,39 @@ def _is_name_of_python(name: str) -> bool:
     return name.startswith(tuple(send_rules.NAMES_OF_PYTHON))
 
 
-def _stored(block: Row, header: SendMessageHeader) -> tuple[str, int, bytes] | None:
-    """Return topic, queue id and properties that are stored; None: the send is not common."""
+def _leaving_ms(block: Row, sent: dict[str, str]) -> int | None:
+    """Return TIMER_OUT_MS of a message with a time of its own; None: it is not common."""
+    now_ms, most_ms = block[state.CLOCK_TIME], block[state.TIMER_DELAY_MS_MAX]
+    ((name, unit_ms),) = (one for one in send_rules.TIMER_UNITS_MS.items() if one[0] in sent)
+    if not block[state.TAKES_TIMERS] or not is_number(sent[name], None):
+        return None
+    said = int(sent[name])
+    delay_ms = said * unit_ms if unit_ms else said - now_ms
+    if not 0 < delay_ms <= most_ms:
+        return None
+    precision_ms = block[state.TIMER_PRECISION_MS]
+    return -(-(now_ms + delay_ms) // precision_ms) * precision_ms - precision_ms
+
+
+def _recall_handle(block: Row, topic: str, out_ms: int, key: str) -> str | None:
+    """Return the handle of a message that waits for the timer; None: it is not common."""
+    name = read(block[state.BROKER_NAME], block[state.BROKER_NAME_SIZE])
+    if len(topic) + len(name) + len(key) > send_rules.HANDLE_PARTS_MAX:
+        return None
+    if not key:
+        return ""
+    return handles.encode(RecallHandle(topic, java.decode_utf8(name), str(out_ms + 1), key))
+
+
+def _stored(block: Row, header: SendMessageHeader) -> _Stored | None:
+    """Return what is stored of a send; None: it is not common."""
     sent = _pairs(header.properties or "")
     if sent is None:
         return None
     topic, queue_id = header.topic, header.queue_id
     level = sent.get(props.DELAY)
+    marks: dict[str, str] = {}
+    handle: str | None = ""
     if props.TRANSACTION_PREPARED in sent:
         if sent[props.TRANSACTION_PREPARED] != "true" or not block[state.TAKES_HALVES]:
             return None
@@ -141,14 +181,26 @@ def _stored(block: Row, header: SendMessageHeader) -> tuple[str, int, bytes] | N
         if not is_number(level) or not 0 < int(level) <= block[state.DELAY_COUNT]:
             return None
         topic, queue_id = names.SCHEDULE_TOPIC, int(level) - 1
+    elif not sent.keys().isdisjoint(send_rules.TIMER_UNITS_MS):
+        out_ms = _leaving_ms(block, sent)
+        if out_ms is None:
+            return None
+        handle = _recall_handle(block, topic, out_ms, sent.get(props.UNIQ_KEY, ""))
+        marks[props.TIMER_OUT_MS] = str(out_ms)
+        topic, queue_id = names.TIMER_TOPIC, 0
     kept = {name: value for name, value in sent.items() if name != props.WAIT}
     stored = _encode(kept) + read(block[state.SUFFIX_ADDRESS], block[state.SUFFIX_SIZE])
     if not kept.keys().isdisjoint(send_rules.HELD_BACK):
-        if props.TRANSACTION_PREPARED in sent and props.WAIT in sent:
-            stored += _encode({props.WAIT: sent[props.WAIT]})
+        wait = _encode({props.WAIT: "true"}) if props.WAIT in sent else b""
+        if topic == names.HALF_TOPIC:
+            stored += wait
         place = {props.REAL_TOPIC: header.topic, props.REAL_QUEUE_ID: str(header.queue_id)}
-        stored += _encode(place)
-    return (topic, queue_id, stored) if len(stored) <= props.LENGTH_MAX else None
+        stored += _encode(marks | place)
+        if topic == names.TIMER_TOPIC:
+            stored += wait
+    if handle is None or len(stored) > props.LENGTH_MAX:
+        return None
+    return _Stored(topic, queue_id, stored, handle)
 
 
 def _encode(pairs: dict[str, str]) -> bytes:
@@ -159,17 +211,17 @@ def _host(address: int, port: int) -> Host:
     return Host(address.to_bytes(4), port)
 
 
-def _record(block: Row, send: _Send) -> bytes | None:
+def _record(block: Row, send: _Send) -> tuple[bytes, str] | None:
+    """Return the record of a send, and its recall handle; None: it is not common."""
     header = send.header
     stored = _stored(block, header)
     if stored is None:
         return None
-    topic, queue_id, property_bytes = stored
     data = record.encode(
         StoredMessage(
-            topic=topic,
+            topic=stored.topic,
             body=send.command.body,
-            queue_id=queue_id,
+            queue_id=stored.queue_id,
             queue_offset=0,
             physical_offset=0,
             born_timestamp=header.born_timestamp,
@@ -178,10 +230,10 @@ def _record(block: Row, send: _Send) -> bytes | None:
             store_host=_host(block[state.STORE_ADDRESS], block[state.STORE_PORT]),
             flag=header.flag,
             sys_flag=header.sys_flag & ~flags.TRANSACTION_MASK,
-            property_bytes=property_bytes,
+            property_bytes=stored.property_bytes,
         )
     )
-    return data if len(data) <= block[state.RECORD_BYTES_MAX] else None
+    return (data, stored.recall_handle) if len(data) <= block[state.RECORD_BYTES_MAX] else None
 
 
 # --- a round --------------------------------------------------------------------------------
@@ -192,6 +244,7 @@ def _collect(block: Row) -> tuple[list[_Note], bytes, int | ReadHeader | None]:
     received = read(block[state.RECEIVE_ADDRESS], block[state.RECEIVE_END])
     position = block[state.RECEIVE_POSITION]
     is_on = block[state.RECEIVE_IS_ON] and not block[state.HAS_RECORD_CRC]
+    replies_left = block[state.REPLIES_ROOM] - block[state.REPLIES_BYTES]
     notes: list[_Note] = []
     records = b""
     while True:
@@ -214,17 +267,22 @@ def _collect(block: Row) -> tuple[list[_Note], bytes, int | ReadHeader | None]:
             return notes, records, state.STOP_FRAME
         if block[state.DELIVER_COUNT]:
             return [], b"", state.STOP_REPLIES
-        reply_room = block[state.REPLIES_ROOM] - block[state.REPLIES_BYTES]
-        if reply_room < (len(notes) + 1) * send_rules.REPLY_BYTES_MAX:
+        if replies_left < send_rules.REPLY_BYTES_MAX:
             return notes, records, None if notes else state.STOP_REPLIES
         has_room = send.room <= block[state.SCRATCH_ROOM] - len(records)
         if not has_room or len(notes) >= block[state.NOTES_ROOM]:
             return notes, records, None if notes else state.STOP_FRAME
-        data = _record(block, send)
-        if data is None:
+        made = _record(block, send)
+        if made is None:
             return notes, records, state.STOP_FRAME
-        request = send.command
-        notes.append(_Note(request.opaque, request.serialization, send.header.queue_id, end))
+        data, handle = made
+        replies_left -= send_rules.REPLY_BYTES_MAX
+        if handle:
+            if replies_left < send_rules.HANDLE_BYTES_MAX:
+                return notes, records, None if notes else state.STOP_REPLIES
+            replies_left -= send_rules.HANDLE_BYTES_MAX
+        request, queue_id = send.command, send.header.queue_id
+        notes.append(_Note(request.opaque, request.serialization, queue_id, end, handle))
         records += data
         position = end
 
@@ -235,7 +293,14 @@ def _answer(block: Row, notes: list[_Note]) -> None:
         place = read(block[state.NOTES_ADDRESS] + state.PLACE_BYTES * i, state.PLACE_BYTES)
         physical_offset, queue_offset = _PLACE.unpack(place)
         offset_id = message_id.encode_offset_id(host, physical_offset)
-        reply = send_reply(note.opaque, note.serialization, offset_id, note.queue_id, queue_offset)
+        reply = send_reply(
+            note.opaque,
+            note.serialization,
+            offset_id,
+            note.queue_id,
+            queue_offset,
+            note.recall_handle,
+        )
         write(block[state.REPLIES_ADDRESS] + block[state.REPLIES_BYTES], reply)
         block[state.REPLIES_BYTES] += len(reply)
         block[state.RECEIVE_POSITION] = note.end

@@ -215,11 +215,31 @@ FRAME_W, FRAME_W_SIZE = next(_words), next(_words)
 FRAME_NAMES = next(_words)
 """Address of the names of its fields (``collect_rules``); 0: those of sends and pulls."""
 FRAME_HELD = next(_words)
-"""Where the message waits: 0 nowhere, HELD_HALF, or in the queue of this delay level."""
+"""Where the message waits: 0 nowhere, HELD_HALF, HELD_TIMER, or the queue of this delay level."""
 
 TAKES_HALVES = next(_words)
 """1: half messages are common. 0: they are Python's; they are refused, or their topics are missing.
 """
+
+# --- receive: messages that wait for the timer ----------------------------------------
+
+TAKES_TIMERS = next(_words)
+"""1: messages with a time of their own are common. 0: they are Python's; they are refused, looked
+at one by one, or their topic is missing."""
+TIMER_PRECISION_MS = next(_words)
+TIMER_DELAY_MS_MAX = next(_words)
+"""Those that want to wait for longer are Python's, which refuses them."""
+CLOCK_TIME = next(_words)
+"""What the clock says, ms: where a delay begins. INPUT_TIME may be later, if it went back."""
+BROKER_NAME, BROKER_NAME_SIZE = next(_words), next(_words)
+"""Address and size of the broker's name, which recall handles bear."""
+FRAME_OUT_MS = next(_words)
+"""Where in the scratch the value of TIMER_OUT_MS stands; 0: the message has no recall handle.
+
+This and what follows is the kernel's own, as from FRAME_CODE on.
+"""
+FRAME_KEY, FRAME_KEY_SIZE = next(_words), next(_words)
+"""The same of UNIQ_KEY."""
 
 BLOCK_WORDS = next(_words)
 
@@ -350,6 +370,8 @@ STOP_LENGTH = 16
 
 HELD_HALF = -1
 """In FRAME_HELD: among the half messages."""
+HELD_TIMER = -2
+"""In FRAME_HELD: in the timer's queue."""
 
 PLACE_BYTES = 16
 """What ``append`` tells of a record: physical offset and queue offset, a word each."""

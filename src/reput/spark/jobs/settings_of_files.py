@@ -44,9 +44,19 @@ def _guessed(reader: StoreReader, log_bytes: int) -> StoreConfig:
         (file.size for queue in reader.queues() for file in queue.files),
         default=default.mapped_file_size_consume_queue,
     )
+    batch_queues = [
+        reader.batch_queue(topic, one)
+        for topic, ids in reader.batch_queue_ids.items()
+        for one in ids
+    ]
+    batch_units = max(
+        (file.size for queue in batch_queues for file in queue.files),
+        default=default.mapper_file_size_batch_consume_queue,
+    )
     return StoreConfig(
         mapped_file_size_commit_log=log_bytes,
         mapped_file_size_consume_queue=units,
+        mapper_file_size_batch_consume_queue=batch_units,
         max_hash_slot_num=slots or default.max_hash_slot_num,
         max_index_num=entries or default.max_index_num,
         max_message_size=min(default.max_message_size, room),

@@ -101,6 +101,9 @@ class Queues:
         """Return the place in ``_queues`` of each record's queue."""
         topic_ids, topics = columns.topic_ids()
         is_batch = (columns.numbers("sys_flag") & flags.INNER_BATCH) != 0
+        # What is no batch has a unit there as well, if its topic has such queues.
+        has_batches = [topic in self._reader.batch_queue_ids for topic in topics]
+        is_batch |= np.array(has_batches, np.bool_)[topic_ids]
         queue_ids = columns.numbers("queue_id").astype(np.uint32).astype(np.int64)
         keys = topic_ids.astype(np.int64) << 33 | is_batch.astype(np.int64) << 32 | queue_ids
         distinct, places = np.unique(keys, return_inverse=True)

@@ -26,7 +26,7 @@ def is_of_a_row(name: str) -> bool:
 
 
 def is_of_the_block(name: str) -> bool:
-    others = ("BLOCK_WORDS", "PLACE_BYTES", "FILE_IS_GONE", "HELD_HALF")
+    others = ("BLOCK_WORDS", "PLACE_BYTES", "FILE_IS_GONE", "HELD_HALF", "HELD_TIMER")
     return not (is_reason(name) or is_of_a_row(name) or name in others)
 
 

@@ -220,6 +220,9 @@ class _Walk:
         window.verdicts[is_queued & is_gone] = VERDICTS.index(Verdict.DELETED)
         rows = np.flatnonzero(is_queued & ~is_gone)
         is_batch = (sys_flags & flags.INNER_BATCH) != 0
+        # What is no batch has a unit there as well, if its topic has such queues.
+        has_batches = [topic in self._setting.reader.batch_queue_ids for topic in topics]
+        is_batch |= np.array(has_batches, np.bool_)[topic_ids]
         queue_ids = columns.numbers("queue_id").astype(np.uint32).astype(np.int64)
         keys = topic_ids.astype(np.int64) << 33 | is_batch.astype(np.int64) << 32 | queue_ids
         for key, some in grouped(keys[rows], rows):

@@ -1,0 +1,169 @@
+"""Batch queues of 5.x: Java's clients, on a folder that goes from one broker to the other and back.
+
+What a producer of 5.5.0 sends as a batch is one record in both, with the same properties and the
+same unit, and is consumed as the messages that are in it.
+"""
+
+import contextlib
+import shutil
+import time
+from collections import Counter, defaultdict
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from interop import java_cluster
+from interop.java_cluster import JavaClient, JavaCluster, JavaMessage, Queue
+from reput import config as configuration
+from reput.store import paths
+from reput.store.config import StoreConfig
+from reput.store.message_store import MessageStore
+from reput.store.reader import StoreReader
+from reput_cluster import ReputCluster
+
+pytestmark = pytest.mark.interop
+
+Cluster = JavaCluster | ReputCluster
+TOPIC = "Batches"
+QUEUES = [Queue(TOPIC, "broker-a", one) for one in range(2)]
+SETTINGS = {
+    "mapperFileSizeBatchConsumeQueue": str(46 * 5),
+    "mappedFileSizeCommitLog": "1048576",
+    "maxMessageSize": "65536",
+}
+GUARD_S = 60
+PAUSE = Event()  # nobody sets it
+
+
+class Known:
+    """What was sent, and where it must be."""
+
+    def __init__(self, java: JavaClient) -> None:
+        self.java = java
+        self.bodies: dict[Queue, dict[int, bytes]] = defaultdict(dict)
+        self.ends: Counter[Queue] = Counter()
+        self.read_count = 0
+
+    def work(self, cluster: Cluster, name: str) -> None:
+        """Send batches of one to five messages, and read them in a group that goes on."""
+        with self.java.producer(cluster.namesrv) as producer:
+            for number in range(14):
+                queue = QUEUES[number % 2]
+                bodies = [f"{name} {number} {one}".encode() for one in range(1 + number % 5)]
+                messages = [JavaMessage(TOPIC, one, keys=f"k{number}") for one in bodies]
+                (sent,) = producer.send(messages, "batch", queue=queue)
+                assert (sent.status, sent.queue) == ("SEND_OK", queue)
+                assert sent.queue_offset == self.ends[queue]
+                assert "," not in sent.msg_id, "the batch has a unique key of its own"
+                assert "," not in sent.offset_msg_id
+                self.bodies[queue] |= dict(enumerate(bodies, sent.queue_offset))
+                self.ends[queue] += len(bodies)
+            # One that is no batch has a unit of its own.
+            (sent,) = producer.send([JavaMessage(TOPIC, name.encode())], queue=QUEUES[0])
+            assert sent.queue_offset == self.ends[QUEUES[0]]
+            self.bodies[QUEUES[0]][sent.queue_offset] = name.encode()
+            self.ends[QUEUES[0]] += 1
+        self.compare(cluster)
+        wanted = Counter(one for each in self.bodies.values() for one in each.values())
+        with self.java.push_consumer(cluster.namesrv, "group", TOPIC) as consumer:
+            consumer.take(wanted.total() - self.read_count)
+            found = Counter(one.body for one in consumer.received)
+            assert found.total() == wanted.total() - self.read_count
+            assert found <= wanted
+            consumer.persist()
+        self.read_count = wanted.total()
+
+    def compare(self, cluster: Cluster) -> None:
+        with self.java.pull_consumer(cluster.namesrv, "others") as consumer:
+            for queue in QUEUES:
+                until(lambda queue=queue: consumer.max_offset(queue) == self.ends[queue])  # type: ignore[misc]
+            for queue, messages in consumer.read_all(TOPIC).items():
+                assert {one.queue_offset: one.body for one in messages} == self.bodies[queue]
+
+
+def until(is_so: object) -> None:
+    assert callable(is_so)
+    deadline = time.monotonic() + GUARD_S
+    while not is_so():
+        assert time.monotonic() < deadline, f"not so in {GUARD_S} s"
+        PAUSE.wait(0.02)
+
+
+def make_topic(java: JavaClient, cluster: Cluster) -> None:
+    with java.admin(cluster.namesrv) as admin:
+        config = {
+            "topicName": TOPIC,
+            "readQueueNums": 2,
+            "writeQueueNums": 2,
+            "attributes": {"+queue.type": "BatchCQ"},
+        }
+        admin.call("createAndUpdateTopicConfig", cluster.address, config)
+
+        def is_known() -> bool:
+            with contextlib.suppress(java_cluster.ClientError):
+                return bool(admin.call("examineTopicRouteInfo", TOPIC)["queueDatas"])
+            return False
+
+        until(is_known)
+
+
+def forms(store: Path, queue_id: int) -> list[tuple[object, ...]]:
+    """Return what records and units say, but for when, where and by whom they were stored."""
+    found = []
+    reader = StoreReader.open(str(store))
+    for unit in reader.batch_queue(TOPIC, queue_id).units:
+        one = reader.message_at(int(unit["physical_offset"]))
+        assert (one.queue_id, one.queue_offset) == (queue_id, unit["queue_offset"])
+        assert (one.store_timestamp, one.store_size) == (unit["store_timestamp"], unit["size"])
+        base = one.properties.pop("INNER_BASE")
+        assert int(base) == one.queue_offset
+        assert one.properties.pop("UNIQ_KEY")
+        units = [int(unit[name]) for name in ("tags_code", "message_count", "compacted_offset")]
+        found.append((len(one.body), one.sys_flag, one.properties, *units))
+    return found
+
+
+def test_a_folder_with_batch_queues_goes_there_and_back(
+    java_client: JavaClient, tmp_path: Path
+) -> None:
+    version = java_client.version
+    if version != "5.5.0":
+        pytest.skip("of 5.x")
+    folder = tmp_path / "cluster"
+    known = Known(java_client)
+    with JavaCluster(version, folder, SETTINGS) as cluster:
+        make_topic(java_client, cluster)
+        known.work(cluster, "one")
+        cluster.stop()
+    with ReputCluster(folder, SETTINGS) as ours:
+        known.compare(ours)
+        known.work(ours, "two")
+        ours.stop()
+    with JavaCluster(version, folder, SETTINGS) as cluster:
+        known.compare(cluster)
+        known.work(cluster, "six")
+        known.work(cluster, "ten")
+        cluster.stop()
+    with ReputCluster(folder, SETTINGS) as ours:
+        known.compare(ours)
+        known.work(ours, "for")
+        ours.stop()
+    found = forms(folder / "store", 1)  # nothing was sent alone there
+    assert len(found) == 5 * 7
+    assert all(found[number::7] == [found[number]] * 5 for number in range(7))
+
+    # Made anew from the log, by ours, they have the same bytes.
+    copied = shutil.copytree(folder / "store", tmp_path / "copy")
+    shutil.rmtree(copied / paths.BATCH_CONSUME_QUEUE)
+    explicit = {"store_path_root_dir": str(copied)}
+    config = configuration.load(StoreConfig, SETTINGS, environment={}, explicit=explicit).value
+    MessageStore.open(config=config).close()
+    assert files(copied) == files(folder / "store")
+
+
+def files(store: Path) -> dict[str, bytes]:
+    root = store / paths.BATCH_CONSUME_QUEUE
+    return {
+        str(one.relative_to(root)): one.read_bytes() for one in root.rglob("*") if one.is_file()
+    }
