@@ -61,6 +61,17 @@ def test_copies_are_equal(version: str, tmp_path: Path) -> None:
     assert json.loads(json.dumps(got.as_json()))["is_equal"] is True
 
 
+def test_another_store_at_the_same_path_is_read_anew(tmp_path: Path) -> None:
+    left, right = copies(tmp_path)
+    assert run(left, right).is_equal
+    shutil.rmtree(right)
+    shutil.copytree(golden.unpack("4.9.7", "expired"), right)
+    assert not run(left, right).is_equal
+    shutil.rmtree(right)
+    shutil.copytree(left, right)
+    assert run(left, right).is_equal
+
+
 def test_a_flipped_byte_of_a_body(tmp_path: Path) -> None:
     left, right = copies(tmp_path)
     one = a_message()

@@ -45,6 +45,7 @@ from reput.spark.jobs.compare.messages import LogPart
 from reput.spark.jobs.compare.queues import QueuePart
 from reput.spark.jobs.compare.sides import Sides
 from reput.spark.jobs.running import Progress, Runner, runner_on
+from reput.spark.jobs.stopped_store import StoppedStore
 from reput.spark.options import ReadOptions
 from reput.store import paths
 from reput.store.consume_queue_view import BatchConsumeQueueView, ConsumeQueueView
@@ -214,7 +215,8 @@ def _job(
     left = absolute(left)  # workers have folders of their own to work in
     if isinstance(right, str):
         right = absolute(right)
-        return _TwoStores(spark, Sides(left, right, some, allow_live), ordered, match, size)
+        sides = Sides(StoppedStore(left), StoppedStore(right), some, allow_live)
+        return _TwoStores(spark, sides, ordered, match, size)
     assert live is not None
     return _StoreAndBroker(spark, left, right, live, some, ordered, allow_live, size)
 
@@ -327,12 +329,11 @@ class _TwoStores:
     ) -> None:
         self._spark = spark
         self._sides = sides
-        self._left = StoreReader.open(sides.left, allow_live=sides.allow_live)
-        self._right = StoreReader.open(sides.right, allow_live=sides.allow_live)
+        self._left, self._right = sides.readers
         self._partition_bytes = partition_bytes
         self.sections = sections
         self._match = match
-        self.right_name = sides.right
+        self.right_name = sides.right.path
 
     @functools.cached_property
     def matched_by(self) -> str:
@@ -389,7 +390,7 @@ class _TwoStores:
                 _store_options(path, allow_live=self._sides.allow_live),
                 partition_bytes=self._partition_bytes,
             )
-            for path in (self._sides.left, self._sides.right)
+            for path in (self._sides.left.path, self._sides.right.path)
         ]
         return joined_messages.findings(sides[0], sides[1], self._sides.ignore)
 

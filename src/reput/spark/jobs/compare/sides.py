@@ -1,11 +1,11 @@
 """The two stores of a comparison, and what tasks read of both."""
 
-import functools
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from reput.spark.jobs.stopped_store import StoppedStore
 from reput.store import paths
 from reput.store.commit_log_view import CommitLogView
 from reput.store.files import Folder
@@ -20,8 +20,8 @@ Bytes = npt.NDArray[np.uint8]
 class Sides:
     """The two stores, and what may differ between them."""
 
-    left: str
-    right: str
+    left: StoppedStore
+    right: StoppedStore
     ignore: frozenset[str]
     """Names of message and unit fields."""
     allow_live: bool
@@ -29,16 +29,10 @@ class Sides:
     @property
     def readers(self) -> tuple[StoreReader, StoreReader]:
         """Both, opened; an executor opens a stopped store once."""
-        return _open(self.left, self.allow_live), _open(self.right, self.allow_live)
+        return self._open(self.left), self._open(self.right)
 
-
-@functools.lru_cache(maxsize=2)
-def _open_stopped(path: str) -> StoreReader:
-    return StoreReader.open(path)
-
-
-def _open(path: str, allow_live: bool) -> StoreReader:
-    return StoreReader.open(path, allow_live=True) if allow_live else _open_stopped(path)
+    def _open(self, store: StoppedStore) -> StoreReader:
+        return StoreReader.open(store.path, allow_live=True) if self.allow_live else store.reader()
 
 
 def read(folder: Folder, path: str, start: int, length: int) -> Bytes:

@@ -34,6 +34,7 @@ from reput.spark.jobs.running import Progress, Runner, runner_on
 from reput.spark.jobs.salvage import copy as salvage_copy, scan as salvage_scan
 from reput.spark.jobs.salvage.copy import Layout
 from reput.spark.jobs.salvage.scan import QueueKey, Scanned, ScanTask
+from reput.spark.jobs.stopped_store import StoppedStore
 from reput.store import config_tables, paths
 from reput.store.commit_log_view import Damage
 from reput.store.config import StoreConfig
@@ -201,7 +202,8 @@ class _Salvage:
         self._draft = target.with_name(target.name + DRAFT_SUFFIX)
         self._partition_bytes = max(partition_bytes, 1)
         self._include_stale = include_stale
-        self._reader = StoreReader.open(source)
+        self._store = StoppedStore(source)
+        self._reader = self._store.reader()
         self._config = settings_of_files.fitting(self._reader, config)
         self._file_bytes = self._config.mapped_file_size_commit_log
         self._notes: list[str] = []
@@ -256,7 +258,7 @@ class _Salvage:
     def _layout(self) -> Layout:
         has_crc = self._config.enabled_append_prop_crc
         first = self._reader.log.min_offset
-        return Layout(self._source, str(self._draft), first, self._file_bytes, has_crc)
+        return Layout(self._store, str(self._draft), first, self._file_bytes, has_crc)
 
     # Scan -----------------------------------------------------------------------------------
 
@@ -282,7 +284,7 @@ class _Salvage:
         share = max(-(-len(keys) // 32), 1)
         parts += [tuple(keys[i : i + share]) for i in range(0, len(keys), share)]
         starts = tuple(hole.physical_offset for hole in torn)
-        return [ScanTask(self._source, part, starts) for part in parts]
+        return [ScanTask(self._store, part, starts) for part in parts]
 
     def _torn_records(self, stop: int) -> list[Hole]:
         """Return records of which a crash left a part, though what follows them is there.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from reput.spark import plan
 from reput.spark.jobs import holes as hole_filling
 from reput.spark.jobs.holes import Fill, Hole
-from reput.spark.jobs.salvage.scan import opened
+from reput.spark.jobs.stopped_store import StoppedStore
 from reput.store import paths
 from reput.store.disk import Disk
 from reput.store.reader import StoreReader
@@ -23,7 +23,7 @@ WINDOW_BYTES = 8 * 1024 * 1024
 class Layout:
     """Where things are, for every task."""
 
-    source: str
+    source: StoppedStore
     draft: str
     first_start: int
     """Physical offset where the log begins."""
@@ -82,7 +82,7 @@ def write(layout: Layout, work: Work) -> int:
     Raises:
         WriteFailed: The disk failed; also ``DiskFull``.
     """
-    reader, disk = opened(layout.source), Disk()
+    reader, disk = layout.source.reader(), Disk()
     written = 0
     for start, some in _by_file(layout, work):
         path = f"{layout.draft}/{paths.COMMIT_LOG}/{paths.offset_name(start)}"

@@ -3,7 +3,6 @@
 A task scans a range of the log, or lists some queues.
 """
 
-import functools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from reput.spark import plan
 from reput.spark.jobs import queue_runs
 from reput.spark.jobs.holes import Hole
 from reput.spark.jobs.queue_runs import Run
+from reput.spark.jobs.stopped_store import StoppedStore
 from reput.store.commit_log_view import Damage, LogBatch
 from reput.store.reader import StoreReader
 
@@ -30,7 +30,7 @@ QueueRun = tuple[str, int, int, int]
 class ScanTask:
     """A part of the log to scan, or queues to list."""
 
-    source: str
+    source: StoppedStore
     part: plan.LogRange | tuple[QueueKey, ...]
     torn: tuple[int, ...]
     """Where records start that are framed right and not whole."""
@@ -57,16 +57,10 @@ class Scanned:
 
 def scan(task: ScanTask) -> Scanned:
     """Do one task."""
-    reader = opened(task.source)
+    reader = task.source.reader()
     if isinstance(task.part, plan.LogRange):
         return _scan_log(reader, task.part, task.torn)
     return _list_queues(reader, task.part)
-
-
-@functools.lru_cache(maxsize=2)
-def opened(source: str) -> StoreReader:
-    """Return a store's reader; an executor opens it once."""
-    return StoreReader.open(source)
 
 
 def _scan_log(reader: StoreReader, part: plan.LogRange, torn: tuple[int, ...]) -> Scanned:

@@ -1,0 +1,24 @@
+"""A store that a job reads, and its reader in each process that takes part."""
+
+import functools
+import uuid
+from dataclasses import dataclass, field
+
+from reput.store.reader import StoreReader
+
+
+@dataclass(frozen=True, slots=True)
+class StoppedStore:
+    """A store that nobody writes to while a job runs; what the next job finds there may be new."""
+
+    path: str
+    job_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def reader(self) -> StoreReader:
+        """Return its reader; a process opens it once a job. Raises as ``StoreReader.open``."""
+        return _opened(self)
+
+
+@functools.lru_cache(maxsize=2)
+def _opened(store: StoppedStore) -> StoreReader:
+    return StoreReader.open(store.path)
