@@ -32,6 +32,7 @@ SINCE_5 = {
     "diskSpaceCleanForciblyRatio",  # 4.x: a system property, of the same value
     "diskSpaceWarningLevelRatio",  # likewise
     "enabledAppendPropCRC",
+    "mapperFileSizeBatchConsumeQueue",
     "maxFilterMessageSize",  # 4.x: the same bytes, fixed
     "maxTopicLength",  # 4.x: the same 127, fixed
     "timerCongestNumEachSlot",
