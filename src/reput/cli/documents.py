@@ -7,9 +7,9 @@ ever added. docs/how-to/inspect-a-store.md shows each document.
 from collections.abc import Iterator
 from typing import Any
 
-from reput.cli.topics import kind_of
 from reput.errors import CorruptRecord, NotInStore
 from reput.format.message import StoredMessage
+from reput.format.names import kind_of
 from reput.store import paths
 from reput.store.commit_log_view import Damage
 from reput.store.consume_queue_view import BatchConsumeQueueView, ConsumeQueueView

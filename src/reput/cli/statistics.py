@@ -78,7 +78,6 @@ def topic_stats(
 
 
 async def _topic_stats(admin: "Admin", topic: str | None, cluster: str | None) -> list[Document]:
-    from reput.cli.topics import kind_of
     from reput.format import names
 
     known = await admin.clusters()
@@ -86,7 +85,8 @@ async def _topic_stats(admin: "Admin", topic: str | None, cluster: str | None) -
     wanted = [topic] if topic is not None else await admin.topics(cluster=cluster)
     found = []
     for name in wanted:
-        is_left_out = kind_of(name) == "system" or name in own or name.endswith("_REPLY_TOPIC")
+        kind = names.kind_of(name)
+        is_left_out = kind == "system" or name in own or name.endswith("_REPLY_TOPIC")
         if topic is None and is_left_out:
             continue
         brokers = sorted((await admin.topic_route(name)).brokers)
@@ -103,7 +103,6 @@ async def _topic_stats(admin: "Admin", topic: str | None, cluster: str | None) -
                     "lag": sum(one.lag for one in stats.queues if one.queue.topic == name),
                 }
             )
-        kind = "dead letter" if names.is_dlq_topic(name) else kind_of(name)
         found.append(
             {
                 "topic": name,

@@ -54,19 +54,6 @@ def register(app: typer.Typer) -> None:
     )
 
 
-def kind_of(topic: str) -> str:
-    """Return what a topic is for: user, system, retry, dead letter, or light."""
-    from reput.format import names
-
-    if names.is_system_topic(topic):
-        return "system"
-    if names.is_retry_topic(topic):
-        return "retry"
-    if names.is_dlq_topic(topic):
-        return "dead letter"
-    return "light" if topic.startswith(names.LMQ_PREFIX) else "user"
-
-
 # --- list ---------------------------------------------------------------------------------------
 
 
@@ -111,6 +98,8 @@ def list_topics(
 async def _list(
     admin: "Admin", cluster: str | None, everything: bool, long: bool
 ) -> list[Document]:
+    from reput.format.names import kind_of
+
     known = await admin.clusters()
     own_names = known.cluster_addr_table.keys() | known.broker_addr_table.keys()
     found: list[Document] = []
@@ -208,6 +197,8 @@ def show(
 
 
 async def _describe(admin: "Admin", topic: str) -> Document:
+    from reput.format.names import kind_of
+
     route = await admin.topic_route(topic)
     queues = [
         {

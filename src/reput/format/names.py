@@ -90,6 +90,17 @@ def is_dlq_topic(topic: str) -> bool:
     return topic.startswith(DLQ_PREFIX)
 
 
+def kind_of(topic: str) -> str:
+    """Return what a topic is for: ``user``, ``system``, ``retry``, ``dead letter`` or ``light``."""
+    if is_system_topic(topic):
+        return "system"
+    if is_retry_topic(topic):
+        return "retry"
+    if is_dlq_topic(topic):
+        return "dead letter"
+    return "light" if is_light(topic) else "user"
+
+
 def is_light(name: str) -> bool:
     """Whether it is the topic of a light queue, or a group that reads such queues."""
     return name.startswith(LMQ_PREFIX)
