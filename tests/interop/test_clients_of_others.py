@@ -92,17 +92,17 @@ def test_a_message_comes_again_or_later(client: OtherClient, cluster: Cluster) -
 
 
 def test_a_batch_of_the_cpp_client(client: OtherClient, cluster: Cluster) -> None:
-    """It says ``batch=1``, which Java reads as false: there it is one message, made of parts."""
+    """It says ``batch=1``, which Java reads as false: there it is one message, made of parts.
+
+    The client shows no body of that one: to it, a body ends before its first zero.
+    """
     if not isinstance(client, CppClient):
         pytest.skip("batches of the others are among their ways")
     topic = new_topic(cluster, "cpp-batch")
     client.produce(cluster.namesrv, topic, BODIES, "batch")
-    count = len(BODIES) if isinstance(cluster, ReputCluster) else 1
-    found = client.consume(cluster.namesrv, topic, f"{topic}-group", count)
-    if count == 1:
-        assert all(one in found[0]["body"] for one in BODIES)
-    else:
-        assert sorted(one["body"] for one in found) == BODIES
+    wanted = BODIES if isinstance(cluster, ReputCluster) else [b""]
+    found = client.consume(cluster.namesrv, topic, f"{topic}-group", len(wanted))
+    assert sorted(one["body"] for one in found) == wanted
 
 
 @pytest.mark.skipif(
