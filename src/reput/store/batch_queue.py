@@ -20,14 +20,14 @@ from reput.format.kernels import state
 from reput.store import paths
 from reput.store.consume_queue_view import BATCH_UNIT_TYPE, UnitArray
 from reput.store.disk import Disk
-from reput.store.hot_state import HotState, Words
+from reput.store.hot_state import HotState, QueueEnds, Words
 from reput.store.mapped_file_queue import MappedFileQueue
 
 SIZE_KEY = "mapperFileSizeBatchConsumeQueue"
 _NO_HOLDERS_MS = 0  # a file of units is held for a sync at most
 
 
-class BatchQueue:
+class BatchQueue(QueueEnds):
     """The units of one batch queue. Its row is the kernels', which give queue offsets from it.
 
     Args:
@@ -41,10 +41,9 @@ class BatchQueue:
     def __init__(
         self, topic: str, queue_id: int, files: MappedFileQueue, address: int, row: Words
     ) -> None:
+        super().__init__(address, row)
         self.topic = topic
         self.queue_id = queue_id
-        self.address = address
-        self.row = row
         self.files = files
         self.is_damaged = False
         """Units are missing: it must be rebuilt from the log."""
@@ -52,26 +51,6 @@ class BatchQueue:
         """Number of the unit that is put next; the first one of a store's life is 0."""
 
     # Ends -------------------------------------------------------------------------------------
-
-    @property
-    def min_offset(self) -> int:
-        """The first queue offset of a batch that is in the log; ``max_offset`` if none is."""
-        return self.row[state.QUEUE_MIN_OFFSET]
-
-    @property
-    def max_offset(self) -> int:
-        """The queue offset behind the last batch that was dispatched."""
-        return self.row[state.QUEUE_MAX_OFFSET]
-
-    @property
-    def next_offset(self) -> int:
-        """Queue offset that the next batch gets which is put."""
-        return self.row[state.QUEUE_NEXT_OFFSET]
-
-    @property
-    def end_physical_offset(self) -> int:
-        """Physical offset behind the record of the last unit; 0 without units."""
-        return self.row[state.QUEUE_END_PHYSICAL]
 
     @property
     def first_offset(self) -> int:

@@ -33,7 +33,7 @@ from reput.store import paths
 from reput.store.consume_queue_ext import ConsumeQueueExt
 from reput.store.consume_queue_view import UNIT_TYPE, UnitArray
 from reput.store.disk import Disk
-from reput.store.hot_state import HotState, Words
+from reput.store.hot_state import HotState, QueueEnds, Words
 
 _TAIL_UNITS_AT_FIRST = 32
 _TAIL_UNITS_MAX = 1024
@@ -67,25 +67,23 @@ class QueueEnd(NamedTuple):
         return cq_unit.Unit(self.physical_offset, self.size, self.tags_code)
 
 
-class ConsumeQueue:
+class ConsumeQueue(QueueEnds):
     """The units of one queue, from ``min_offset`` to ``max_offset``."""
 
     __slots__ = (
-        *("_ahead", "_family", "_tail", "address", "extension", "files"),
-        *("has_rest", "is_damaged", "queue_id", "row", "topic"),
+        *("_ahead", "_family", "_tail", "extension", "files"),
+        *("has_rest", "is_damaged", "queue_id", "topic"),
     )
 
     def __init__(
         self, family: "ConsumeQueues", topic: str, queue_id: int, address: int, row: Words
     ) -> None:
+        super().__init__(address, row)
         self._family = family
         self._tail: npt.NDArray[np.uint8] | None = None
         self._ahead: npt.NDArray[np.uint8] | None = None
         self.topic = topic
         self.queue_id = queue_id
-        self.address = address
-        """Of the row."""
-        self.row = row
         self.files: list[int] = []
         """Where each file starts, in bytes from unit 0; ascending."""
         self.is_damaged = False
@@ -104,26 +102,6 @@ class ConsumeQueue:
     def is_light(self) -> bool:
         """Whether it is an LMQ: its messages belong to another topic and queue as well."""
         return self.topic.startswith(names.LMQ_PREFIX)
-
-    @property
-    def min_offset(self) -> int:
-        """Queue offset of the first message that is in the log; ``max_offset`` if none is."""
-        return self.row[state.QUEUE_MIN_OFFSET]
-
-    @property
-    def max_offset(self) -> int:
-        """Queue offset that the next dispatched message has."""
-        return self.row[state.QUEUE_MAX_OFFSET]
-
-    @property
-    def next_offset(self) -> int:
-        """Queue offset that the next message gets which is put."""
-        return self.row[state.QUEUE_NEXT_OFFSET]
-
-    @property
-    def end_physical_offset(self) -> int:
-        """Physical offset behind the record of the last unit; 0 without units."""
-        return self.row[state.QUEUE_END_PHYSICAL]
 
     @property
     def is_fresh(self) -> bool:

@@ -51,6 +51,37 @@ class _Rows:
         self._free.append((address, row))
 
 
+class QueueEnds:
+    """Where a queue begins and ends, as its row tells: Python and the kernels see the same."""
+
+    __slots__ = ("address", "row")
+
+    def __init__(self, address: int, row: Words) -> None:
+        self.address = address
+        """Of the row."""
+        self.row = row
+
+    @property
+    def min_offset(self) -> int:
+        """Queue offset of the first message that is in the log; ``max_offset`` if none is."""
+        return self.row[state.QUEUE_MIN_OFFSET]
+
+    @property
+    def max_offset(self) -> int:
+        """Queue offset behind the last message that was dispatched."""
+        return self.row[state.QUEUE_MAX_OFFSET]
+
+    @property
+    def next_offset(self) -> int:
+        """Queue offset that the next message gets which is put."""
+        return self.row[state.QUEUE_NEXT_OFFSET]
+
+    @property
+    def end_physical_offset(self) -> int:
+        """Physical offset behind the record of the last unit; 0 without units."""
+        return self.row[state.QUEUE_END_PHYSICAL]
+
+
 class TopicRow:
     """A topic as the kernels know it."""
 
