@@ -14,6 +14,9 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup
 KERNELS := src/reput/format/kernels
 
+# How long hostile clients attack, half of it with default settings, half with everything switched on.
+REPUT_HOSTILE_SECONDS ?= 3600
+
 # Spark workers run this Python, not the first one on PATH.
 export PYSPARK_PYTHON := $(abspath $(BIN)/python)
 
@@ -63,8 +66,13 @@ layers: venv ## Check who imports whom
 bench: jdk venv ## Run the benchmarks; JSON goes to stdout
 	$(BIN)/python -m benchmarks
 
-soak: jdk-dev venv ## Run property, damage and kill tests for long (an hour or so)
+soak: jdk-dev venv ## Run property, damage, kill and hostile tests for long (two hours or so)
 	REPUT_SOAK=1 $(PYTEST) --hypothesis-profile=soak
+	$(MAKE) hostile
+
+# Alone, one process: other tests would be the noise that stalls are measured against.
+hostile: venv ## Let hostile clients attack real servers for REPUT_HOSTILE_SECONDS (3600)
+	REPUT_HOSTILE_SECONDS=$(REPUT_HOSTILE_SECONDS) $(BIN)/python -m pytest -m hostile tests/hostile
 
 interop-all: jdk-dev venv ## Run the tests against every RocketMQ version
 	REPUT_INTEROP=all $(PYTEST) -m interop
@@ -74,4 +82,4 @@ clean: ## Remove caches and build output; .venv stays
 	rm -f $(KERNELS)/*.so .venv/.kernels
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help venv jdk jdk-dev run test fmt lint types layers bench soak interop-all clean
+.PHONY: help venv jdk jdk-dev run test fmt lint types layers bench soak hostile interop-all clean

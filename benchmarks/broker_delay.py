@@ -17,7 +17,7 @@ import numpy as np
 from benchmarks import broker_frames as frames, broker_targets as targets
 from benchmarks.broker_process import Usage
 from benchmarks.broker_transaction import Line
-from reput.broker.timers import Timers
+from reput.broker.timer.timers import Timers
 from reput.clock import SystemClock
 from reput.format import message as record, names, properties as props
 from reput.store.config import StoreConfig

@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from reput.broker.config import BrokerConfig
-from reput.broker.filters import Filters
+from reput.broker.filter.filters import Filters
+from reput.broker.settings.config import BrokerConfig
 from reput.format import cq_unit, properties as props, sql92
 from reput.store.config import StoreConfig
 from reput.store.incoming import IncomingMessage

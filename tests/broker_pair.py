@@ -1,4 +1,4 @@
-"""Two brokers that get the same bytes: one answers in the kernel what it can, one in Python."""
+"""Two brokers that get the same bytes, one with the fast path, one without."""
 
 import asyncio
 from collections.abc import Iterator
@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import broker_subject
-from reput.broker import stats
+from reput.broker.counters import stats
 from reput.broker.server import Broker
 from reput.clock import ManualClock
 from reput.format import command as commands
 from reput.format.command import LENGTH, Command
 from reput.format.message import Host
 from reput.remoting.channel import Channel
+from reput.remoting.server_state import ServerState
 from reput.store.config_tables import TopicConfig
-from reput.store.message_store import MessageStore
 
 NOW_MS = 1_700_000_000_000
 STORE_HOST = Host(b"\xc0\0\x02\x01", 10911)
@@ -32,6 +32,9 @@ class Transport(asyncio.Transport):
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return {"peername": BORN, "sockname": ("192.0.2.1", 10911)}.get(name, default)
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
     def write(self, data: Any) -> None:
         self.written += bytes(data)
 
@@ -42,22 +45,24 @@ class Transport(asyncio.Transport):
 class Wire:
     """A connection to a broker, without a socket."""
 
-    def __init__(self, broker: Broker, *, has_kernel: bool) -> None:
+    def __init__(self, broker: Broker) -> None:
         self.broker = broker
-        broker.store_host = broker.transactions.store_host = STORE_HOST
-        broker.intake.open()
-        if not has_kernel:
-            broker.store._receiver._is_open = False
+        broker.identity.store_host = broker.parts.transactions.store_host = STORE_HOST
+        if broker.frontend is not None:
+            broker.frontend.open()
+        broker.parts.topics.on_make = None  # there is no loop that writes them
         for name, perm in (("T", 6), ("ReadOnly", 4), ("%RETRY%g", 6)):
-            broker.topics.put(
+            broker.parts.topics.put(
                 TopicConfig(name=name, read_queue_count=4, write_queue_count=4, perm=perm), NOW_MS
             )
-        broker.topics.put(
+        broker.parts.topics.put(
             TopicConfig(name="Narrow", read_queue_count=4, write_queue_count=1, perm=6), NOW_MS
         )
         self._seen_offset = 0
         self.transport = Transport()
-        self.channel = Channel(broker._servers[0], broker._buffer, stops_reading=True)
+        # No request is to be interrupted here, however slow the machine is: there is no loop.
+        broker._servers[0].state = ServerState(slice_s=3600)
+        self.channel = Channel(broker._servers[0], broker._buffer, shared=broker._servers[0].state)
         self.channel.connection_made(self.transport)
 
     def feed(self, data: bytes) -> bytes:
@@ -93,14 +98,14 @@ class Wire:
     @property
     def common_count(self) -> int:
         """Requests that the kernel has answered."""
-        return self.broker.intake.common_count + self.broker.intake.common_pull_count
+        return self.broker.parts.fast_counts.sends + self.broker.parts.fast_counts.pulls
 
     def counts(self) -> list[object]:
         """What was counted, and how far groups have read."""
-        one = self.broker.stats
+        one = self.broker.parts.deliveries.stats
         names = stats.GROUP_GET_NUMS, stats.GROUP_GET_SIZE, stats.GROUP_GET_LATENCY
-        offsets = list(self.broker.consumer_offsets.all())
-        waiting = len(self.broker.held_pulls)
+        offsets = list(self.broker.parts.deliveries.consumer_offsets.all())
+        waiting = len(self.broker.parts.held_pulls)
         events = [
             (name, key, series.times)
             for name in names
@@ -149,24 +154,20 @@ def replies_in(data: bytes) -> list[Command]:
 def open_both(root: Path) -> Iterator[Both]:
     """The loops do not run, so that nothing happens but what is fed."""
 
-    async def start(name: str) -> Broker:
+    async def start(name: str, *, has_kernel: bool) -> Broker:
         store = {"max_message_size": 4096}
         broker = Broker(
-            broker_subject.broker_config(),
+            broker_subject.broker_config(reput_fast_path=has_kernel),
             broker_subject.store_config(root / name, **store),
             clock=ManualClock(NOW_MS),
         )
-        broker._load_filters()
-        broker.store = MessageStore.open(config=broker.store_config, clock=broker.clock)
-        broker._servers = []
-        broker._assemble()
-        await broker._listen()
+        await broker._open()
         return broker
 
     async def make() -> Both:
         return Both(
-            Wire(await start("kernel"), has_kernel=True),
-            Wire(await start("python"), has_kernel=False),
+            Wire(await start("kernel", has_kernel=True)),
+            Wire(await start("python", has_kernel=False)),
         )
 
     with asyncio.Runner() as runner:

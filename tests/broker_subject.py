@@ -1,14 +1,17 @@
 """A broker in this process, and a client that speaks to it in plain commands."""
 
 import contextlib
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest_asyncio
 
-from reput.broker.config import BrokerConfig
+from reput.broker.monitoring import health, metrics
+from reput.broker.parts import Parts
 from reput.broker.server import Broker
+from reput.broker.settings.config import BrokerConfig
 from reput.clock import Clock
 from reput.format import bodies, headers, message as record, properties as props
 from reput.format.codes import RequestCode
@@ -16,6 +19,7 @@ from reput.format.command import Command, Serialization
 from reput.format.headers import Header, PullMessageHeader, SendMessageHeader
 from reput.format.message import StoredMessage
 from reput.remoting.client import RemotingClient
+from reput.remoting.health import Health
 from reput.store.config import StoreConfig
 
 _T = TypeVar("_T")
@@ -23,12 +27,15 @@ _T = TypeVar("_T")
 CLUSTER = "DefaultCluster"
 NAME = "broker-a"
 TIMEOUT_MS = 20_000
+HAS_FAST_PATH = os.environ.get("REPUT_TEST_FAST_PATH", "on") != "off"
+"""Whether brokers have their fast path: the tests pass with it and without."""
 
 
 def broker_config(**settings: Any) -> BrokerConfig:
     """Settings for a broker on this machine alone, on any free port."""
     known = {"broker_name": NAME, "broker_ip1": "127.0.0.1", "bind_address": "127.0.0.1"}
-    return BrokerConfig(**{**known, "listen_port": 0, **settings})
+    known |= {"listen_port": 0, "reput_fast_path": HAS_FAST_PATH}
+    return BrokerConfig(**{**known, **settings})
 
 
 def store_config(root: Path, **settings: Any) -> StoreConfig:
@@ -42,6 +49,21 @@ def store_config(root: Path, **settings: Any) -> StoreConfig:
     return StoreConfig(store_path_root_dir=str(root), **{**sizes, **settings})
 
 
+def reconfigure(broker: Broker, changes: dict[str, str]) -> None:
+    """Put settings in force, in memory alone."""
+    broker.settings.apply(broker.settings.plan(changes), broker.clock.now_ms())
+
+
+def meter(broker: Broker, names_max: int = metrics.NAMES_MAX) -> metrics.Meter:
+    """Return what measures a broker."""
+    return metrics.Meter(broker.parts, broker.loops, broker.connection_counts, names_max)
+
+
+def health_of(broker: Broker) -> Health:
+    """Return the health of a broker that was started now."""
+    return health.look(broker.parts, broker.loops, broker.clock.monotonic_ms())
+
+
 class Subject:
     """A broker, and a connection to it."""
 
@@ -52,8 +74,12 @@ class Subject:
         """Requests that the broker sent to the client."""
 
     @property
+    def parts(self) -> Parts:
+        return self.broker.parts
+
+    @property
     def address(self) -> str:
-        return f"127.0.0.1:{self.broker.port}"
+        return f"127.0.0.1:{self.broker.identity.port}"
 
     async def ask(
         self,

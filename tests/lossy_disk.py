@@ -46,6 +46,7 @@ class LossyDisk(Disk):
     """The disk below one folder."""
 
     def __init__(self, root: str | Path) -> None:
+        super().__init__()
         self._root = Path(root)
         self._ids = itertools.count()
         self._live: dict[str, int] = {}
@@ -75,6 +76,9 @@ class LossyDisk(Disk):
 
     def rename(self, source: str, target: str) -> None:
         super().rename(source, target)
+        if Path(target).is_dir():
+            self._move_folder(f"{source}/", f"{target}/")
+            return
         known = self._live.pop(source, None)  # None: it was never synced
         self._live[target] = next(self._ids) if known is None else known
 
@@ -109,6 +113,16 @@ class LossyDisk(Disk):
 
     def _id(self, path: str) -> int:
         return self._live.setdefault(path, next(self._ids))
+
+    def remove_folder(self, path: str) -> None:
+        super().remove_folder(path)
+        self._names = {name: one for name, one in self._names.items() if Path(name).parent.exists()}
+
+    def _move_folder(self, source: str, target: str) -> None:
+        """Take files along with their folder; that it has moved is not lost."""
+        for table in (self._live, self._names):
+            for path in [path for path in table if path.startswith(source)]:
+                table[target + path.removeprefix(source)] = table.pop(path)
 
     def _keep_names(self, folders: list[Path]) -> None:
         for folder in folders:

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 import uvloop
 
+from reput import limits
 from reput.errors import RequestRefused
 from reput.format import command as commands
 from reput.format.codes import ResponseCode
 from reput.format.command import Command
 from reput.remoting.channel import Channel
-from reput.remoting.server import RemotingServer
+from reput.remoting.server import LongReply, RemotingServer
 
 GUARD_S = 60
 """Ends a test that hangs; nothing is expected to take so long."""
@@ -34,6 +35,10 @@ LARGE = 6
 """Answered with as many bytes as field ``size`` says."""
 UNSPEAKABLE = 7
 """Answered with what the binary header cannot say."""
+LONG = 8
+"""Answered after as many steps as field ``steps`` says."""
+LIMITED = 9
+"""Refused by a limit."""
 
 
 def both_loops(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -72,6 +77,8 @@ class Subject:
         self.later: list[tuple[Channel, Command]] = []
         self.seen: Counter[int] = Counter()
         """Code -> requests."""
+        self.steps = 0
+        """Of long requests."""
 
     async def __aenter__(self) -> "Subject":
         await self.server.start()
@@ -94,7 +101,16 @@ class Subject:
     def on_closed(self, channel: Channel) -> None:
         self.closed.append(channel)
 
-    def on_request(self, channel: Channel, request: Command) -> Command | None:
+    def _long(self, request: Command) -> LongReply:
+        fields = request.ext_fields or {}
+        for _ in range(int(fields["steps"])):
+            self.steps += 1
+            yield
+        if "fails" in fields:
+            raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, "no such topic")
+        return commands.reply(request)
+
+    def on_request(self, channel: Channel, request: Command) -> Command | LongReply | None:
         self.seen[request.code] += 1
         fields = request.ext_fields or {}
         if request.code == ECHO:
@@ -108,6 +124,10 @@ class Subject:
             raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, "no such topic")
         if request.code == LARGE:
             return commands.reply(request, body=b"x" * int(fields["size"]))
+        if request.code == LONG:
+            return self._long(request)
+        if request.code == LIMITED:
+            limits.HEARTBEAT_GROUPS.check(5_000)
         if request.code == UNSPEAKABLE:
             return commands.reply(request, 1 << 20)
         return None

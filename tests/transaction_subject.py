@@ -3,9 +3,9 @@
 from typing import Any
 
 import broker_subject
-from reput.broker import transactions
-from reput.broker.topics import Topics
-from reput.broker.transactions import End, Transactions
+from reput.broker.topic.topics import Topics
+from reput.broker.transaction import transactions
+from reput.broker.transaction.transactions import End, Transactions
 from reput.clock import ManualClock
 from reput.format import message as record, names, properties as props
 from reput.format.message import Host, StoredMessage
@@ -44,7 +44,7 @@ class Subject:
         """Go on with another store, or the same one opened again."""
         self.store = store
         self.offsets = ConsumerOffsetTable.load(store.root, self.disk)
-        self.topics = Topics(TopicTable.load(store.root, self.disk), self.config, lambda _: None)
+        self.topics = Topics(TopicTable.load(store.root, self.disk), self.config)
         self.transactions = Transactions(store, self.topics, self.offsets, self.config, self._ask)
         self.transactions.store_host = BROKER_HOST
         self.transactions.load(self.clock.now_ms())

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from reput import cli
+from reput.cli import main as cli
 
 
 class Command:

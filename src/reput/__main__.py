@@ -1,6 +1,6 @@
 """``python -m reput``."""
 
-from reput.cli import main
+from reput.cli.main import main
 
 if __name__ == "__main__":
     main()

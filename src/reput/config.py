@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from reput.errors import InvalidOption
+from reput.errors import InvalidOption, excerpt
 
 ENVIRONMENT_PREFIX = "REPUT_"
 
@@ -42,6 +42,11 @@ _ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _DECIMAL = re.compile(r"[+-]?[0-9]{1,15}(\.[0-9]{0,15})?")
 _SHARE = re.compile(r"(0?|1)\.[0-9]{1,9}")
+
+_KEY_LETTERS_MAX = 64
+"""A longer key looks like none that is known; comparing it would take long."""
+_SUGGESTIONS_MAX = 10
+"""For so many unknown keys one is looked for that looks like them: it takes milliseconds each."""
 
 T = TypeVar("T")
 
@@ -80,7 +85,7 @@ class Unknown:
     def __str__(self) -> str:
         """Return a sentence for the log."""
         hint = f"; did you mean {self.suggestion!r}?" if self.suggestion else ""
-        return f"{self.origin}: unknown key {self.key!r}{hint}"
+        return f"{self.origin}: unknown key {excerpt(self.key)!r}{hint}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,16 +189,21 @@ class Settings:
 
     def unknown(self) -> tuple[Unknown, ...]:
         """Return what no part that was made so far knows, in the order it was given."""
-        found = []
+        found: list[Unknown] = []
         for given in (given for layer in self._layers for given in layer):
             if given.key not in self._known:
-                import difflib  # not at the top: every start would wait for it
-
-                similar = {key.lower(): key for key in self._known}
-                close = difflib.get_close_matches(given.key.lower(), similar, n=1, cutoff=0.8)
-                suggestion = similar[close[0]] if close else None
+                may_be_alike = len(found) < _SUGGESTIONS_MAX and len(given.key) <= _KEY_LETTERS_MAX
+                suggestion = self._suggestion(given.key) if may_be_alike else None
                 found.append(Unknown(given.name, given.origin, suggestion))
         return tuple(found)
+
+    def _suggestion(self, key: str) -> str | None:
+        """Return a known key that looks like one; None if none does."""
+        import difflib  # not at the top: every start would wait for it
+
+        similar = {known.lower(): known for known in self._known}
+        close = difflib.get_close_matches(key.lower(), similar, n=1, cutoff=0.8)
+        return similar[close[0]] if close else None
 
 
 def key_of(name: str) -> str:
@@ -305,20 +315,22 @@ def _is_continued(line: str) -> bool:
 
 def _logical_lines(text: str) -> typing.Iterator[str]:
     """Yield lines without comments and blank ones, each with those it is continued on."""
-    begun: str | None = None
+    begun: list[str] = []  # joined at the end: a line may be continued very often
     for part in _LINE_END.split(text):
         line = part.lstrip(_SPACE)
         if not begun and line.startswith(("#", "!")):
-            begun = None
             continue
-        line = (begun or "") + line
-        begun = None
-        if (len(line) - len(line.rstrip("\\"))) % 2:
-            begun = line[:-1]
-        elif line:
-            yield line
+        # What was begun ends in an even number of backslashes, so those of the part alone count.
+        is_continued = (len(line) - len(line.rstrip("\\"))) % 2 == 1
+        if is_continued:
+            line = line[:-1]
+        if line:
+            begun.append(line)
+        if not is_continued and begun:
+            yield "".join(begun)
+            begun = []
     if begun:
-        yield begun
+        yield "".join(begun)
 
 
 def _unescape(text: str, line: str) -> str:

@@ -5,11 +5,13 @@
     ├── StoreUnavailable     a folder cannot be read as a store (not one, running, RocksDB mode)
     ├── NotInStore           the store is fine, what was asked for is not in it
     ├── WriteFailed          the system did not write or sync, so nothing new is durable
-    │   └── DiskFull         there is no room: free some, or add a folder, and try again
+    │   ├── DiskFull         there is no room: free some, or add a folder, and try again
+    │   └── OutOfResources   no descriptor or memory was left to begin with: try again
     ├── InvalidOption        a setting or argument is wrong; says which and what is allowed
     ├── InvalidHeader        a field of a request or reply is missing or wrong
     ├── InvalidBody          a JSON body is not what it should be
     ├── RequestRefused       a request cannot be served; with the response code that says why
+    │   └── LimitExceeded    it asks for more than a limit allows; with the limit's name
     └── RemotingError        what happens between two processes
         ├── NotAFrame        bytes that are no frame: the connection is closed
         ├── Unreachable      no connection could be made
@@ -21,6 +23,18 @@
 Bugs are assertions and never one of these. What a caller may do is in ``retriable`` (the same
 again, perhaps elsewhere) and ``refresh_route`` (ask the name server first).
 """
+
+EXCERPT_LETTERS = 200
+"""How much of what somebody wrote an error repeats."""
+REMARK_LETTERS = 1_000
+"""How much of an error a reply or a line of the log has."""
+
+
+def excerpt(text: str, letters: int = EXCERPT_LETTERS) -> str:
+    """Return a text as an error repeats it: its beginning, where it is long."""
+    if len(text) <= letters:
+        return text
+    return f"{text[:letters]}... ({len(text)} letters)"
 
 
 class ReputError(Exception):
@@ -104,6 +118,14 @@ class DiskFull(WriteFailed):
         super().__init__(path, f"no room for {asked_bytes} bytes: {reason}")
 
 
+class OutOfResources(WriteFailed):
+    """The process or the machine has no descriptor, or no memory, left to open a file or folder.
+
+    Nothing was tried on the file itself, so nothing is known to be lost: the same may succeed as
+    soon as others give some back.
+    """
+
+
 class InvalidOption(ReputError):
     """An option or argument has a value that is not allowed.
 
@@ -117,7 +139,7 @@ class InvalidOption(ReputError):
         self.name = name
         self.value = value
         self.allowed = allowed
-        super().__init__(f"option {name!r} is {value!r}; allowed: {allowed}")
+        super().__init__(f"option {excerpt(name)!r} is {excerpt(repr(value))}; allowed: {allowed}")
 
 
 class InvalidHeader(ReputError):
@@ -139,6 +161,20 @@ class RequestRefused(ReputError):
     def __init__(self, code: int, remark: str) -> None:
         self.response_code = code
         super().__init__(remark)
+
+
+class LimitExceeded(RequestRefused):
+    """A request or a client asks for more than a limit allows (``reput.limits``).
+
+    Args:
+        limit: The name of the limit.
+        remark: What is over it, and what is allowed, as a sentence.
+        code: The response code.
+    """
+
+    def __init__(self, limit: str, remark: str, code: int) -> None:
+        self.limit = limit
+        super().__init__(code, remark)
 
 
 class RemotingError(ReputError):

@@ -18,6 +18,21 @@ def backup_of(path: str | Path) -> Path:
     return Path(f"{path}{_BACKUP_SUFFIX}")
 
 
+def why_unwritable(path: str | Path) -> str:
+    """Return why a file could not be written now, as far as can be seen; empty if it could."""
+    folder = Path(path).parent
+    try:
+        while not folder.exists() and folder != folder.parent:
+            folder = folder.parent
+        if not folder.is_dir():
+            return f"{folder} is no folder"
+        if not os.access(folder, os.W_OK | os.X_OK):
+            return f"nothing may be written to {folder}"
+        return f"{path} is a folder" if Path(path).is_dir() else ""
+    except OSError as error:
+        return f"{folder}: {error.strerror}"
+
+
 def replace_file(path: str | Path, data: bytes) -> None:
     """Write a file and the folders above it; it is durable on return.
 

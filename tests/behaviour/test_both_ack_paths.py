@@ -17,7 +17,7 @@ import broker_pair
 from behaviour.test_both_send_paths import send
 from broker_pair import NOW_MS, Both, Wire, replies_in
 from broker_subject import with_fields
-from reput.broker import stats
+from reput.broker.counters import stats
 from reput.format import bodies, command as commands, headers
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import IS_ONEWAY, Command
@@ -76,35 +76,34 @@ class AckBoth:
     def __init__(self, both: Both) -> None:
         self.both = both
         for wire in (both.with_kernel, both.without):
-            wire.broker.pops.revive.store_host = broker_pair.STORE_HOST
-        off = both.without.broker.intake.pop_acks
-        off.take = lambda channel, view, at, end: at  # type: ignore[method-assign]
-        batches = both.without.broker.intake.pop_batch_acks
-        batches.take = lambda channel, view, at, end: at  # type: ignore[method-assign]
+            wire.broker.parts.pops.revive.store_host = broker_pair.STORE_HOST
         both.feed(b"".join(send(b"body %d" % i) for i in range(MESSAGES)))
         both.feed(pop() + pop())
 
     def feed(self, data: bytes) -> int:
         """Feed both, and compare; return how many acknowledgements the kernel read."""
-        acks = self.both.with_kernel.broker.intake.pop_acks
-        before = acks.common_count
+        counts = self.both.with_kernel.broker.parts.fast_counts
+        before = counts.acks
         self.both.feed(data)
         assert held(self.both.with_kernel) == held(self.both.without)
-        return acks.common_count - before
+        return counts.acks - before
 
     def feed_batches(self, data: bytes) -> int:
         """Feed both, and compare; return how many batches passed the processor by."""
-        batches = self.both.with_kernel.broker.intake.pop_batch_acks
-        before = batches.common_count
+        counts = self.both.with_kernel.broker.parts.fast_counts
+        before = counts.ack_batches
         self.feed(data)
-        return batches.common_count - before
+        return counts.ack_batches - before
 
 
 def held(wire: Wire) -> object:
     """What is held, and how many acknowledgements were counted."""
     broker = wire.broker
-    known = broker.pops.revive.checkpoints._by_key
-    counted = [broker.stats.values(name) for name in (stats.GROUP_ACK_NUMS, stats.BROKER_ACK_NUMS)]
+    known = broker.parts.pops.revive.checkpoints._by_key
+    counted = [
+        broker.parts.deliveries.stats.values(name)
+        for name in (stats.GROUP_ACK_NUMS, stats.BROKER_ACK_NUMS)
+    ]
     return {key: (one.left, one.unsaved) for key, one in known.items()}, counted
 
 
@@ -129,14 +128,14 @@ COMMON: dict[str, dict[str, Any]] = {
     "one that the checkpoint does not have": {"offset": 35},
     "of a pop that never was": {"offset": 3, "start": 1},
     "far behind its start": {"offset": 80},
-    "another group": {"offset": 3, "consumer_group": "others"},
-    "no group": {"offset": 3, "consumer_group": ""},
     "another queue": {"offset": 0, "queue_id": 0},
     "the end": {"offset": MESSAGES},
     "more words": {"offset": 3, "info": f"0 {NOW_MS} 1 1 0 b 9 9 9"},
 }
 OTHERS: dict[str, dict[str, Any]] = {
     "no such topic": {"offset": 3, "topic": "Nobody"},
+    "no group": {"offset": 3, "consumer_group": ""},
+    "another group": {"offset": 3, "consumer_group": "others"},
     "a topic beyond ASCII": {"offset": 3, "topic": "grün"},
     "no such queue": {"offset": 3, "queue_id": 4},
     "a negative queue": {"offset": 3, "queue_id": -1},
@@ -171,7 +170,7 @@ def test_others_are_the_processors(both: AckBoth, name: str) -> None:
 
 
 def test_a_whole_pop_at_once(fresh: AckBoth) -> None:
-    checkpoints = fresh.both.with_kernel.broker.pops.revive.checkpoints
+    checkpoints = fresh.both.with_kernel.broker.parts.pops.revive.checkpoints
     assert fresh.feed(b"".join(ack(one, opaque=one) for one in range(32))) == 32
     assert len(checkpoints) == 1
     assert fresh.feed(b"".join(ack(one, start=32) for one in range(63, 31, -1))) == 32
@@ -197,7 +196,7 @@ def test_more_than_fits_in_one_call(both: AckBoth) -> None:
 
 def test_a_topic_that_is_deleted(fresh: AckBoth) -> None:
     for wire in (fresh.both.with_kernel, fresh.both.without):
-        wire.broker.topics.delete("T", NOW_MS)
+        wire.broker.parts.topics.delete("T", NOW_MS)
     assert fresh.feed(ack(1) + ack(2)) == 0
     (reply, _) = replies_in(fresh.both.with_kernel.feed(ack(1) + ack(2)))
     assert reply.code == ResponseCode.TOPIC_NOT_EXIST
@@ -229,7 +228,8 @@ def batch(
 BATCHES: dict[str, bytes] = {
     "one message": batch(b"\1"),
     "all of a pop": batch(b"\xff" * 4),
-    "more than there are": batch(b"\xff" * 9),
+    "more than there are": batch(b"\xff" * 8),
+    "spread by a filter": batch(b"\1" + b"\0" * 500 + b"\1"),
     "the second pop": batch(b"\x0f", so=32),
     "two of one pop": batch(b"\1", b"\3"),
     "nothing": batch(b""),
@@ -249,6 +249,12 @@ ODD_BATCHES: dict[str, bytes] = {
     "no JSON": batch(text="{"),
     "the second one is wrong": batch(b"\1", b"\1").replace(b'"r":"0"', b'"r":"7"', 1),
     "a negative opaque": batch(b"\1", opaque=-1),
+    "more than a checkpoint has": batch(b"\xff" * 9),
+    "further away than a pop reaches": batch(b"\0" * 9_000 + b"\1"),
+    "in order, very long": batch(b"\xff" * 20_000, rq=999),
+    "a start that no Java has": batch(b"\1", so=1 << 70),
+    "in order, at the end of all numbers": batch(b"\1", so=(1 << 63) - 1, rq=999),
+    "in order, of no topic": batch(b"\1", t="Nobody", rq=999),
 }
 
 
@@ -265,7 +271,7 @@ def test_other_batches_do_not(both: AckBoth, name: str) -> None:
 
 
 def test_batches_end_checkpoints(fresh: AckBoth) -> None:
-    checkpoints = fresh.both.with_kernel.broker.pops.revive.checkpoints
+    checkpoints = fresh.both.with_kernel.broker.parts.pops.revive.checkpoints
     assert fresh.feed_batches(batch(b"\xff\xff\xff")) == 1
     assert len(checkpoints) == 2
     assert fresh.feed_batches(batch(b"\xff" * 4) + batch(b"\xff" * 4, so=32)) == 2
@@ -297,7 +303,7 @@ def test_random_acks(tmp_path: Path) -> None:
         nonlocal taken
         if pops:  # anew, from the beginning
             for wire in (both.both.with_kernel, both.both.without):
-                wire.broker.pops.offsets.set("T", "G", 1, 0)
+                wire.broker.parts.pops.offsets.set("T", "G", 1, 0)
             both.feed(pop(max_msg_nums=5) + pop())
         taken += both.feed(b"".join(ack(**fields) for fields in wanted))
 

@@ -80,7 +80,7 @@ def end(
 
 def known(wire: Wire) -> list[object]:
     """What a broker knows of transactions."""
-    one = wire.broker.transactions
+    one = wire.broker.parts.transactions
     counts = one.committed_count, one.rolled_back_count, one.refused_count, one.repeated_count
     ops = one._ops.next_offset, [(run.begin, run.highest) for run in one._ops._runs]
     marks = one._marks.start, bytes(one._marks._states)
@@ -89,12 +89,12 @@ def known(wire: Wire) -> list[object]:
 
 def feed(both: Both, data: bytes) -> int:
     """Feed both, and compare; return how many ends needed no processor."""
-    ends = both.with_kernel.broker.intake.transaction_ends
-    before = ends.common_count
+    counts = both.with_kernel.broker.parts.fast_counts
+    before = counts.transaction_ends
     both.feed(data)
     assert known(both.with_kernel) == known(both.without)
-    assert both.without.broker.intake.transaction_ends.common_count == 0
-    return ends.common_count - before
+    assert both.without.broker.parts.fast_counts.transaction_ends == 0
+    return counts.transaction_ends - before
 
 
 @pytest.mark.parametrize("serialization", list(Serialization))
@@ -174,9 +174,9 @@ def test_copies_of_half_messages(both: Both) -> None:
     """Those that were asked about and put again: a decision about either counts for both."""
     feed(both, half() * 3)
     for wire in (both.with_kernel, both.without):
-        wire.broker.transactions.step(NOW_MS)
+        wire.broker.parts.transactions.step(NOW_MS)
         wire.broker.clock.advance(2 * INTERVAL_MS)  # type: ignore[attr-defined]
-        while wire.broker.transactions.step(wire.broker.clock.now_ms()):
+        while wire.broker.parts.transactions.step(wire.broker.clock.now_ms()):
             pass
     places = halves(both)
     assert len(places) == 8
@@ -187,7 +187,7 @@ def test_copies_of_half_messages(both: Both) -> None:
 def test_a_topic_that_is_gone(both: Both) -> None:
     feed(both, half(topic="Narrow", queue_id=0))
     for wire in (both.with_kernel, both.without):
-        wire.broker.topics.delete("Narrow", NOW_MS)
+        wire.broker.parts.topics.delete("Narrow", NOW_MS)
     first, second = halves(both)
     feed(both, end(first) + end(second))
     assert both.with_kernel.broker.store.max_offset("Narrow", 0) == 1

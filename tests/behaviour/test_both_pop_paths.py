@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 import broker_pair
+import broker_subject
 from behaviour.test_both_send_paths import send
 from broker_pair import NOW_MS, Both, Wire, replies_in
 from broker_subject import with_fields
-from reput.broker import stats
+from reput.broker.counters import stats
 from reput.format import command as commands, headers
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import IS_ONEWAY, Command
@@ -62,11 +63,11 @@ class PopBoth:
 
     def __init__(self, both: Both) -> None:
         self.both = both
+        frontend = both.with_kernel.broker.frontend
+        assert frontend is not None
+        self.fast_pops = frontend._pops
         for wire in self.wires:
-            wire.broker.pops.revive.store_host = broker_pair.STORE_HOST
-        off = both.without.broker.pop_requests
-        off.take = lambda channel, view, at, end: at  # type: ignore[method-assign]
-        both.without.broker.store.taker._is_open = False
+            wire.broker.parts.pops.revive.store_host = broker_pair.STORE_HOST
         self.taken_count = 0
         self._count_taken(both.with_kernel.broker.store.taker)
         for at in range(0, MESSAGES, 100):
@@ -74,9 +75,9 @@ class PopBoth:
                 send(b"%d" % i, properties=f"TAGS\1Tag{'AB'[i % 2]}") for i in range(at, at + 100)
             )
             both.feed(b"".join(one))
-        for _ in range(both.without.broker.config.revive_queue_num):  # its queues are made
+        for _ in range(both.without.broker.settings.broker.revive_queue_num):  # its queues are made
             self.feed(pop(consumer_group="first", queue_id=1))
-        both.with_kernel.broker.pop_requests.clear()
+        self.fast_pops.forget()
 
     def _count_taken(self, taker: Taker) -> None:
         take = taker.take
@@ -94,7 +95,7 @@ class PopBoth:
 
     @property
     def known_count(self) -> int:
-        return len(self.both.with_kernel.broker.pop_requests._known)
+        return len(self.fast_pops._known)
 
     def feed(self, data: bytes) -> list[Command]:
         """Feed both a millisecond later, and compare; return the replies."""
@@ -110,15 +111,23 @@ class PopBoth:
 
 def state(wire: Wire) -> object:
     broker = wire.broker
-    known = broker.pops.revive.checkpoints._by_key
-    counted = [broker.stats.values(name) for name in (stats.GROUP_CK_NUMS, stats.GROUP_GET_NUMS)]
-    return list(known), counted, len(broker.pops.held), broker.pops.offsets.find("T", "G", 1)
+    known = broker.parts.pops.revive.checkpoints._by_key
+    counted = [
+        broker.parts.deliveries.stats.values(name)
+        for name in (stats.GROUP_CK_NUMS, stats.GROUP_GET_NUMS)
+    ]
+    return (
+        list(known),
+        counted,
+        len(broker.parts.pops.held),
+        broker.parts.pops.offsets.find("T", "G", 1),
+    )
 
 
 @pytest.fixture(autouse=True)
 def no_chance(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both brokers look at queues and retries in the same order."""
-    monkeypatch.setattr("reput.broker.pop.random.random", lambda: 0.5)
+    monkeypatch.setattr("reput.broker.pop.pops.random.random", lambda: 0.5)
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +139,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PopBoth]:
 @pytest.fixture
 def both(pair: PopBoth) -> PopBoth:
     """What one test has done does not matter to the next, but for what is remembered."""
-    pair.both.with_kernel.broker.pop_requests.clear()
+    pair.fast_pops.forget()
     return pair
 
 
@@ -146,7 +155,7 @@ PLAIN: dict[str, dict[str, Any]] = {
     "as 5.x sends it": {"extra": {"bname": "broker-a"}},
     "opaque 0": {"opaque": 0},
     "the largest opaque": {"opaque": (1 << 31) - 1},
-    "longer than anything": {"invisible_time": 10**20},
+    "as long as is allowed": {"invisible_time": 3 * 86_400_000},
     "a body": {"body": b"x"},
     "a remark": {"remark": "x"},
     "words that look like others": {"extra": {"x": '"opaque":5,"bornTime":"6"'}},
@@ -155,6 +164,8 @@ OTHERS: dict[str, dict[str, Any]] = {
     "one-way": {"flag": IS_ONEWAY},
     "too many": {"max_msg_nums": 33},
     "no time": {"invisible_time": 0},
+    "longer than is allowed": {"invisible_time": 3 * 86_400_000 + 1},
+    "longer than anything": {"invisible_time": 10**20},
     "no such topic": {"topic": "Nobody"},
     "no such queue": {"queue_id": 4},
     "only separators": {"exp": "||"},
@@ -249,31 +260,31 @@ def check_changes(both: PopBoth) -> None:
             topic = TopicConfig(
                 **{"name": "T", "read_queue_count": 4, "write_queue_count": 4, "perm": 6, **changes}
             )
-            wire.broker.topics.put(topic, NOW_MS)
+            wire.broker.parts.topics.put(topic, NOW_MS)
         refused(code)
         for wire in both.wires:
-            wire.broker.topics.put(
+            wire.broker.parts.topics.put(
                 TopicConfig(name="T", read_queue_count=4, write_queue_count=4, perm=6), NOW_MS
             )
         again()
     for wire in both.wires:
-        wire.broker.subscription_groups.forbid("G", "T", NOW_MS, is_forbidden=True)
+        wire.broker.parts.subscription_groups.forbid("G", "T", NOW_MS, is_forbidden=True)
     refused(ResponseCode.NO_PERMISSION)
     for wire in both.wires:
-        wire.broker.subscription_groups.forbid("G", "T", NOW_MS, is_forbidden=False)
+        wire.broker.parts.subscription_groups.forbid("G", "T", NOW_MS, is_forbidden=False)
     again()
     for wire in both.wires:
-        wire.broker.reconfigure({"brokerPermission": "2"})
+        broker_subject.reconfigure(wire.broker, {"brokerPermission": "2"})
     refused(ResponseCode.NO_PERMISSION)
     for wire in both.wires:
-        wire.broker.reconfigure({"brokerPermission": "6"})
+        broker_subject.reconfigure(wire.broker, {"brokerPermission": "6"})
     again()
     for wire in both.wires:
-        wire.broker.is_stopping = True
+        wire.broker.identity.is_stopping = True
     assert [one.code for one in both.feed(pop())] == [ResponseCode.SERVICE_NOT_AVAILABLE]
     for wire in both.wires:
-        wire.broker.is_stopping = False
-        wire.broker.topics.delete("T", NOW_MS)
+        wire.broker.identity.is_stopping = False
+        wire.broker.parts.topics.delete("T", NOW_MS)
     refused(ResponseCode.TOPIC_NOT_EXIST)
 
 
@@ -284,3 +295,10 @@ def test_a_buffer_may_be_cut_anywhere(both: PopBoth) -> None:
             wire.broker.clock.advance(1)  # type: ignore[attr-defined]
         one, other = ([wire.feed(data[:cut]), wire.feed(data[cut:])] for wire in both.wires)
         assert one == other
+
+
+def test_long_words_are_not_remembered(both: PopBoth) -> None:
+    """Thousands of pops are: of headers as long as a read that would be a gigabyte."""
+    both.feed(pop(exp="TagA || " * 400 + "TagB"))
+    known = both.fast_pops._known
+    assert all(len(words) < 4096 for words in known)

@@ -16,7 +16,7 @@ import broker_pair
 from behaviour.test_both_send_paths import send
 from broker_pair import NOW_MS, Both, Wire
 from broker_subject import with_fields
-from reput.broker import stats
+from reput.broker.counters import stats
 from reput.format import command as commands, headers
 from reput.format.codes import RequestCode
 from reput.format.command import IS_ONEWAY, Command, Serialization
@@ -98,17 +98,17 @@ def back(
 
 def feed(both: Both, data: bytes) -> int:
     """Feed both, compare; return how many went together."""
-    before = both.with_kernel.broker.intake.send_backs.common_count
+    before = both.with_kernel.broker.parts.fast_counts.send_backs
     both.feed(data)
     assert sent_back(both.with_kernel) == sent_back(both.without)
-    return both.with_kernel.broker.intake.send_backs.common_count - before
+    return both.with_kernel.broker.parts.fast_counts.send_backs - before
 
 
 def sent_back(wire: Wire) -> list[object]:
-    counted = wire.broker.stats
+    counted = wire.broker.parts.deliveries.stats
     names = stats.SNDBCK_PUT_NUMS, stats.SNDBCK2DLQ_TIMES
-    topics = dict(wire.broker.topics.table.all())
-    return [*map(counted.values, names), topics, wire.broker.intake.other_count]
+    topics = dict(wire.broker.parts.topics.table.all())
+    return [*map(counted.values, names), topics, wire.broker.parts.pending_replies.put_count]
 
 
 @pytest.mark.parametrize("serialization", Serialization)

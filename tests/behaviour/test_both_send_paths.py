@@ -15,6 +15,7 @@ import pytest
 from hypothesis import strategies as st
 
 import broker_pair
+import broker_subject
 from broker_pair import NOW_MS, Both
 from broker_subject import with_fields
 from reput.clock import ManualClock
@@ -237,11 +238,11 @@ def test_the_first_half_message_makes_the_topics_for_them(both: Both) -> None:
 def test_half_messages_that_are_not_wanted_are_the_processors(both: Both) -> None:
     both.feed(send() + send(properties=HALF))
     for wire in (both.with_kernel, both.without):
-        wire.broker.reconfigure({"rejectTransactionMessage": "true"})
+        broker_subject.reconfigure(wire.broker, {"rejectTransactionMessage": "true"})
     assert both.feed(send() + send(properties=HALF) + send()) == 2
     for wire in (both.with_kernel, both.without):
-        wire.broker.reconfigure({"rejectTransactionMessage": "false"})
-        wire.broker.topics.delete(names.OP_HALF_TOPIC, NOW_MS)
+        broker_subject.reconfigure(wire.broker, {"rejectTransactionMessage": "false"})
+        wire.broker.parts.topics.delete(names.OP_HALF_TOPIC, NOW_MS)
     assert both.feed(send(properties=HALF)) == 0  # which makes the topic again
     assert both.feed(send(properties=HALF)) == 1
 
@@ -251,7 +252,7 @@ def test_the_first_timer_makes_the_topic_for_them(both: Both) -> None:
     assert both.feed(send(properties=TIMER)) == 0
     assert both.feed(send(properties=TIMER) * 3) == 3
     for wire in (both.with_kernel, both.without):
-        wire.broker.topics.delete(names.TIMER_TOPIC, NOW_MS)
+        wire.broker.parts.topics.delete(names.TIMER_TOPIC, NOW_MS)
     assert both.feed(send(properties=TIMER)) == 0  # which makes the topic again
     assert both.feed(send(properties=TIMER)) == 1
 
@@ -268,8 +269,8 @@ def test_timers_count_from_what_the_clock_says(both: Both) -> None:
 
 def test_timers_whose_number_is_limited_are_the_processors(both: Both) -> None:
     for wire in (both.with_kernel, both.without):
-        limited = dataclasses.replace(wire.broker.store_config, timer_congest_num_each_slot=1)
-        wire.broker.timers.config = limited
+        limited = dataclasses.replace(wire.broker.settings.store, timer_congest_num_each_slot=1)
+        wire.broker.parts.timers.config = limited
     both.feed(send() + send(properties=TIMER))
     assert both.feed(send(properties=TIMER)) == 0
 

@@ -238,7 +238,7 @@ def test_the_length_of_a_topic_is_checked(
         (65_000, "é", PutStatus.PROPERTIES_SIZE_EXCEEDED),
     ],
 )
-def test_d20_properties_that_do_not_fit_are_refused(
+def test_properties_that_do_not_fit_are_refused(
     open_subject: Open, size: int, letter: str, expected: PutStatus
 ) -> None:
     subject = open_subject(mapped_file_size_commit_log=256 * 1024)
@@ -252,14 +252,14 @@ def test_d20_properties_that_do_not_fit_are_refused(
     assert status_of(subject, property_bytes=data) is expected
 
 
-def test_d20_properties_that_a_delay_adds_count(subject: Subject) -> None:
+def test_properties_that_a_delay_adds_count(subject: Subject) -> None:
     data = props.append(property_bytes(32_767 - 10), b"DELAY\x011\x02")
     assert len(data) < 32_767
 
     assert status_of(subject, property_bytes=data) is PutStatus.PROPERTIES_SIZE_EXCEEDED
 
 
-def test_d20_d22_the_checksum_counts(open_subject: Open) -> None:
+def test_the_checksum_counts(open_subject: Open) -> None:
     subject = open_subject(enabled_append_prop_crc=True, mapped_file_size_commit_log=256 * 1024)
 
     assert status_of(subject, property_bytes=property_bytes(32_747)) is PutStatus.PUT_OK
@@ -314,7 +314,7 @@ def test_a_refused_message_leaves_no_trace(subject: Subject) -> None:
 
 
 @pytest.mark.parametrize("end", ["", "\x02"])
-def test_d21_properties_stay_as_they_came(subject: Subject, end: str) -> None:
+def test_properties_stay_as_they_came(subject: Subject, end: str) -> None:
     data = f"KEYS\x01k1\x02TAGS\x01TagA{end}".encode()
 
     subject.put(property_bytes=data)
@@ -326,7 +326,7 @@ def test_d21_properties_stay_as_they_came(subject: Subject, end: str) -> None:
     assert by_tag.message_count == 1
 
 
-def test_d21_what_is_added_does_not_damage_the_last_property(open_subject: Open) -> None:
+def test_what_is_added_does_not_damage_the_last_property(open_subject: Open) -> None:
     subject = open_subject(enabled_append_prop_crc=True)
 
     subject.put(property_bytes=b"KEYS\x01k1\x02TAGS\x01TagA")
@@ -336,20 +336,20 @@ def test_d21_what_is_added_does_not_damage_the_last_property(open_subject: Open)
     assert list(one.properties) == ["KEYS", "TAGS", "__CRC32#"]
 
 
-def test_d21_a_value_with_a_separator_is_kept(subject: Subject) -> None:
+def test_a_value_with_a_separator_is_kept(subject: Subject) -> None:
     subject.put(property_bytes=b"a\x01x\x01y\x02TAGS\x01TagA\x02")
 
     (one,) = decoded(subject.store.get("TopicA", 0, 0))
     assert one.properties == {"a": "x\x01y", "TAGS": "TagA"}
 
 
-def test_d21_a_value_with_a_separator_cannot_be_written_anew(subject: Subject) -> None:
+def test_a_value_with_a_separator_cannot_be_written_anew(subject: Subject) -> None:
     data = b"a\x01x\x01y\x02DELAY\x011\x02"
 
     assert status_of(subject, property_bytes=data) is PutStatus.MESSAGE_ILLEGAL
 
 
-def test_d22_the_record_checksum_is_written_when_enabled(open_subject: Open) -> None:
+def test_the_record_checksum_is_written_when_enabled(open_subject: Open) -> None:
     subject = open_subject(enabled_append_prop_crc=True)
     plain = message(tags="TagA", body=b"hello")
 
@@ -371,7 +371,7 @@ def test_d22_the_record_checksum_is_written_when_enabled(open_subject: Open) -> 
     assert list(record.decode(second).properties) == ["__CRC32#"]
 
 
-def test_d22_no_checksum_unless_enabled(subject: Subject) -> None:
+def test_no_checksum_unless_enabled(subject: Subject) -> None:
     subject.put(tags="TagA")
 
     (one,) = decoded(subject.store.get("TopicA", 0, 0))
@@ -383,7 +383,7 @@ def test_d22_no_checksum_unless_enabled(subject: Subject) -> None:
 
 @pytest.mark.parametrize("store_host", [HOST_V4, HOST_V6])
 @pytest.mark.parametrize("born_host", [HOST_V4, HOST_V6])
-def test_d23_hosts_of_both_families(subject: Subject, born_host: Host, store_host: Host) -> None:
+def test_hosts_of_both_families(subject: Subject, born_host: Host, store_host: Host) -> None:
     result = subject.put(
         body=b"six", tags="TagA", keys="k1", born_host=born_host, store_host=store_host
     )
@@ -399,7 +399,7 @@ def test_d23_hosts_of_both_families(subject: Subject, born_host: Host, store_hos
     assert subject.bodies() == [b"six", b"four"]
 
 
-def test_d23_the_flag_follows_the_host(subject: Subject) -> None:
+def test_the_flag_follows_the_host(subject: Subject) -> None:
     subject.put(sys_flag=flags.BORN_HOST_V6 | flags.STORE_HOST_V6)
 
     (one,) = decoded(subject.store.get("TopicA", 0, 0))
@@ -498,7 +498,7 @@ def test_of_a_batch_all_messages_are_stored_or_none(open_subject: Open) -> None:
 
 
 @pytest.mark.parametrize(("level", "stored_level"), [(1, 1), (3, 3), (18, 18), (19, 18), (999, 18)])
-def test_d25_delayed_messages_wait_in_their_levels_queue(
+def test_delayed_messages_wait_in_their_levels_queue(
     subject: Subject, level: int, stored_level: int
 ) -> None:
     result = subject.put("TopicA", b"later", 5, tags="TagA", properties={"DELAY": str(level)})
@@ -653,7 +653,7 @@ def test_light_queues_are_counted(open_subject: Open) -> None:
 # --- getting: statuses and next offsets -------------------------------------------------------
 
 
-def test_d18_reading_creates_nothing(subject: Subject) -> None:
+def test_reading_creates_nothing(subject: Subject) -> None:
     store = subject.store
     subject.put("Other")
 
@@ -690,7 +690,7 @@ def test_a_queue_without_messages(subject: Subject) -> None:
         (1 << 60, GetStatus.OFFSET_OVERFLOW_BADLY, 3),
     ],
 )
-def test_d17_statuses_and_next_offsets(
+def test_statuses_and_next_offsets(
     subject: Subject, queue_offset: int, status: GetStatus, next_offset: int
 ) -> None:
     for _ in range(3):
@@ -707,7 +707,7 @@ def test_d17_statuses_and_next_offsets(
     )
 
 
-def test_d16_messages_that_have_expired(open_subject: Open) -> None:
+def test_messages_that_have_expired(open_subject: Open) -> None:
     subject = open_subject(mapped_file_size_commit_log=4096, max_message_size=2000)
     results = [subject.put(body=bytes([i]) * 500, keys=f"k{i}") for i in range(20)]
     gone = subject.put("Gone", b"x" * 100)
@@ -971,12 +971,12 @@ def timed(subject: Subject) -> Subject:
         (10**15, 7, 6),
     ],
 )
-def test_d15_offset_by_time(timed: Subject, at: int, lower: int, upper: int) -> None:
+def test_offset_by_time(timed: Subject, at: int, lower: int, upper: int) -> None:
     assert timed.store.offset_by_time("TopicA", 0, START_MS + at) == lower
     assert timed.store.offset_by_time("TopicA", 0, START_MS + at, Boundary.UPPER) == upper
 
 
-def test_d15_offset_by_time_stays_within_the_queue(open_subject: Open) -> None:
+def test_offset_by_time_stays_within_the_queue(open_subject: Open) -> None:
     subject = open_subject(mapped_file_size_commit_log=2048, max_message_size=1000)
     results = [subject.store.put(message(body=b"x" * 500), START_MS + i // 2) for i in range(12)]
     subject.settle()
@@ -1075,7 +1075,7 @@ def test_messages_by_key(subject: Subject) -> None:
     assert query("k1", "TopicC") == []
 
 
-def test_d10_keys_of_equal_hash_are_told_apart(subject: Subject) -> None:
+def test_keys_of_equal_hash_are_told_apart(subject: Subject) -> None:
     keys = ["AaAa", "AaBB", "BBAa", "BBBB"]
     assert len({java.string_hash(f"TopicA#{key}") for key in keys}) == 1
     assert java.string_hash("Aa#k") == java.string_hash("BB#k")
@@ -1093,7 +1093,7 @@ def test_d10_keys_of_equal_hash_are_told_apart(subject: Subject) -> None:
         assert record.decode(data).topic == topic
 
 
-def test_d11_limits_are_clamped_and_said(open_subject: Open) -> None:
+def test_limits_are_clamped_and_said(open_subject: Open) -> None:
     subject = open_subject(max_msgs_num_batch=5)
     for i in range(7):
         subject.put(body=str(i).encode(), keys="k")
@@ -1110,7 +1110,7 @@ def test_d11_limits_are_clamped_and_said(open_subject: Open) -> None:
     assert query(-1) == ([], True)
 
 
-def test_d11_what_is_whole_is_not_said_to_be_truncated(subject: Subject) -> None:
+def test_what_is_whole_is_not_said_to_be_truncated(subject: Subject) -> None:
     for _ in range(3):
         subject.put(keys="k")
 
@@ -1119,7 +1119,7 @@ def test_d11_what_is_whole_is_not_said_to_be_truncated(subject: Subject) -> None
 
 
 @pytest.mark.parametrize("part_ms", [0, 1, 500, 999])
-def test_d8_a_query_from_the_exact_time_finds_the_message(subject: Subject, part_ms: int) -> None:
+def test_a_query_from_the_exact_time_finds_the_message(subject: Subject, part_ms: int) -> None:
     # Entry times are whole seconds after the first entry of the file.
     subject.store.put(message(keys="first"), START_MS)
     at = START_MS + 7_000 + part_ms
@@ -1136,7 +1136,7 @@ def test_d8_a_query_from_the_exact_time_finds_the_message(subject: Subject, part
     assert count(0, at - 1) == 0
 
 
-def test_d9_after_an_idle_time_the_first_entry_of_an_index_file_is_found(subject: Subject) -> None:
+def test_after_an_idle_time_the_first_entry_of_an_index_file_is_found(subject: Subject) -> None:
     for i in range(39):
         subject.store.put(message(keys=f"k{i}"), START_MS)
     late = START_MS + 8 * 3_600_000
@@ -1213,7 +1213,7 @@ def test_listeners_hear_of_light_queues_but_not_of_prepared_messages(open_subjec
 # --- deleting ---------------------------------------------------------------------------------
 
 
-def test_d18_a_deleted_topic_has_no_queues_and_begins_anew(subject: Subject) -> None:
+def test_a_deleted_topic_has_no_queues_and_begins_anew(subject: Subject) -> None:
     old = subject.put(body=b"old", keys="k")
     subject.put(body=b"old", queue_id=2)
     subject.put("Other", b"stays")

@@ -1,8 +1,8 @@
 """Every file of a store that is written to, cut and zeroed at every byte, then opened for writing.
 
-A log file of another length is refused (anchors D19): nobody knows what it was. What follows from
-the log is made anew, and then all messages are found by queue and by key. A log that ends in zeros
-gives the messages before them.
+A log file of another length is refused (known-bugs.md#file-sizes): nobody knows what it was. What
+follows from the log is made anew, and then all messages are found by queue and by key. A log that
+ends in zeros gives the messages before them.
 """
 
 import shutil
@@ -147,7 +147,7 @@ def check_all(root: Path, sample: Sample, *, is_verified: bool = False) -> None:
 # --- cut --------------------------------------------------------------------
 
 
-def test_d19_a_log_file_of_another_length_is_refused(sample: Sample, tmp_path: Path) -> None:
+def test_a_log_file_of_another_length_is_refused(sample: Sample, tmp_path: Path) -> None:
     root = tmp_path / "store"
     for path in sample.named("commitlog/"):
         size = len(sample.files[path])
@@ -178,7 +178,7 @@ def derived(sample: Sample) -> Iterator[tuple[str, list[int]]]:
 
 
 @pytest.mark.parametrize("is_zeroed", [False, True], ids=["cut", "zeroed"])
-def test_d1_a_cut_file_that_follows_from_the_log_is_made_anew(
+def test_a_cut_file_that_follows_from_the_log_is_made_anew(
     sample: Sample, tmp_path: Path, is_zeroed: bool
 ) -> None:
     root = tmp_path / "store"
@@ -194,7 +194,7 @@ def test_d1_a_cut_file_that_follows_from_the_log_is_made_anew(
                 raise
 
 
-def test_d7_deleted_files_and_folders_are_made_anew(sample: Sample, tmp_path: Path) -> None:
+def test_deleted_files_and_folders_are_made_anew(sample: Sample, tmp_path: Path) -> None:
     root = tmp_path / "store"
     parts = {path for path in sample.files if not path.startswith("commitlog/")}
     for path in list(parts):
@@ -216,7 +216,7 @@ def test_d7_deleted_files_and_folders_are_made_anew(sample: Sample, tmp_path: Pa
 # --- a log that ends in zeros ---------------------------------------------------
 
 
-def test_d5_a_log_that_ends_in_zeros_keeps_what_is_before(sample: Sample, tmp_path: Path) -> None:
+def test_a_log_that_ends_in_zeros_keeps_what_is_before(sample: Sample, tmp_path: Path) -> None:
     """As an old file system leaves a log: the rest of the last file never got there."""
     root = tmp_path / "store"
     path = sample.named("commitlog/")[-1]

@@ -1,7 +1,8 @@
 """Damage in the middle of the log of a store that goes on: kept, told, and nothing else suffers.
 
-Also what must not outlive a cut: positions beyond the end (anchors D35), bytes behind it (anchors
-D6), and maps that somebody reads while their files are deleted (anchors D36).
+Also what must not outlive a cut: positions beyond the end (known-bugs.md#positions-after-a-cut),
+bytes behind it (known-bugs.md#stale-tail), and maps that somebody reads while their files are
+deleted (known-bugs.md#unmapped-files).
 """
 
 import os
@@ -86,7 +87,7 @@ DAMAGES: list[Callable[[bytearray, int, StoredMessage], None]] = [
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("number", [0, 20, 50])
-def test_d5_damage_is_kept_and_told_and_what_is_behind_is_read(
+def test_damage_is_kept_and_told_and_what_is_behind_is_read(
     tmp_path: Path, damage: Callable[[bytearray, int, StoredMessage], None], number: int
 ) -> None:
     root = tmp_path / "store"
@@ -154,7 +155,7 @@ def test_a_queue_made_anew_that_lost_its_first_messages(tmp_path: Path, lost_fil
         assert (root / name).read_bytes()[: len(own) * (count + 1)] == before * count + own
 
 
-def test_d4_dispatch_that_lags_skips_damage_only(tmp_path: Path) -> None:
+def test_dispatch_that_lags_skips_damage_only(tmp_path: Path) -> None:
     """A bit flips between a put and its dispatch, which waits for the flush."""
     config = store_fixture.config(tmp_path / "store", flush_disk_type="SYNC_FLUSH", **SETTINGS)
     store = MessageStore.open(config=config)
@@ -174,7 +175,7 @@ def test_d4_dispatch_that_lags_skips_damage_only(tmp_path: Path) -> None:
     store.close()
 
 
-def test_d6_what_was_cut_does_not_come_back(tmp_path: Path) -> None:
+def test_what_was_cut_does_not_come_back(tmp_path: Path) -> None:
     """Cut, write a little, crash: where the new record ends, an old one must not begin."""
     root = tmp_path / "store"
     config = store_fixture.config(root, **SETTINGS)
@@ -204,7 +205,7 @@ def test_d6_what_was_cut_does_not_come_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
-def test_d35_positions_beyond_the_end_are_cut(tmp_path: Path, is_clean: bool) -> None:
+def test_positions_beyond_the_end_are_cut(tmp_path: Path, is_clean: bool) -> None:
     """The last file of the log is gone: checkpoint, units and entries speak of more."""
     root = tmp_path / "store"
     config = store_fixture.config(root, **SETTINGS)
@@ -223,7 +224,7 @@ def test_d35_positions_beyond_the_end_are_cut(tmp_path: Path, is_clean: bool) ->
     store_fixture.assert_sound(root)
 
 
-def test_d35_a_checkpoint_that_is_nonsense_is_not_believed(tmp_path: Path) -> None:
+def test_a_checkpoint_that_is_nonsense_is_not_believed(tmp_path: Path) -> None:
     root = tmp_path / "store"
     config = store_fixture.config(root, **SETTINGS)
     store = MessageStore.open(config=config)
@@ -240,7 +241,7 @@ def test_d35_a_checkpoint_that_is_nonsense_is_not_believed(tmp_path: Path) -> No
         store.abandon()
 
 
-def test_d34_units_that_contradict_each_other_are_made_anew_not_lost(tmp_path: Path) -> None:
+def test_units_that_contradict_each_other_are_made_anew_not_lost(tmp_path: Path) -> None:
     root = tmp_path / "store"
     config = store_fixture.config(root, **SETTINGS)
     store = MessageStore.open(config=config)
@@ -293,7 +294,7 @@ print("alive")
 """
 
 
-def test_d36_files_are_deleted_while_others_read_them(tmp_path: Path) -> None:
+def test_files_are_deleted_while_others_read_them(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-X", "faulthandler", "-c", DELETING, str(tmp_path / "store")],
         stdout=subprocess.PIPE,
@@ -303,7 +304,7 @@ def test_d36_files_are_deleted_while_others_read_them(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "alive\n")
 
 
-def test_d7_keys_of_a_record_that_two_index_files_share_survive(stores: Stores) -> None:
+def test_keys_of_a_record_that_two_index_files_share_survive(stores: Stores) -> None:
     """The header of the full file must tell of the entries that were put last."""
     store = stores.open()
     for number in range(30):

@@ -79,7 +79,7 @@ class Sample(NamedTuple):
 
 
 def layout(one: StoredMessage) -> list[tuple[str, int]]:
-    """The fields of a record and their bytes, written down from rocketmq-facts 1.1."""
+    """The fields of a record and their bytes, written down from docs/formats/commit-log.md."""
     topic = len(one.topic.encode())
     return [
         ("store_size", 4),

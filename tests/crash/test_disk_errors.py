@@ -114,7 +114,7 @@ def test_a_full_disk_is_a_status_and_nothing_is_lost(stores: Stores, left: int, 
         stored.add(number)
     while store.step():
         pass
-    assert not store.is_page_cache_busy()  # anchors D27
+    assert not store.is_page_cache_busy()  # known-bugs.md#busy-after-an-exception
     assert bodies(store) == stored
     for number in stored:
         assert len(store.query("TopicA", f"k{number}", 9).records) == 1
@@ -174,7 +174,7 @@ def test_a_sync_of_the_log_that_fails_ends_all_puts(stores: Stores) -> None:
     refused = store.put(message(3))
     assert refused.status is PutStatus.SERVICE_NOT_AVAILABLE
     assert "cannot sync: a test" in refused.reason
-    assert bodies(store) == {0}, "nobody may read what may not be on disk (anchors D3)"
+    assert bodies(store) == {0}, "nobody may read what may not be on disk"
     with pytest.raises(WriteFailed):
         store.close()
     again = stores.open()
@@ -184,7 +184,7 @@ def test_a_sync_of_the_log_that_fails_ends_all_puts(stores: Stores) -> None:
 
 
 @pytest.mark.parametrize("what", ["file system", "index/"])
-def test_d2_a_sync_of_queues_or_index_that_fails_leaves_the_checkpoint(
+def test_a_sync_of_queues_or_index_that_fails_leaves_the_checkpoint(
     stores: Stores, what: str
 ) -> None:
     disk, clock = FailingDisk(), ManualClock(store_fixture.START_MS)
@@ -299,7 +299,7 @@ def test_a_clock_that_goes_back_between_two_lives_loses_nothing(
         assert len(store.query("TopicA", f"k{number}", 9).records) == 1
 
 
-def test_d28_a_listener_that_fails_does_not_end_dispatch(stores: Stores) -> None:
+def test_a_listener_that_fails_does_not_end_dispatch(stores: Stores) -> None:
     store = stores.open()
     told: list[tuple[str, int, int, int]] = []
 
@@ -318,7 +318,7 @@ def test_d28_a_listener_that_fails_does_not_end_dispatch(stores: Stores) -> None
     assert told[2:] == [("TopicA", 0, 2, 3)]
 
 
-def test_d27_an_exception_while_appending_leaves_no_busy_store(
+def test_an_exception_while_appending_leaves_no_busy_store(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = stores.open()
@@ -334,7 +334,7 @@ def test_d27_an_exception_while_appending_leaves_no_busy_store(
     assert store.put(message(1)).status is PutStatus.PUT_OK
 
 
-def test_d29_a_small_rest_is_flushed_when_it_is_old(stores: Stores) -> None:
+def test_a_small_rest_is_flushed_when_it_is_old(stores: Stores) -> None:
     clock = ManualClock(store_fixture.START_MS)
     store = stores.open(clock=clock)
     store.step()

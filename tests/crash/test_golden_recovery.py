@@ -73,11 +73,16 @@ CASES = [(version, "unclean", "recovered") for version in golden.VERSIONS] + [
 DIFFERENCES = {
     # D5: Java cuts the log at the damaged record, and all valid records behind it.
     "torn/crc-late-abort": {"more keys"},
-    # D7, D7b: Java's index begins where its recovery did; entries of older files are lost.
+    # known-bugs.md#lost-index-files: Java's index begins where its recovery did; entries of older
+    # files are lost.
     "torn/no-index": {"more keys"},
     "torn/no-index-abort": {"more keys"},
-    # D1, D7: Java dispatches from the file of the checkpoint's time on; all before it is lost.
+    # known-bugs.md#undispatched-messages: Java dispatches from the file of the checkpoint's time
+    # on; all before it is lost.
     "torn/no-cq-no-index-abort": {"more keys", "more units"},
+    # Java leaves a queue whose only file has no unit any more, and the log none after the
+    # checkpoint's time. We make it anew.
+    "torn/cq-zeroed": {"more units"},
     # D1: Java goes on behind the units that are left, with units of later messages: 14 is there
     # what was 25. We make the queue anew.
     "torn/cq-zeroed-abort": {"more units", "other units"},

@@ -1,9 +1,11 @@
 """Power goes at any moment, and takes any part of what was not synced: what must be there is.
 
 Under SYNC_FLUSH that is every message that a producer was told of, and every message that a
-consumer could have read, at its place (anchors D3). Under ASYNC_FLUSH it is what had been synced.
-In both, queues and index follow from the log (anchors D1, D7), the checkpoint says no more than is
-true (anchors D2), and the next life builds on nothing that was cut (anchors D6).
+consumer could have read, at its place (known-bugs.md#dispatch-before-flush). Under ASYNC_FLUSH it
+is what had been synced. In both, queues and index follow from the log
+(known-bugs.md#undispatched-messages, known-bugs.md#lost-index-files), the checkpoint says no more
+than is true (known-bugs.md#checkpoint-ahead), and the next life builds on nothing that was cut
+(known-bugs.md#stale-tail).
 """
 
 import random
@@ -194,7 +196,7 @@ def act(life: Life, deed: tuple[Any, ...]) -> None:
 
 @few_examples
 @hypothesis.given(lives=lives)
-def test_d3_no_acknowledged_message_is_lost_under_sync_flush(
+def test_no_acknowledged_message_is_lost_under_sync_flush(
     lives: list[Any], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     life = Life(tmp_path_factory.mktemp("sync") / "store", is_sync=True)
@@ -207,7 +209,7 @@ def test_d3_no_acknowledged_message_is_lost_under_sync_flush(
 
 @few_examples
 @hypothesis.given(lives=lives, has_crc=st.booleans(), has_pool=st.booleans())
-def test_d1_what_was_synced_is_there_under_async_flush(
+def test_what_was_synced_is_there_under_async_flush(
     lives: list[Any], has_crc: bool, has_pool: bool, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     life = Life(

@@ -113,7 +113,7 @@ def test_the_index_is_the_same_bytes(version: str, name: str, tmp_path: Path) ->
     expected, found = index_files(original), index_files(copy)
     assert len(found) == len(expected)
     if version == "4.5.2":
-        # It counts every entry as a new slot (anchors D13).
+        # It counts every entry as a new slot (known-bugs.md#index-slot-count).
         expected, found = ([_without_slots_used(one) for one in each] for each in (expected, found))
     assert found == expected
 

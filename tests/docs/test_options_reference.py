@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from reput import config
-from reput.broker import config_keys
-from reput.broker.config import BrokerConfig
+from reput.broker.settings import keys as config_keys
+from reput.broker.settings.config import BrokerConfig
 from reput.namesrv import config as namesrv_config
 from reput.namesrv.config import NamesrvConfig
 

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from reput.broker.processors import PROCESSORS as BROKER
+from reput.broker.processors.table import PROCESSORS as BROKER
 from reput.format import codes, command
 from reput.format.codes import RequestCode
 from reput.namesrv.processors import PROCESSORS as NAME_SERVER

@@ -3,12 +3,17 @@
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 import broker_subject
-from reput.broker.metrics import NAMES_MAX, Meter
+from reput.broker.monitoring.metrics import NAMES_MAX
+from reput.namesrv.config import NamesrvConfig
+from reput.namesrv.metrics import Meter as NamesrvMeter
+from reput.namesrv.server import NameServer
+from reput.remoting.metrics_server import LEFT_OUT, Family, Histogram
 from reput.testing.local_broker import LocalBroker
 
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
@@ -79,14 +84,30 @@ def test_its_tests_pass(tmp_path: Path) -> None:
     assert "4 passed" in done.stdout
 
 
-async def test_every_metric_is_in_the_table(tmp_path: Path) -> None:
-    async with broker_subject.running(tmp_path) as subject:
-        families = {one.name: one for one in await Meter(subject.broker).measure()}
-    text = RUNNING.read_text()
-    table = {
+Families = dict[str, tuple[str, ...]]
+"""Metric -> its labels."""
+
+
+def documented(rows: str) -> Families:
+    text = "\n".join(line for line in rows.splitlines() if line.startswith("|"))
+    return {
         name: tuple(labels.split(",")) if labels else ()
         for name, labels in re.findall(r"`(reput_\w+)(?:\{([\w,]+)\})?`(?=[,| ])", text)
-        if name != "reput_info"
     }
-    assert table == {name: one.labels for name, one in families.items() if name != "reput_info"}
+
+
+def measured(families: Iterable[Family | Histogram]) -> Families:
+    names = {one.name: one.labels for one in families if one.name != "reput_info"}
+    return {**names, LEFT_OUT: ()}
+
+
+async def test_every_metric_is_in_the_table(tmp_path: Path) -> None:
+    text = RUNNING.read_text()
+    of_broker, of_name_server = text.split("| metric of a name server |")
+    async with broker_subject.running(tmp_path) as subject:
+        assert documented(of_broker) == measured(
+            await broker_subject.meter(subject.broker).measure()
+        )
+    server = NameServer(NamesrvConfig(kv_config_path=str(tmp_path / "kvConfig.json")))
+    assert documented(of_name_server) == measured(await NamesrvMeter(server).measure())
     assert f"first {NAMES_MAX} topics" in text

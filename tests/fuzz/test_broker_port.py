@@ -60,7 +60,7 @@ def pull_frame(opaque: int, suspend_ms: int) -> bytes:
 async def wire(
     subject: Subject,
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", subject.broker.port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", subject.broker.identity.port)
     try:
         yield reader, writer
     finally:
@@ -82,7 +82,7 @@ async def is_well(subject: Subject) -> None:
     reply = await subject.send("T", b"still here")
     assert reply.code == ResponseCode.SUCCESS
     async with asyncio.timeout(20):
-        while subject.broker.connection_counts()["main"] > 1 or len(subject.broker.held_pulls):
+        while subject.broker.connection_counts()["main"] > 1 or len(subject.parts.held_pulls):
             await asyncio.sleep(0)
 
 

@@ -366,7 +366,10 @@ def check_pull(seed: int) -> None:
     start = random.choice([0, 3]) * 4096
     places, files = some_files(random, start)
     units = b"".join(some_unit(random, places, start) for _ in range(random.choice([1, 5, 30])))
-    codes = np.array([random.choice([0, 1, 2598919]) for _ in range(random.choice([0, 1, 2]))])
+    some = [
+        random.choice([-9, 0, 1, 7, 2598919]) for _ in range(random.choice([0, 1, 2, 5, 9, 20]))
+    ]
+    codes = np.array(sorted(some), np.int64)
     mapped = [random.random() < 0.9 for _ in files]
     gone = [random.random() < 0.1 for _ in files]
     words = {

@@ -432,7 +432,7 @@ def test_walk_with_little_room_can_be_taken_up(look: Look, room: int) -> None:
 @examples(250)
 @given(damaged_logs(in_place=True), st.booleans())
 def test_no_record_outside_the_damage_is_lost(log: Log, check_crc: bool) -> None:
-    """One bad record must not cost the rest (anchors D4)."""
+    """One bad record must not cost the rest (known-bugs.md#dispatch-skips-a-buffer)."""
     segments = native.scan(
         log.data, 0, len(log.data), physical_offset=log.base, check_crc=check_crc
     )

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+import own_thread
 from interop.conftest import StartOfficial
 from interop.java_cluster import JavaClient
 from interop.java_store import JavaStore
@@ -113,7 +114,7 @@ def test_java_sees_nothing_of_an_import_that_has_not_come_to_its_last_step(
         plain(self, descriptor, path, position, data)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Disk, "write", dying_write)
+        own_thread.replace(patch, Disk, "write", dying_write)
         patch.setattr(Commit, "_exchange", die)
         with pytest.raises(Killed):
             write(store, [[batch(rows("b", count))]])

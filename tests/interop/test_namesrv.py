@@ -19,6 +19,7 @@ from interop.java_oracle import Oracle
 from reput import config
 from reput.namesrv.config import NamesrvConfig
 from reput.namesrv.server import NameServer
+from reput.remoting.time_slices import run_whole
 
 pytestmark = pytest.mark.interop
 
@@ -92,7 +93,7 @@ async def both(
 ) -> Both:
     address = f"127.0.0.1:{ours.port}"
     broker = await asyncio.to_thread(start_official, request.param, also=(address,))
-    await until(lambda: "TBW102" in ours.routes.topics())
+    await until(lambda: "TBW102" in run_whole(ours.routes.topics()))
     return Both(ours, broker)
 
 
@@ -182,17 +183,17 @@ async def test_a_broker_comes_and_goes(
         JavaCluster, version, tmp_path / "broker", more, namesrv=address
     )
     try:
-        assert "TBW102" in ours.routes.topics()
-        route = ours.routes.route("TBW102")
+        assert "TBW102" in run_whole(ours.routes.topics())
+        route = run_whole(ours.routes.route("TBW102"))
         assert route is not None
         assert route.broker_datas[0].broker_addrs == {0: broker.address}
         await asyncio.to_thread(broker.stop_broker)
-        await until(lambda: ours.routes.topics() == [])
-        assert ours.routes.cluster_info().cluster_addr_table == {}
+        await until(lambda: run_whole(ours.routes.topics()) == [])
+        assert ours.routes.clusters() == {}
         await asyncio.to_thread(broker.start)
-        assert "TBW102" in ours.routes.topics()
+        assert "TBW102" in run_whole(ours.routes.topics())
         await asyncio.to_thread(broker.kill_broker)
-        await until(lambda: ours.routes.topics() == [])
+        await until(lambda: run_whole(ours.routes.topics()) == [])
     finally:
         await asyncio.to_thread(broker.kill)
 

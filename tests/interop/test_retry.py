@@ -39,7 +39,7 @@ class Ours:
     def __init__(self, namesrv: NameServer, broker: Broker) -> None:
         self.broker = broker
         self.namesrv = f"127.0.0.1:{namesrv.port}"
-        self.address = f"127.0.0.1:{broker.port}"
+        self.address = f"127.0.0.1:{broker.identity.port}"
 
     def stored(self, topic: str, queue_id: int = 0) -> list[StoredMessage]:
         records = self.broker.store.get(topic, queue_id, 0).records

@@ -8,7 +8,7 @@ What differs on purpose, each with its own test below:
 
     4.9 ends the property strings that it makes itself (of delayed and light messages) without the
     last separator, as it does all. We end them with one, as 4.5 and 5.x do: whoever appends to such
-    a string damages nothing (anchors D21).
+    a string damages nothing (known-bugs.md#property-separators).
 
     4.9 copies the properties of a batch into each of its messages. We do not, as 5.3.4 and later:
     the unique key is among them, and all messages would get the same (rmq#9416).

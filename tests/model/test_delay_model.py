@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from lossy_disk import Loss, LossyDisk
-from reput.broker import delay, timers
+from reput.broker import delay
 from reput.broker.delay import DelaySchedule
-from reput.broker.timers import Timers
+from reput.broker.timer import timers
+from reput.broker.timer.timers import Timers
 from reput.clock import ManualClock
 from reput.errors import RequestRefused
 from reput.format import message as record, names, properties as props

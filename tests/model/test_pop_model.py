@@ -25,15 +25,15 @@ from hypothesis.stateful import (
 
 from broker_subject import messages_in
 from lossy_disk import Loss, LossyDisk
-from reput.broker.config import BrokerConfig
-from reput.broker.pop import HeldPop, Popped, Pops, Wanted
-from reput.broker.pop_checkpoints import Key
-from reput.broker.pop_offsets import PopOffsets
-from reput.broker.pop_orders import PopOrders
-from reput.broker.pull_hold import HeldPulls
-from reput.broker.revive import ACK_SAVE_MS, LATE_MS, Revive
-from reput.broker.subscription_groups import SubscriptionGroups
-from reput.broker.topics import READ_WRITE, Topics
+from reput.broker.group.subscription_groups import SubscriptionGroups
+from reput.broker.held_requests import HeldRequests
+from reput.broker.pop.checkpoints import Key
+from reput.broker.pop.offsets import PopOffsets
+from reput.broker.pop.orders import PopOrders
+from reput.broker.pop.pops import HeldPop, Popped, Pops, Wanted
+from reput.broker.pop.revive import ACK_SAVE_MS, LATE_MS, Revive
+from reput.broker.settings.config import BrokerConfig
+from reput.broker.topic.topics import READ_WRITE, Topics
 from reput.clock import ManualClock
 from reput.store.incoming import IncomingMessage, PutStatus
 from reput.store.message_store import MessageStore
@@ -103,14 +103,12 @@ class PopMachine(RuleBasedStateMachine):
             disk=self.disk,
         )
         broker_config = BrokerConfig(broker_name="b")
-        self.topics = Topics(
-            TopicTable.load(self.root, self.disk), broker_config, lambda name: None
-        )
+        self.topics = Topics(TopicTable.load(self.root, self.disk), broker_config)
         self.groups = SubscriptionGroups(
             SubscriptionGroupTable.load(self.root, self.disk), broker_config
         )
         self.offsets = ConsumerOffsetTable.load(self.root, self.disk)
-        held: HeldPulls[HeldPop] = HeldPulls(0)
+        held: HeldRequests[HeldPop] = HeldRequests(0, lambda held, is_last: False)
         self.pops = Pops(
             self.store,
             self.topics,

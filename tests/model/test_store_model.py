@@ -323,7 +323,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(topic=st.sampled_from(TOPICS))
     def delete_topic(self, topic: str) -> None:
-        """Its queues go, and begin anew with the next message; its messages stay (anchors D18)."""
+        """Its queues go, and begin anew with the next message; its messages stay
+        (known-bugs.md#deleted-topics)."""
         self.store.delete_topic(topic)
         for key in [key for key in self.model.queues if key[0] == topic]:
             del self.model.queues[key]

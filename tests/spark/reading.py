@@ -17,7 +17,8 @@ import golden
 from reput.spark import options as option_texts, rows
 from reput.spark.filters import Constraint
 from reput.spark.options import ReadOptions
-from reput.spark.scan import MessageScan, Task
+from reput.spark.scan import MessageScan
+from reput.spark.store_planner import Task
 
 Row = dict[str, Any]
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)

@@ -1,11 +1,15 @@
 """Settings: the file's syntax, names, types, precedence; and nothing skipped silently."""
 
+import difflib
 import enum
+import re
+import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import pytest
+from hypothesis import given, strategies as st
 
 from reput import config
 from reput.config import Keys, Range, Settings, load, parse_properties
@@ -232,3 +236,72 @@ def test_one_file_for_several_parts() -> None:
     assert settings.make(Part) == Part(queue_count=8)
     assert settings.make(OtherPart) == OtherPart(listen_port=1)
     assert [one.key for one in settings.unknown()] == ["listenport"]
+
+
+# --- what a client may send as settings -----------------------------------------------------------
+
+
+def quadratic_lines(text: str) -> list[str]:
+    """The lines of a properties text, read as Java's ``LineReader`` does: part by part."""
+    found: list[str] = []
+    begun: str | None = None
+    for part in re.split(r"\r\n|\r|\n", text):
+        line = part.lstrip(" \t\f")
+        if not begun and line.startswith(("#", "!")):
+            begun = None
+            continue
+        line = (begun or "") + line
+        begun = None
+        if (len(line) - len(line.rstrip("\\"))) % 2:
+            begun = line[:-1]
+        elif line:
+            found.append(line)
+    return [*found, begun] if begun else found
+
+
+@given(st.text(st.sampled_from("a=# \\\\\\!\n\r\t"), max_size=40))
+def test_lines_are_continued_as_ever(text: str) -> None:
+    assert list(config._logical_lines(text)) == quadratic_lines(text)
+
+
+def test_a_line_that_is_continued_very_often_takes_linear_time() -> None:
+    """1 MB of it took five seconds."""
+
+    def cpu_seconds(count: int) -> float:
+        begun = time.process_time()
+        assert len(parse_properties("a=" + "x\\\n" * count)["a"]) == count
+        return time.process_time() - begun
+
+    small = min(cpu_seconds(20_000) for _ in range(3))
+    large = min(cpu_seconds(160_000) for _ in range(2))
+    assert large < 24 * small + 0.01
+
+
+def test_unknown_keys_are_compared_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Comparing one with the known ones takes milliseconds, or seconds if it is long."""
+    compared: list[str] = []
+    matches = difflib.get_close_matches
+
+    def counted(word: str, *arguments: Any, **options: Any) -> list[str]:
+        compared.append(word)
+        return matches(word, *arguments, **options)
+
+    monkeypatch.setattr(difflib, "get_close_matches", counted)
+    text = "".join(f"queueCoun{i}=1\n" for i in range(1_000))
+    settings = Settings({"diskRatioo": "1", "x" * 60_000: "1", **parse_properties(text)})
+    settings.make(Part)
+    unknown = settings.unknown()
+    assert len(unknown) == 1_002
+    assert unknown[0].suggestion == "diskRatio"
+    assert len(compared) == 9
+    assert len(str(unknown[1])) < 300
+
+
+def test_an_error_repeats_the_beginning_of_a_long_value_only() -> None:
+    for given_values in ({"queueCount": "x" * 60_000}, {"colour": "x" * 60_000}):
+        with pytest.raises(InvalidOption, match="allowed:") as raised:
+            load(Part, given_values)
+        assert len(str(raised.value)) < 400
+    with pytest.raises(InvalidOption, match="hexadecimal") as raised:
+        parse_properties("a" * 60_000 + "=\\u12")
+    assert len(str(raised.value)) < 600

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import own_thread
 from reput import small_file
 from reput.errors import WriteFailed
 
@@ -44,8 +45,8 @@ def test_a_crash_leaves_the_old_or_the_new_one(
 
         return call
 
-    monkeypatch.setattr(os, "fsync", counted(os.fsync))
-    monkeypatch.setattr(Path, "replace", counted(Path.replace))
+    own_thread.replace(monkeypatch, os, "fsync", counted(os.fsync))
+    own_thread.replace(monkeypatch, Path, "replace", counted(Path.replace))
     try:
         small_file.replace_file(str(path), b"new")
     except Crash:
@@ -70,8 +71,8 @@ def test_everything_is_synced_before_it_has_its_name(
         done.append(f"rename {self.name} {target.name}")
         return replace(self, target)
 
-    monkeypatch.setattr(os, "fsync", sync)
-    monkeypatch.setattr(Path, "replace", rename)
+    own_thread.replace(monkeypatch, os, "fsync", sync)
+    own_thread.replace(monkeypatch, Path, "replace", rename)
     small_file.replace_file(str(path), b"new")
     draft = f"file.{os.getpid()}.tmp"
     assert done == [f"sync {draft}", f"rename {draft} file", f"sync {tmp_path.name}"]

@@ -5,18 +5,21 @@ from any queue of every broker, or, where a share is set, from its own queues an
 members. Source: rocketmq 5.5.0 ``QueryAssignmentProcessor``.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, chain
 
-from reput.broker.config import BrokerConfig
-from reput.broker.pop import ANY_QUEUE
+from reput.broker.pop.pops import ANY_QUEUE
+from reput.broker.settings.config import BrokerConfig
 from reput.format import allocation, names
 from reput.format.bodies import MessageQueue, TopicRouteData
 from reput.store.pop_tables import POP, PULL, RequestMode, RequestModeTable
 
 _READ = 4
-_STRATEGIES: Mapping[
-    str, Callable[[str, Sequence[MessageQueue], Sequence[str]], list[MessageQueue]]
-] = {allocation.AVERAGELY: allocation.averagely, allocation.BY_CIRCLE: allocation.by_circle}
+_STRATEGIES: Mapping[str, Callable[[int, int, Sequence[int]], Sequence[int]]] = {
+    allocation.AVERAGELY: allocation.averagely_at,
+    allocation.BY_CIRCLE: allocation.by_circle_at,
+}
 
 
 class RequestModes:
@@ -42,23 +45,45 @@ class RequestModes:
         return RequestMode(topic, group, mode, share_count)
 
 
-def queues_of(topic: str, route: TopicRouteData) -> list[MessageQueue]:
+class TopicQueues:
+    """The queues of a topic, numbered in the order of ``allocation.sorted_queues``.
+
+    There may be 65,535 on each of many brokers: none is made before it is asked for.
+
+    Args:
+        topic: The topic.
+        counts: Queues by broker.
+    """
+
+    def __init__(self, topic: str, counts: Mapping[str, int]) -> None:
+        self.topic = topic
+        self.brokers = sorted((one for one in counts if counts[one] > 0), key=allocation.utf16)
+        self._ends = list(accumulate(counts[one] for one in self.brokers))
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def select(self, numbers: Iterable[int]) -> Iterator[MessageQueue]:
+        """Yield queues by their numbers."""
+        for number in numbers:
+            place = bisect_right(self._ends, number)
+            first = self._ends[place - 1] if place else 0
+            yield MessageQueue(self.topic, self.brokers[place], number - first)
+
+
+def queues_of(topic: str, route: TopicRouteData) -> TopicQueues:
     """Return the queues of a topic that may be read, on all brokers."""
-    return [
-        MessageQueue(topic, one.broker_name, queue_id)
-        for one in route.queue_datas
-        if one.perm & _READ
-        for queue_id in range(one.read_queue_nums)
-    ]
+    readable = (one for one in route.queue_datas if one.perm & _READ)
+    return TopicQueues(topic, {one.broker_name: one.read_queue_nums for one in readable})
 
 
 def divide(
     mode: RequestMode,
     strategy: str,
     client_id: str,
-    queues: Sequence[MessageQueue],
+    queues: TopicQueues,
     client_ids: Sequence[str],
-) -> list[MessageQueue] | None:
+) -> Iterator[MessageQueue] | None:
     """Return the queues of a member; None if it is to keep those it has.
 
     Args:
@@ -71,16 +96,17 @@ def divide(
     allocate = _STRATEGIES.get(strategy)
     if allocate is None or not client_ids:
         return None
-    ordered, members = allocation.sorted_queues(queues), allocation.sorted_clients(client_ids)
+    members, numbers = allocation.sorted_clients(client_ids), range(len(queues))
+    if mode.mode == POP and not 0 < mode.share_count < len(members) - 1:
+        return iter([MessageQueue(queues.topic, broker, ANY_QUEUE) for broker in queues.brokers])
+    indexes = {member: index for index, member in reversed(list(enumerate(members)))}
+    if client_id not in indexes:
+        return iter(())
+    first = indexes[client_id]
     if mode.mode != POP:
-        return allocate(client_id, ordered, members)
-    if not 0 < mode.share_count < len(members) - 1:
-        brokers = dict.fromkeys((one.topic, one.broker_name) for one in ordered)
-        return [MessageQueue(topic, broker, ANY_QUEUE) for topic, broker in brokers]
-    if client_id not in members:
-        return []
-    first = members.index(client_id)
-    if len(members) > len(ordered):
-        return [ordered[first % len(ordered)]] if ordered else []
-    sharing = [members[(first + at) % len(members)] for at in range(mode.share_count + 1)]
-    return [queue for one in sharing for queue in allocate(one, ordered, members)]
+        return queues.select(allocate(first, len(members), numbers))
+    if len(members) > len(numbers):
+        return queues.select([first % len(numbers)] if numbers else [])
+    sharing = (members[(first + place) % len(members)] for place in range(mode.share_count + 1))
+    shares = (allocate(indexes[member], len(members), numbers) for member in sharing)
+    return queues.select(chain.from_iterable(shares))

@@ -15,7 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from reput.broker.again import (
+from reput.broker.durable import DurableProgress
+from reput.broker.quarantine import Quarantine
+from reput.broker.republish import (
+    Outcome,
     Parcel,
     destination,
     fitting,
@@ -24,9 +27,8 @@ from reput.broker.again import (
     put_places,
     records_of,
 )
-from reput.broker.durable import DurableProgress
 from reput.errors import CorruptRecord, WriteFailed
-from reput.format import cq_unit, names, properties as props
+from reput.format import cq_unit, java, names, properties as props
 from reput.store.consume_queue import ConsumeQueue
 from reput.store.consume_queue_view import UnitArray
 from reput.store.copying import CopyRule, places_of
@@ -38,13 +40,13 @@ MESSAGES_PER_STEP = 512
 """What a step delivers at most: it takes about a millisecond, in which nobody else is served."""
 BYTES_PER_STEP = 1024 * 1024
 """Likewise, of records; the first one of a level always goes."""
+LOOP = "delayed"
 RETRY_MS = 1_000
 """A level whose message was refused is left alone for so long."""
 
 _UNKNOWN_DELAY_MS = 1_000
 """Of a level that is no longer configured, where a unit does not say; as in Java."""
 
-_HALF_TOPIC = names.HALF_TOPIC.encode()
 _DELIVERY = CopyRule()
 
 _log = logging.getLogger(__name__)
@@ -78,9 +80,13 @@ class DelaySchedule:
     Args:
         store: Where messages wait, and where they go.
         table: How far each level is.
+        quarantine: Takes what cannot be delivered.
     """
 
-    def __init__(self, store: MessageStore, table: DelayOffsetTable) -> None:
+    def __init__(
+        self, store: MessageStore, table: DelayOffsetTable, quarantine: Quarantine | None = None
+    ) -> None:
+        self._quarantine = Quarantine() if quarantine is None else quarantine
         self.table = table
         """Saved by its owner, who saves other tables too."""
         self._store = store
@@ -92,7 +98,7 @@ class DelaySchedule:
     # Where levels are -------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Take up where the table says, or at the nearest message that is there (anchors D24).
+        """Take up where the table says, or at the nearest message that is there.
 
         What had to be corrected is corrected in the table as well, for its next ``step``.
         """
@@ -278,24 +284,35 @@ class DelaySchedule:
 
         def parcel_of(number: int) -> Parcel | None:
             nonlocal missing_count
+            number += done
             place = (
                 begin + number,
                 int(units["physical_offset"][number]),
                 int(units["size"][number]),
             )
-            (data,) = records_of(self._store, [place])
             try:
+                (data,) = records_of(self._store, [place])
                 if data is not None:
-                    return _arrived(self._store, data, level, begin + number)
-            except CorruptRecord as error:
-                _log.error("a delayed message is damaged: %s", error)
+                    return self._arrived(data, level, begin + number)
+            except (WriteFailed, OSError, MemoryError):
+                raise
+            except Exception as error:  # noqa: BLE001 - clients decide what is in a message
+                self._pass_over(level, begin + number, error)
             missing_count += 1
             return None
 
-        outcome = put_places(self._store, places, _DELIVERY, parcel_of, now_ms)
-        self._saved_end = max(self._saved_end, outcome.end_offset)
-        end = begin + outcome.stored_count
-        if outcome.stored_count < len(units):
+        done = 0
+        outcome = Outcome(0, 0)
+        while done < len(units):
+            outcome = put_places(self._store, places[done:], _DELIVERY, parcel_of, now_ms)
+            self._saved_end = max(self._saved_end, outcome.end_offset)
+            done += outcome.stored_count
+            if done == len(units) or not outcome.status.is_final:
+                break
+            self._pass_over(level, begin + done, f"{outcome.status.name}: {outcome.reason}")
+            done += 1
+        end = begin + done
+        if done < len(units):
             level.position = end
             self._refused(level, outcome.status, outcome.reason, now_ms)
         else:
@@ -303,6 +320,28 @@ class DelaySchedule:
                 _log.info("delay level %d delivers again", level.number)
             level.refused_ms, level.problem = None, ""
         return end, missing_count
+
+    def _pass_over(self, level: _Level, queue_offset: int, reason: Exception | str) -> None:
+        """Report a message that cannot be delivered."""
+        place = f"{names.SCHEDULE_TOPIC}/{level.queue_id}, message {queue_offset}"
+        self._quarantine.add(LOOP, place, reason)
+
+    def _arrived(self, data: bytes, level: _Level, queue_offset: int) -> Parcel | None:
+        """Return what is put in place of a message that has waited; None if it goes nowhere.
+
+        Raises:
+            CorruptRecord: Its record is damaged.
+        """
+        properties = property_bytes(data)
+        place = destination(properties)
+        if place is None or names.is_written_by_brokers(java.decode_utf8(place[0])):
+            found = props.decode(properties)
+            topic = found.get(props.REAL_TOPIC, "")[:300]
+            queue = found.get(props.REAL_QUEUE_ID, "")[:300]
+            reason = f"it is dropped: it belongs to {topic!r}, queue {queue!r}"
+            self._pass_over(level, queue_offset, reason)
+            return None
+        return parcel(self._store, data, *place)
 
     def _refused(self, level: _Level, status: PutStatus, reason: str, now_ms: int) -> None:
         level.refused_ms = now_ms
@@ -313,22 +352,3 @@ class DelaySchedule:
                 "delay level %d cannot deliver message %d, and tries again every %d ms: %s",
                 level.number, level.position, RETRY_MS, problem,
             )  # fmt: skip
-
-
-def _arrived(store: MessageStore, data: bytes, level: _Level, queue_offset: int) -> Parcel | None:
-    """Return what is put in place of a message that has waited; None if it goes nowhere.
-
-    Raises:
-        CorruptRecord: Its record is damaged.
-    """
-    properties = property_bytes(data)
-    place = destination(properties)
-    if place is None or place[0] == _HALF_TOPIC:
-        found = props.decode(properties)
-        _log.error(
-            "delayed message %d of queue %d is dropped: it belongs to %r, queue %r",
-            queue_offset, level.queue_id,
-            found.get(props.REAL_TOPIC, ""), found.get(props.REAL_QUEUE_ID, ""),
-        )  # fmt: skip
-        return None
-    return parcel(store, data, *place)

@@ -1,30 +1,27 @@
-"""Where the broker waits: runs each step at its pace, and what needs the disk in other threads.
+"""Background work of a broker: each loop runs its steps at its own pace.
 
-A loop that fails is logged, counted and started again; ``failures`` turns health red (anchors D28).
+What waits for the disk runs in other threads. A loop that fails is logged and started again after a
+second; until its next turn ``failures`` makes the broker unhealthy.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
-from reput.broker.route import PERIOD_MS_MAX, PERIOD_MS_MIN
+from reput.broker.parts import Parts
+from reput.broker.registration import PERIOD_MS_MAX, PERIOD_MS_MIN
 from reput.broker.sync_thread import SyncThread
 from reput.errors import WriteFailed
-from reput.store.table_files import SavedTable
-
-if TYPE_CHECKING:
-    from reput.broker.server import Broker
+from reput.remoting.time_slices import Steps, run_in_slices
 
 BUSY_MS = 10
-"""Between two steps while something happens."""
+"""The pause between two steps while there is work, ms."""
 CALM_MS = 50
-"""Between two steps of the disk while the log grows by CALM_BYTES at most from one to the next:
-room is made that far ahead, and a step costs as much as some pops."""
+"""The pause of the disk's loop while the log grows by CALM_BYTES at most between two steps, ms.
+Files are made that far ahead, and a step costs as much as some pops."""
 CALM_BYTES = 1 << 20
 IDLE_MS = 200
-"""Between two steps while nothing does."""
+"""The pause between two steps while there is no work, ms."""
 DELAYED_MS = 100
 POPS_MS = 100
 TRANSACTIONS_MS = 100
@@ -36,27 +33,26 @@ _log = logging.getLogger(__name__)
 
 
 class Loops:
-    """The broker's background work.
+    """The loops of a broker.
 
     Args:
-        broker: Whose work it is.
+        parts: The parts of the broker.
+        sync_thread: The thread that makes the log durable; it is started and stopped with the
+            loops.
     """
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
-        self._disk = ThreadPoolExecutor(1, thread_name_prefix="reput-disk")
-        self._sync = SyncThread(lambda: broker.store.sync(), self._synced)
-        self._saving: asyncio.Task[None] | None = None
+    def __init__(self, parts: Parts, sync_thread: SyncThread) -> None:
+        self._parts = parts
+        self._sync_thread = sync_thread
         self._tasks: list[asyncio.Task[None]] = []
-        self._begun: set[asyncio.Task[None]] = set()
         self.failures: dict[str, str] = {}
-        """Loop -> the error it ended with last; empty while all run."""
+        """Loop -> the error that it ended with, until its next turn."""
         self.turns: dict[str, int] = {}
-        """Loop -> monotonic ms of its last turn."""
+        """Loop -> the time of its last turn, monotonic ms."""
 
     def start(self) -> None:
-        """Start all."""
-        work: dict[str, Callable[[], object]] = {
+        """Start all loops."""
+        bodies: dict[str, Callable[[], object]] = {
             "store": self._run_store,
             "disk": self._run_disk,
             "holds": self._run_holds,
@@ -67,31 +63,22 @@ class Loops:
             "clients": self._run_clients,
             "registration": self._run_registration,
         }
-        self._sync.start()
+        self._sync_thread.start()
         loop = asyncio.get_running_loop()
         self._tasks = [
-            loop.create_task(self._supervise(name, body), name=name) for name, body in work.items()
+            loop.create_task(self._supervise(name, body), name=name)
+            for name, body in bodies.items()
         ]
 
     async def stop(self) -> None:
-        """Stop all; what the disk is at work on is waited for."""
-        self._sync.stop()
-        tasks = [*self._tasks, *self._begun]
-        if self._saving is not None:
-            tasks.append(self._saving)
-        for task in tasks:
+        """Stop all loops, the tasks of requests, and the threads, which finish their work first."""
+        self._sync_thread.stop()
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._disk.shutdown(wait=True)
-
-    def keep(self, task: "asyncio.Task[None]") -> None:
-        """Keep a task that a request began, until it ends or all do."""
-        self._begun.add(task)
-        task.add_done_callback(self._begun.discard)
-
-    def sync_soon(self) -> None:
-        """Make durable what was put; replies wait for it."""
-        self._sync.ask()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._parts.tasks.cancel()
+        await self._parts.topic_writes.stop()
+        self._parts.disk_thread.stop()
 
     async def _supervise(self, name: str, body: Callable[[], object]) -> None:
         while True:
@@ -103,8 +90,8 @@ class Loops:
             await self._wait(_RESTART_MS)
 
     def _turn(self, name: str) -> None:
-        """Take note that a loop has done a turn."""
-        self.turns[name] = self._broker.clock.monotonic_ms()
+        """Record the turn of a loop."""
+        self.turns[name] = self._parts.clock.monotonic_ms()
         self.failures.pop(name, None)
 
     @staticmethod
@@ -114,33 +101,38 @@ class Loops:
     # The store --------------------------------------------------------------------------------
 
     async def _run_store(self) -> None:
-        broker = self._broker
+        parts = self._parts
         while True:
             is_busy = self._step_memory()
-            if broker.topics.table.is_saved:
-                broker.intake.settle()
-            elif len(broker.intake):
-                self.sync_soon()  # it saves the topics first
+            parts.pending_replies.settle()
+            if parts.topic_writes.are_pending:
+                parts.topic_writes.write_soon()  # its task may have failed, and replies wait
             self._turn("store")
-            await self._wait(BUSY_MS if is_busy else IDLE_MS)
+            if is_busy and parts.store.has_more_to_do:
+                await self._wait(0)
+            else:
+                await self._wait(BUSY_MS if is_busy else IDLE_MS)
 
     def _step_memory(self) -> bool:
         try:
-            return self._broker.store.step_memory()
+            did = self._parts.store.step_memory()
         except WriteFailed as error:
-            _log.error("%s", error)
+            self._parts.write_failures.add("store", error)
             return False
+        self._parts.write_failures.clear("store")
+        return did
 
     async def _run_disk(self) -> None:
-        loop = asyncio.get_running_loop()
-        store = self._broker.store
+        store = self._parts.store
         written = -1
         while True:
             try:
-                is_busy = await loop.run_in_executor(self._disk, store.step_disk)
+                is_busy = await self._parts.disk_thread.run(store.step_disk)
             except WriteFailed as error:
-                _log.error("%s", error)
+                self._parts.write_failures.add("disk", error)
                 is_busy = False
+            else:
+                self._parts.write_failures.clear("disk")
             self._turn("disk")
             growth = store.max_physical_offset - written
             written += growth
@@ -149,8 +141,12 @@ class Loops:
             else:
                 await self._wait(CALM_MS if growth else IDLE_MS)
 
-    def _synced(self, problem: Exception | None) -> None:
-        """Answer those whose messages the disk has, or will never have."""
+    def synced(self, problem: Exception | None) -> None:
+        """Send the replies whose messages are durable, or will never be.
+
+        Args:
+            problem: Why the log could not be made durable; None: it is.
+        """
         self._turn("sync")
         if isinstance(problem, WriteFailed):
             _log.error("%s", problem)
@@ -158,108 +154,96 @@ class Loops:
             self.failures["sync"] = f"{type(problem).__name__}: {problem}"
             _log.error("the log could not be made durable", exc_info=problem)
         self._step_memory()
-        if self._broker.topics.table.is_saved:
-            self._broker.intake.settle()
-        elif self._saving is None or self._saving.done():
-            self._saving = asyncio.get_running_loop().create_task(self._save_and_settle())
-
-    async def _save_and_settle(self) -> None:
-        # Topics that messages have made are to be as durable as the messages. A save that another
-        # one overtook has done nothing.
-        table = self._broker.topics.table
-        while not table.is_saved and await self._save(table):
-            pass
-        self._broker.intake.settle()
+        self._parts.pending_replies.settle()
 
     async def _run_delayed(self) -> None:
-        broker = self._broker
+        parts = self._parts
         while True:
-            now_ms = broker.clock.now_ms()
+            now_ms = parts.clock.now_ms()
             # A slave has them from its master.
-            is_busy = broker.is_master and broker.delayed.step(now_ms)
-            is_busy = (broker.is_master and broker.timers.step(now_ms)) or is_busy
+            is_busy = parts.identity.is_master and parts.delayed.step(now_ms)
+            is_busy = (parts.identity.is_master and parts.timers.step(now_ms)) or is_busy
             if is_busy:
-                if broker.store.flusher.is_sync:
-                    self.sync_soon()  # before that nobody can read them
-                broker.store.notify()
+                if parts.store.flusher.is_sync:
+                    parts.pending_replies.sync_soon()  # before that nobody can read them
+                parts.store.notify()
             self._turn("delayed")
-            times = (broker.delayed.next_due_ms(now_ms), broker.timers.next_due_ms(now_ms))
+            times = (parts.delayed.next_due_ms(now_ms), parts.timers.next_due_ms(now_ms))
             due_ms = min((one for one in times if one is not None), default=now_ms + DELAYED_MS)
             await self._wait(0 if is_busy else max(1, min(due_ms - now_ms, DELAYED_MS)))
 
     async def _run_transactions(self) -> None:
-        broker = self._broker
+        parts = self._parts
         while True:
-            end = broker.transactions.put_end
-            is_busy = broker.is_master and broker.transactions.step(broker.clock.now_ms())
-            if broker.transactions.put_end != end and broker.store.flusher.is_sync:
-                self.sync_soon()
+            end = parts.transactions.put_end
+            is_busy = parts.identity.is_master and parts.transactions.step(parts.clock.now_ms())
+            if parts.transactions.put_end != end and parts.store.flusher.is_sync:
+                parts.pending_replies.sync_soon()
             self._turn("transactions")
             await self._wait(0 if is_busy else TRANSACTIONS_MS)
 
     async def _run_pops(self) -> None:
-        broker = self._broker
+        parts = self._parts
         while True:
-            now_ms = broker.clock.now_ms()
+            now_ms = parts.clock.now_ms()
             # A slave has them from its master.
-            is_busy = broker.is_master and broker.step_pops(now_ms)
+            is_busy = parts.identity.is_master and self.step_pops(now_ms)
             if is_busy:
-                if broker.store.flusher.is_sync:
-                    self.sync_soon()  # before that nobody can read them
-                broker.store.notify()
+                if parts.store.flusher.is_sync:
+                    parts.pending_replies.sync_soon()  # before that nobody can read them
+                parts.store.notify()
             self._turn("pops")
-            due_ms = broker.pops.next_due_ms()
+            due_ms = parts.pops.next_due_ms()
             left_ms = POPS_MS if due_ms is None else due_ms - now_ms
             await self._wait(0 if is_busy else max(1, min(left_ms, POPS_MS)))
 
-    async def _save(self, table: SavedTable) -> bool:
-        """Make a table durable, if it is not; return whether the disk went along."""
-        if table.is_saved:
-            return True
-        for _ in table.prepare():
-            await asyncio.sleep(0)  # others are served in between
-        now_ms = self._broker.clock.now_ms()
-        draft = table.take(now_ms)
-        loop = asyncio.get_running_loop()
-        try:
-            await loop.run_in_executor(self._disk, table.write, draft, now_ms)
-        except WriteFailed as error:
-            _log.error("a table stays unsaved for now: %s", error)
-            return False
-        return True
+    def step_pops(self, now_ms: int) -> bool:
+        """Do a bounded part of the work that popped messages make; return False if none is left."""
+        parts = self._parts
+        did = parts.pops.revive.step(now_ms)
+        if parts.topics.table.is_saved:  # a retry topic that a crash takes would take its messages
+            parts.pops.tell_progress()
+        return parts.pops.freed(now_ms) or did
 
     # Clients ----------------------------------------------------------------------------------
 
     async def _run_holds(self) -> None:
-        broker = self._broker
+        parts = self._parts
         while True:
-            broker.expire_held_pulls()
+            await run_in_slices(self.expire_held())
             self._turn("holds")
-            monotonic_ms = broker.clock.monotonic_ms()
-            left_ms = broker.held_pulls.left_ms(monotonic_ms, IDLE_MS)
-            await self._wait(broker.pops.held.left_ms(monotonic_ms, left_ms))
+            monotonic_ms = parts.clock.monotonic_ms()
+            left_ms = parts.held_pulls.left_ms(monotonic_ms, IDLE_MS)
+            await self._wait(parts.pops.held.left_ms(monotonic_ms, left_ms))
+
+    def expire_held(self) -> Steps[None]:
+        """Answer the requests that were held long enough."""
+        pulls, pops = self._parts.held_pulls, self._parts.pops.held
+        yield from pulls.retry_unread()
+        yield from pops.retry_unread()
+        yield from pulls.expire(self._parts.clock.monotonic_ms())
+        yield from pops.expire(self._parts.clock.monotonic_ms())
 
     async def _run_tables(self) -> None:
-        broker = self._broker
+        parts = self._parts
         while True:
-            for table in broker.tables:
-                if table.is_due(broker.clock.now_ms()):
-                    await self._save(table)
-            broker.stats.step(broker.clock.now_ms())
-            broker.intake.put_times.step(broker.clock.now_ms())
+            await parts.saved_tables.save_due()
+            now_ms = parts.clock.now_ms()
+            await run_in_slices(parts.deliveries.stats.sample(now_ms))
+            parts.pending_replies.put_times.step(parts.clock.now_ms())
             self._turn("tables")
             await self._wait(TABLES_MS)
 
     async def _run_clients(self) -> None:
         while True:
-            self._broker.expire_clients()
+            self._parts.members.expire()
             self._turn("clients")
             await self._wait(CLIENTS_MS)
 
     async def _run_registration(self) -> None:
-        broker = self._broker
-        period_ms = broker.config.register_name_server_period
+        parts = self._parts
+        period_ms = parts.settings.broker.register_name_server_period
         while True:
-            broker.registration.begin()
+            parts.registration.begin()
             self._turn("registration")
             await self._wait(max(PERIOD_MS_MIN, min(period_ms, PERIOD_MS_MAX)))

@@ -8,9 +8,11 @@ Source: rocketmq 4.9.8 ``SendMessageProcessor`` (``asyncConsumerSendMsgBack``,
 import random
 from typing import TYPE_CHECKING
 
-from reput.broker.again import again
-from reput.broker.config import PERM_WRITE
-from reput.broker.topics import READ_WRITE
+from reput.broker.quotas import OWN
+from reput.broker.republish import again
+from reput.broker.settings.config import PERM_WRITE
+from reput.broker.topic.topics import READ_WRITE
+from reput.config import JAVA_INT_MAX
 from reput.errors import RequestRefused
 from reput.format import names, properties as props
 from reput.format.codes import ResponseCode
@@ -22,8 +24,8 @@ from reput.store.config_tables import TopicConfig
 from reput.store.incoming import IncomingMessage
 
 if TYPE_CHECKING:
-    from reput.broker.subscription_groups import SubscriptionGroups
-    from reput.broker.topics import Topics
+    from reput.broker.group.subscription_groups import SubscriptionGroups
+    from reput.broker.topic.topics import Topics
     from reput.clock import Clock
     from reput.store.table_files import SubscriptionGroup
 
@@ -48,13 +50,18 @@ class Retries:
         self._groups = groups
         self._clock = clock
 
-    def group(self, name: str) -> "SubscriptionGroup":
+    def group(self, name: str, address: str = OWN) -> "SubscriptionGroup":
         """Return a group's settings, made if that is allowed.
 
+        Args:
+            name: Of the group.
+            address: Of the client that names it.
+
         Raises:
-            RequestRefused: SUBSCRIPTION_GROUP_NOT_EXIST.
+            RequestRefused: SUBSCRIPTION_GROUP_NOT_EXIST, or no group may have that name.
+            LimitExceeded: There are too many groups, or too many that this address has made.
         """
-        group = self._groups.find(name, self._clock.now_ms())
+        group = self._groups.obtain(name, self._clock.now_ms(), address)
         if group is None:
             raise RequestRefused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name}"
@@ -70,6 +77,7 @@ class Retries:
         topic: TopicConfig,
         queue_id: int,
         properties: dict[str, str],
+        address: str = OWN,
     ) -> tuple[TopicConfig, int]:
         """Return where a message goes that a client sends to a retry topic itself.
 
@@ -80,23 +88,36 @@ class Retries:
         """
         if not names.is_retry_topic(header.topic):
             return topic, queue_id
-        group = self.group(header.topic.removeprefix(names.RETRY_PREFIX))
+        group = self.group(header.topic.removeprefix(names.RETRY_PREFIX), address)
         retry_max = _retry_max(group, client_version, header.max_reconsume_times)
         if (header.reconsume_times or 0) < retry_max:
             return topic, queue_id
         properties.pop(props.DELAY, None)
-        return self._dead_letters(group.name), random.randrange(DLQ_QUEUE_COUNT)
+        return self._dead_letters(group.name, address), random.randrange(DLQ_QUEUE_COUNT)
+
+    def origin(self, told: str | None, group: str) -> str:
+        """Return the topic that a message which is sent back is counted for.
+
+        Args:
+            told: What its RETRY_TOPIC says, which any client may have written; or its own topic.
+            group: Who sends it back.
+        """
+        is_known = told is not None and self._topics.get(told) is not None
+        return told if told is not None and is_known else names.retry_topic(group)
 
     # A message that is sent back --------------------------------------------------------------
 
-    def topic_of(self, group: "SubscriptionGroup", *, is_unit: bool) -> TopicConfig:
+    def topic_of(
+        self, group: "SubscriptionGroup", *, is_unit: bool, address: str = OWN
+    ) -> TopicConfig:
         """Return the retry topic of a group, made if need be; in unit mode it says so.
 
         Raises:
             RequestRefused: The group's name cannot be in a topic's, or the topic is not writable.
         """
         name = names.retry_topic(group.name)
-        if not names.is_legal_topic(name, names.LONG_TOPIC_LENGTH_MAX):
+        is_there = self._topics.get(name) is not None
+        if not is_there and not names.is_legal_topic(name, names.LONG_TOPIC_LENGTH_MAX):
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
                 f"group {group.name!r} can have no retry topic; allowed: ^[%|a-zA-Z0-9_-]+$, "
@@ -104,8 +125,9 @@ class Retries:
             )
         sys_flag = _UNIT_SUBSCRIPTION if is_unit else 0
         topic = self._topics.for_group(
-            name, group.retry_queue_count, READ_WRITE, self._clock.now_ms(), sys_flag
-        )
+            name, group.retry_queue_count, READ_WRITE, self._clock.now_ms(), sys_flag,
+            address=address,
+        )  # fmt: skip
         if not topic.perm & PERM_WRITE:
             raise RequestRefused(
                 ResponseCode.NO_PERMISSION, f"the topic[{name}] sending message is forbidden"
@@ -156,12 +178,16 @@ class Retries:
             topic.name,
             queue_id,
             properties=properties,
-            reconsume_times=stored.reconsume_times + 1,
+            reconsume_times=min(stored.reconsume_times + 1, JAVA_INT_MAX),
         )
 
-    def _dead_letters(self, group: str) -> TopicConfig:
+    def _dead_letters(self, group: str, address: str = OWN) -> TopicConfig:
         return self._topics.for_group(
-            names.dlq_topic(group), DLQ_QUEUE_COUNT, READ_WRITE, self._clock.now_ms()
+            names.dlq_topic(group),
+            DLQ_QUEUE_COUNT,
+            READ_WRITE,
+            self._clock.now_ms(),
+            address=address,
         )
 
 

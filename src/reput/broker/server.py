@@ -1,62 +1,78 @@
-"""The broker, assembled.
+"""The broker: makes its parts, starts and stops them. Nothing else imports this module.
 
-    socket -> remoting -> intake (kernel) -> store
-                       -> processors -> topics, groups, offsets, locks, store
-    store -> listener -> held pulls -> socket
+    connection -> _Port -> fastpath.Frontend -> store
+                        -> processors        -> topics, groups, consumer offsets, store
+    store -> held pulls and pops -> processors -> connection
 
-One thread: the loop's. Only what waits for the disk runs in another one (``loops``).
+Everything runs on the event loop, but for what waits for the disk (``loops``).
 """
 
 import asyncio
-import dataclasses
+import functools
 import logging
 import socket
-from collections.abc import Mapping
 from typing import Self
 
-from reput.broker import consumer_filters
+from reput import descriptors, limits
 from reput.broker.assignments import RequestModes
-from reput.broker.config import PERM_READ, BrokerConfig
-from reput.broker.consumer_filters import ConsumerFilters
+from reput.broker.counters.fast_counts import FastCounts
+from reput.broker.counters.stats import Stats
 from reput.broker.delay import DelaySchedule
-from reput.broker.filters import Filters
-from reput.broker.groups import Groups
-from reput.broker.intake import Intake
-from reput.broker.live_config import Change, LiveConfig
+from reput.broker.deliveries import Deliveries
+from reput.broker.fastpath.frontend import Frontend
+from reput.broker.filter import consumer_filters
+from reput.broker.filter.consumer_filters import ConsumerFilters
+from reput.broker.filter.filters import Filters
+from reput.broker.group.groups import Groups, Maxima
+from reput.broker.group.members import Members
+from reput.broker.group.queue_locks import QueueLocks
+from reput.broker.group.subscription_groups import SubscriptionGroups
+from reput.broker.held_requests import HeldPull, HeldRequests
+from reput.broker.identity import Identity
 from reput.broker.loops import Loops
-from reput.broker.pop import HeldPop, Pops
-from reput.broker.pop_offsets import PopOffsets
-from reput.broker.pop_orders import PopOrders
-from reput.broker.pop_requests import PopRequests
-from reput.broker.pop_retries import PopRetries
-from reput.broker.processors import PROCESSORS, pop, pull, transactions as ending
-from reput.broker.pull_hold import HeldPull, HeldPulls
-from reput.broker.queue_locks import QueueLocks
-from reput.broker.reset_offsets import ResetOffsets
+from reput.broker.offset.commits import OffsetCommits
+from reput.broker.offset.resets import ResetOffsets
+from reput.broker.parts import Parts
+from reput.broker.pending_replies import PendingReplies
+from reput.broker.pop.offsets import PopOffsets
+from reput.broker.pop.orders import PopOrders
+from reput.broker.pop.pops import HeldPop, Pops
+from reput.broker.pop.retry_topics import PopRetries
+from reput.broker.pop.revive import Revive
+from reput.broker.processors import pop, pull, transactions as transaction_ends
+from reput.broker.processors.table import PROCESSORS
+from reput.broker.quarantine import Quarantine
+from reput.broker.registration import Registration
 from reput.broker.retries import Retries
-from reput.broker.revive import Revive
-from reput.broker.route import Registration
-from reput.broker.stats import Stats
-from reput.broker.subscription_groups import SubscriptionGroups
-from reput.broker.timers import Timers
-from reput.broker.topics import READ_WRITE, Topics
-from reput.broker.transactions import TOPICS as TRANSACTION_TOPICS, Transactions
+from reput.broker.settings.config import BrokerConfig
+from reput.broker.settings.live import Change, LiveConfig
+from reput.broker.sync_thread import SyncThread
+from reput.broker.tables import lost as lost_tables
+from reput.broker.tables.failures import WriteFailures
+from reput.broker.tables.saved_tables import SavedTables
+from reput.broker.tables.topic_writes import TopicWrites
+from reput.broker.tables.writes import TableWrites
+from reput.broker.tasks import Tasks
+from reput.broker.timer.timers import Timers
+from reput.broker.topic.topic_list import TopicList
+from reput.broker.topic.topics import Topics
+from reput.broker.transaction.transactions import Transactions
+from reput.broker.worker_thread import WorkerThread
 from reput.clock import Clock, SystemClock
 from reput.errors import RequestRefused, WriteFailed
-from reput.format import bodies, command as commands, headers, names, properties as props
+from reput.format import command as commands
 from reput.format.bloom import BloomFilter
-from reput.format.bodies import ConsumerData, KvTable, MessageQueue, OffsetMovedEvent
 from reput.format.codes import RequestCode, ResponseCode
-from reput.format.command import IS_ONEWAY, Command
-from reput.format.headers import ConsumerGroupHeader, PullMessageHeader
+from reput.format.command import Command
 from reput.format.message import Host
 from reput.remoting.channel import Channel
 from reput.remoting.connection import READ_BYTES
-from reput.remoting.server import RemotingServer
-from reput.store.config import BrokerRole, StoreConfig
+from reput.remoting.request_queue import RequestQueue
+from reput.remoting.server import LongReply, RemotingServer
+from reput.remoting.server_state import ConnectionLimits, ServerState
+from reput.store.config import StoreConfig
 from reput.store.config_tables import BATCH_QUEUES
 from reput.store.disk import Disk
-from reput.store.incoming import IncomingMessage
 from reput.store.light_offsets import LightConsumerOffsetTable
 from reput.store.message_store import MessageStore
 from reput.store.pop_tables import ConsumerOrderTable, RequestModeTable
@@ -64,8 +80,6 @@ from reput.store.table_files import (
     ConsumerFilterTable,
     ConsumerOffsetTable,
     DelayOffsetTable,
-    SavedTable,
-    SubscriptionGroup,
     SubscriptionGroupTable,
     TopicTable,
 )
@@ -73,6 +87,7 @@ from reput.store.timer_table import TimerTable
 
 FAST_PORT_DISTANCE = 2
 HA_PORT_DISTANCE = 1
+_NOT_ON_FAST_PORT = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 
 _log = logging.getLogger(__name__)
 
@@ -82,11 +97,16 @@ class Broker:
 
     Args:
         config: Who it is and what it allows.
-        store_config: Its store.
-        clock: What the time is.
+        store_config: The settings of its store.
+        clock: The clock.
         config_path: The broker.conf that all this is from: settings that are changed while the
             broker runs are written there.
     """
+
+    parts: Parts
+    """The parts; from ``start`` on."""
+    frontend: Frontend | None
+    """The fast path; None if it is off."""
 
     def __init__(
         self,
@@ -96,230 +116,82 @@ class Broker:
         clock: Clock | None = None,
         config_path: str | None = None,
     ) -> None:
-        self.config = config
-        self.store_config = store_config
-        self.live_config = LiveConfig(config, store_config, config_path)
+        self.settings = LiveConfig(config, store_config, config_path)
         self.clock = clock or SystemClock()
-        self.started_ms = self.clock.now_ms()
-        self.is_stopping = False
-        self.address = ""
-        """What clients are told: ``brokerIP1:port``."""
-        self.ha_address = ""
-        self.store_host = Host(b"\x7f\0\0\1", 0)
+        self.identity = Identity(self.settings, self.clock.now_ms())
+        self.serving = ServerState(ConnectionLimits.of(config, descriptors.connections_max()))
         self._root = store_config.store_path_root_dir
 
-    # Starting and stopping --------------------------------------------------------------------
+    # Starting and stopping ----------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Open the store, listen, and tell the name servers.
+        """Open the store, listen, and register with the name servers.
 
         Raises:
             StoreUnavailable: The folder is in use, or cannot be opened.
             InvalidOption: An address is wrong.
             OSError: The port is in use.
         """
-        self.is_stopping = False
-        self._load_filters()
+        self.identity.is_stopping = False
+        await self._open()
+        self.parts.registration.start()
+        self.loops.start()
+        _log.info("broker %s serves %s", self.settings.broker.broker_name, self.identity.address)
+
+    async def _open(self) -> None:
+        """Open the store, make the parts, and listen."""
+        filters, by_group = self._load_filters()
         self.store = MessageStore.open(
-            config=self.store_config, clock=self.clock, filters=self.consumer_filters
+            config=self.settings.store, clock=self.clock, filters=by_group
         )
         self._servers: list[RemotingServer] = []
         try:
-            self._assemble()
+            self._assemble(filters, by_group)
             await self._listen()
         except BaseException:
             for server in self._servers:
                 await server.stop()
             self.store.close()
             raise
-        self.registration.start()
-        self.loops.start()
-        _log.info("broker %s serves %s", self.config.broker_name, self.address)
-
-    def _load_filters(self) -> None:
-        """Load the filters of groups: the store asks for them when it opens."""
-        config, disk = self.config, Disk()
-        disk.make_folder(self._root)
-        self.filters = Filters(config)
-        self.consumer_filters = ConsumerFilters(
-            ConsumerFilterTable.load(self._root, disk, interval_ms=consumer_filters.SAVED_MS),
-            BloomFilter.of(
-                config.max_error_rate_of_bloom_filter, config.expect_consumer_num_use_filter
-            ),
-            config.filter_data_clean_time_span,
-            self.filters.is_expression,
-        )
-        self.consumer_filters.load(self.clock.now_ms())
-
-    def _assemble(self) -> None:
-        config, now_ms = self.config, self.clock.now_ms()
-        disk = Disk()
-        self.pop_requests = PopRequests(self)
-        has_light = self.store_config.enable_lmq
-        self.topics = Topics(
-            TopicTable.load(self._root, disk), config, self._topic_changed, has_light=has_light
-        )
-        self.subscription_groups = SubscriptionGroups(
-            SubscriptionGroupTable.load(self._root, disk),
-            config,
-            self._reading_changed,
-            has_light=has_light,
-        )
-        offset_table = LightConsumerOffsetTable if has_light else ConsumerOffsetTable
-        self._consumer_offsets = offset_table.load(
-            self._root, disk, interval_ms=config.flush_consumer_offset_interval
-        )
-        self.store.retention.consumer_offsets = lambda: self.consumer_offsets.all()
-        self.delayed = DelaySchedule(
-            self.store,
-            DelayOffsetTable.load(self._root, disk, interval_ms=config.flush_delay_offset_interval),
-        )
-        self.delayed.load()
-        self.timers = Timers(
-            self.store,
-            TimerTable.load(self._root, disk, interval_ms=config.flush_delay_offset_interval),
-        )
-        self.timers.load()
-        self.transactions = Transactions(
-            self.store,
-            self.topics,
-            self._consumer_offsets,
-            config,
-            lambda half: ending.ask_producer(self, half),
-        )
-        self.transactions.load(now_ms)
-        self.pops = self._assemble_pops(disk)
-        self.pops.revive.load()
-        self.request_modes = RequestModes(RequestModeTable.load(self._root, disk), config)
-        self.groups: Groups[Channel] = Groups(self.store.deliverer.clear)
-        self.locks = QueueLocks(config.rebalance_lock_max_live_time)
-        self.held_pulls: HeldPulls[HeldPull] = HeldPulls(config.pull_hold_max)
-        self.resets = ResetOffsets()
-        self.retries = Retries(self.topics, self.subscription_groups, self.clock)
-        self._stats = Stats(
-            config.broker_cluster_name,
-            self.store.put_counts,
-            lambda: self.timers.delivered_count,
-        )
-        self.registration = Registration(self)
-        self._buffer = bytearray(READ_BYTES)
-        self.intake = Intake(self, self._buffer)
-        self.loops = Loops(self)
-        self.topics.add_built_in(now_ms, len(self.store_config.delay_levels_ms))
-        for name in self.topics.all():
-            self._topic_changed(name)
-        self.subscription_groups.add_built_in(now_ms)
-        self.store.add_listener(self._messages_arrived)
-
-    def _assemble_pops(self, disk: Disk) -> Pops:
-        config = self.config
-        retries = PopRetries(
-            config.enable_retry_topic_v2, config.retrieve_message_from_pop_retry_topic_v1
-        )
-        return Pops(
-            self.store,
-            self.topics,
-            Revive(
-                self.store,
-                self.topics,
-                self.subscription_groups,
-                lambda: self.consumer_offsets,
-                cluster_name=config.broker_cluster_name,
-                broker_name=config.broker_name,
-                queue_count=config.revive_queue_num,
-                retries=retries,
-            ),
-            PopOffsets(lambda: self.consumer_offsets),
-            PopOrders(
-                ConsumerOrderTable.load(
-                    self._root, disk, interval_ms=config.flush_consumer_offset_interval
-                )
-            ),
-            HeldPulls(config.max_pop_polling_size),
-            retry_percent=config.pop_from_retry_probability,
-            priority_retry_percent=config.pop_from_retry_probability_for_priority,
-            highest_first=config.priority_order_asc,
-            broker_name=config.broker_name,
-            is_old=self.is_on_disk,
-            retries=retries,
-        )
-
-    async def _listen(self) -> None:
-        config = self.config
-        port = await self._listen_on(config.listen_port, is_fast=False)
-        self.address = f"{config.broker_ip1}:{port}"
-        self.ha_address = f"{config.broker_ip1}:{port + HA_PORT_DISTANCE}"
-        self.store_host = Host(_packed(config.broker_ip1), port)
-        self.transactions.store_host = self.store_host
-        self.pops.revive.store_host = self.store_host
-        self.intake.open()
-        if config.fast_port_enable and port > FAST_PORT_DISTANCE:
-            try:
-                await self._listen_on(port - FAST_PORT_DISTANCE, is_fast=True)
-            except OSError:
-                if config.listen_port:
-                    raise
-                # The port was any: the one below it need not be free.
-
-    async def _listen_on(self, port: int, *, is_fast: bool) -> int:
-        server = RemotingServer(
-            _Port(self, is_fast=is_fast),
-            host=self.config.bind_address,
-            port=port,
-            idle_ms=self.config.server_channel_max_idle_time_seconds * 1000,
-            buffer=self._buffer,
-        )
-        await server.start()
-        self._servers.append(server)
-        return server.port
-
-    @property
-    def port(self) -> int:
-        """What it listens on."""
-        return self._servers[0].port
-
-    @property
-    def fast_port(self) -> int:
-        """The port for all but pulls; 0 if there is none."""
-        return self._servers[1].port if len(self._servers) > 1 else 0
-
-    def connection_counts(self) -> dict[str, int]:
-        """Return how many connections each port has."""
-        counts = [len(server.channels) for server in self._servers]
-        return dict(zip(("main", "fast"), [*counts, 0], strict=False))
 
     async def stop(self) -> None:
-        """Stop: tell the name servers, answer who waits, save and close everything."""
-        self.is_stopping = True
+        """Stop: unregister, answer the requests that wait, save and close everything."""
+        parts = self.parts
+        self.identity.is_stopping = True
         self.store.deliverer.close()
         try:
-            await self.registration.stop()
-            for held in self.held_pulls.take_all():
-                pull.look_again(self, held, is_last=True)
-            for waiting in self.pops.held.take_all():
-                pop.look_again(self, waiting, is_last=True)
+            await parts.registration.stop()
+            await parts.table_writes.stop()
+            parts.held_pulls.answer_all()
+            parts.pops.held.answer_all()
             await self.loops.stop()
-            self._answer_waiting()
-            # Together: what came in between would wait for a disk that nobody syncs any more.
+            self._settle()
+            # Together: a message that came in between would wait for a disk that nobody syncs.
             await asyncio.gather(*(server.stop() for server in self._servers))
-            self.pops.revive.save_acks(self.clock.now_ms())
-            self.delayed.close()
-            self.timers.close(self.clock.now_ms())
-            self.pops.tell_progress()
-            self.transactions.close()
-            self.save_tables()
+            parts.pops.revive.save_acks(self.clock.now_ms())
+            parts.delayed.close()
+            parts.timers.close(self.clock.now_ms())
+            parts.pops.tell_progress()
+            parts.transactions.close()
+            parts.saved_tables.save_all()
         finally:
             self.store.close()
-        _log.info("broker %s stopped", self.config.broker_name)
+        _log.info("broker %s stopped", self.settings.broker.broker_name)
 
-    def _answer_waiting(self) -> None:
-        """Make durable what was put, so that producers who wait for it hear of it."""
+    def _settle(self) -> None:
+        """Make durable what was put, and send the replies that wait for it."""
         for step in (self.store.sync, self.store.step_memory):  # the second one if the disk failed
             try:
                 step()
             except WriteFailed as error:
                 _log.error("%s", error)
-        self.intake.settle()
+        topics = self.parts.topics
+        try:
+            topics.table.save(self.clock.now_ms(), is_durable=self.store.flusher.is_sync)
+        except WriteFailed as error:
+            _log.error("topics stay unsaved: %s", error)
+        topics.written(topics.made_count)
+        self.parts.pending_replies.settle_all()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -328,299 +200,331 @@ class Broker:
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
-    # What kernels count, too --------------------------------------------------------------------
+    # Parts --------------------------------------------------------------------------------------
 
-    @property
-    def consumer_offsets(self) -> ConsumerOffsetTable:
-        """How far groups have read."""
-        self._settle()
-        return self._consumer_offsets
+    def _load_filters(self) -> tuple[Filters, ConsumerFilters]:
+        """Load the SQL filters of groups: the store needs them when it opens."""
+        config, disk = self.settings.broker, Disk()
+        disk.make_folder(self._root)
+        filters = Filters(config)
+        by_group = ConsumerFilters(
+            ConsumerFilterTable.load(self._root, disk, interval_ms=consumer_filters.SAVED_MS),
+            BloomFilter.of(
+                config.max_error_rate_of_bloom_filter, config.expect_consumer_num_use_filter
+            ),
+            config.filter_data_clean_time_span,
+            filters.is_expression,
+        )
+        by_group.load(self.clock.now_ms())
+        return filters, by_group
 
-    @property
-    def stats(self) -> Stats:
-        """What was sent and pulled."""
-        self._settle()
-        return self._stats
+    def _assemble(self, filters: Filters, by_group: ConsumerFilters) -> None:
+        config, store, clock, now_ms = (
+            self.settings.broker, self.store, self.clock, self.clock.now_ms()
+        )  # fmt: skip
+        slices, refusals = self.serving.slices, self.serving.refusals
+        disk, quarantine, failures = Disk(), Quarantine(), WriteFailures(clock.monotonic_ms)
+        disk_thread = WorkerThread("reput-disk")
+        tasks = Tasks()
+        has_light = self.settings.store.enable_lmq
 
-    def _settle(self) -> None:
-        """Take over what pulls said and got that the kernel answered."""
-        deliverer = self.store.deliverer
-        if not deliverer.has_news:
-            return
-        for one in deliverer.take():
-            self._stats.delivered(one)
-            if one.consumer_offset is not None:
-                self._consumer_offsets.put(one.topic, one.group, one.queue_id, one.consumer_offset)
+        topic_table = TopicTable.load(self._root, disk)
+        warnings = lost_tables.recover_topics(topic_table, store, now_ms)
+        topics = Topics(topic_table, config, has_light=has_light)
+        group_table = SubscriptionGroupTable.load(self._root, disk)
+        subscription_groups = SubscriptionGroups(group_table, config, has_light=has_light)
+        offset_class = LightConsumerOffsetTable if has_light else ConsumerOffsetTable
+        offset_table = offset_class.load(
+            self._root, disk, interval_ms=config.flush_consumer_offset_interval
+        )
+        step_ms = config.flush_delay_offset_interval
+        delay_table = DelayOffsetTable.load(self._root, disk, interval_ms=step_ms)
+        delayed = DelaySchedule(store, delay_table, quarantine)
+        delayed.load()
+        timers = Timers(store, TimerTable.load(self._root, disk, interval_ms=step_ms), quarantine)
+        timers.load()
+        warnings += lost_tables.warnings_of_lost_tables(
+            store, group_table, offset_table, delay_table, timers.table
+        )
+        warnings += lost_tables.recover_groups(group_table, offset_table, now_ms)
 
-    # What it allows ---------------------------------------------------------------------------
+        stats = Stats(
+            config.broker_cluster_name,
+            store.put_news,
+            lambda: timers.delivered_count,
+            config.reput_stats_series_max,
+        )
+        deliveries = Deliveries(store.deliverer, offset_table, stats, self.settings, refusals)
+        store.retention.consumer_offsets = lambda: deliveries.consumer_offsets.all()
+        groups: Groups[Channel] = Groups(store.deliverer.clear, Maxima.of(config))
+        locks = QueueLocks(config.rebalance_lock_max_live_time, config.reput_locks_max)
+        self.sync_thread = SyncThread(store.sync, lambda problem: self.loops.synced(problem))
+        pending_replies = PendingReplies(store, topics, deliveries, clock, slices, self.sync_thread)
+        topic_writes = TopicWrites(topics, store, pending_replies, clock, failures)
+        transactions = Transactions(
+            store,
+            topics,
+            offset_table,
+            config,
+            lambda half: transaction_ends.ask_producer(self.parts, half),
+            quarantine,
+        )
+        transactions.load(now_ms)
+        pops = self._make_pops(topics, subscription_groups, deliveries, quarantine)
+        pops.revive.load()
+        request_modes = RequestModes(RequestModeTable.load(self._root, disk), config)
+        topics.on_make = topic_writes.write_soon
+        self.parts = Parts(
+            settings=self.settings,
+            identity=self.identity,
+            clock=clock,
+            store=store,
+            serving=self.serving,
+            topics=topics,
+            topic_list=TopicList(topics),
+            subscription_groups=subscription_groups,
+            groups=groups,
+            members=Members(
+                groups,
+                subscription_groups,
+                topics,
+                by_group,
+                locks,
+                store,
+                self.settings,
+                clock,
+                slices,
+            ),
+            filters=filters,
+            consumer_filters=by_group,
+            locks=locks,
+            request_modes=request_modes,
+            deliveries=deliveries,
+            commits=OffsetCommits(
+                lambda: deliveries.consumer_offsets, subscription_groups, config, refusals
+            ),
+            resets=ResetOffsets(),
+            fast_counts=FastCounts(),
+            pending_replies=pending_replies,
+            held_pulls=self._make_held_pulls(),
+            pops=pops,
+            retries=Retries(topics, subscription_groups, clock),
+            delayed=delayed,
+            timers=timers,
+            transactions=transactions,
+            registration=Registration(self.settings, self.identity, topics, clock),
+            saved_tables=SavedTables(
+                (
+                    topic_table,
+                    group_table,
+                    offset_table,
+                    by_group.table,
+                    delay_table,
+                    timers.table,
+                    pops.orders.table,
+                    request_modes.table,
+                ),
+                clock,
+                failures,
+                disk_thread,
+            ),
+            table_writes=TableWrites(clock, failures),
+            topic_writes=topic_writes,
+            quarantine=quarantine,
+            write_failures=failures,
+            disk_thread=disk_thread,
+            tasks=tasks,
+            setting_requests=RequestQueue(limits.WAITING_SETTINGS, tasks.keep),
+            deletion_requests=RequestQueue(limits.WAITING_DELETIONS, tasks.keep),
+            assignment_tasks=set(),
+            start_warnings=tuple(warnings),
+        )
+        topics.add_built_in(now_ms, len(self.settings.store.delay_levels_ms))
+        subscription_groups.add_built_in(now_ms)
+        self._subscribe()
 
-    @property
-    def is_master(self) -> bool:
-        """Whether it takes messages and offsets."""
-        return self.store_config.broker_role is not BrokerRole.SLAVE
+    def _make_held_pulls(self) -> HeldRequests[HeldPull]:
+        config = self.settings.broker
+        return HeldRequests(
+            config.pull_hold_max,
+            lambda held, is_last: pull.retry_held(self.parts, held, is_last=is_last),
+            self.serving.slices.run,
+            per_connection_max=config.reput_held_per_connection_max,
+            per_address_max=config.reput_held_per_address_max,
+        )
 
-    @property
-    def is_readable(self) -> bool:
-        """Whether messages may be pulled."""
-        return self.config.broker_permission & PERM_READ != 0
+    def _make_pops(
+        self,
+        topics: Topics,
+        subscription_groups: SubscriptionGroups,
+        deliveries: Deliveries,
+        quarantine: Quarantine,
+    ) -> Pops:
+        config, store = self.settings.broker, self.store
+        retries = PopRetries(
+            config.enable_retry_topic_v2, config.retrieve_message_from_pop_retry_topic_v1
+        )
+        revive = Revive(
+            store,
+            topics,
+            subscription_groups,
+            lambda: deliveries.consumer_offsets,
+            cluster_name=config.broker_cluster_name,
+            broker_name=config.broker_name,
+            queue_count=config.revive_queue_num,
+            retries=retries,
+            quarantine=quarantine,
+            is_fast=config.reput_fast_path,
+        )
+        held: HeldRequests[HeldPop] = HeldRequests(
+            config.max_pop_polling_size,
+            lambda held, is_last: pop.retry_held(self.parts, held, is_last=is_last),
+            self.serving.slices.run,
+            per_connection_max=config.reput_held_per_connection_max,
+            per_address_max=config.reput_held_per_address_max,
+        )
+        orders = ConsumerOrderTable.load(
+            self._root, Disk(), interval_ms=config.flush_consumer_offset_interval
+        )
+        return Pops(
+            store,
+            topics,
+            revive,
+            PopOffsets(lambda: deliveries.consumer_offsets),
+            PopOrders(orders),
+            held,
+            retry_percent=config.pop_from_retry_probability,
+            priority_retry_percent=config.pop_from_retry_probability_for_priority,
+            highest_first=config.priority_order_asc,
+            broker_name=config.broker_name,
+            is_old=store.is_on_disk,
+            retries=retries,
+        )
 
-    def is_on_disk(self, topic: str, queue_id: int) -> bool:
-        """Whether the beginning of a queue is so far back that it is thought to be on disk only."""
-        limit = self.store.memory_bytes
-        return self.store.lag_bytes(topic, queue_id, 0) > limit
+    def _subscribe(self) -> None:
+        """Let parts follow the changes of topics, settings and messages."""
+        parts = self.parts
+        self.loops = Loops(parts, self.sync_thread)
+        self.settings.on_change = [self._settings_changed]  # the frontend looks at what it sets
+        parts.topics.on_change.append(self._topic_changed)
+        for name in parts.topics.all():
+            self._topic_changed(name)
+        self._buffer = bytearray(READ_BYTES)
+        self.frontend = None
+        if self.settings.broker.reput_fast_path:
+            self.frontend = Frontend(parts, self._buffer)
+        self.store.add_listener(self._messages_arrived)
+        self.store.dispatcher.on_unusable = functools.partial(parts.quarantine.add, "store")
 
-    def reconfigure(self, changes: Mapping[str, str]) -> Change:
-        """Change settings while running; see ``LiveConfig.change``."""
-        now_ms = self.clock.now_ms()
-        change = self.live_config.change(changes, now_ms)
-        self.config, self.store_config = self.live_config.broker, self.live_config.store
-        self.topics.config = self.subscription_groups.config = self.filters.config = self.config
-        self.request_modes.config = self.config
-        self.transactions.config = self.config
-        self.store.take_halves(is_on=self.transactions.takes_halves)
-        self.store.retention.reconfigure(self.store_config)
-        self.timers.config = self.store_config
-        self._reading_changed()
+    def _topic_changed(self, name: str) -> None:
+        parts = self.parts
+        topic = parts.topics.get(name)
+        self.store.keep_batches(name, is_on=topic is not None and BATCH_QUEUES in topic.attributes)
+        if topic is None:
+            parts.pops.orders.table.delete(topic=name)
+        parts.registration.notify_soon(name)
+
+    def _settings_changed(self, change: Change) -> None:
+        parts, config = self.parts, self.settings.broker
+        parts.topics.config = parts.subscription_groups.config = parts.filters.config = config
+        parts.request_modes.config = parts.commits.config = parts.transactions.config = config
+        parts.groups.maxima = Maxima.of(config)
+        parts.locks.locks_max = config.reput_locks_max
+        parts.timers.config = self.settings.store
+        self.store.retention.reconfigure(self.settings.store)
         if "brokerPermission" in change.at_once:
-            self.topics.table.touch(now_ms)  # name servers take no topics of a known version
-            for name in self.topics.all():
-                self._topic_changed(name)
+            parts.topics.table.touch(self.clock.now_ms())  # name servers ignore a known version
+            for name in parts.topics.all():
+                parts.topics.notify(name)
         if "namesrvAddr" in change.at_once:
-            self.registration.tell_soon()
-        return change
+            parts.registration.notify_soon()
 
-    # Requests ---------------------------------------------------------------------------------
+    def _messages_arrived(self, topic: str, queue_id: int, first: int, end: int) -> None:
+        self.parts.held_pulls.wake(topic, queue_id)
+        self.parts.pops.arrived(topic, queue_id)
 
-    def serve(self, channel: Channel, request: Command) -> Command | None:
-        """Handle a request."""
+    # Ports --------------------------------------------------------------------------------------
+
+    async def _listen(self) -> None:
+        config, identity = self.settings.broker, self.identity
+        port = identity.port = await self._listen_on(config.listen_port, is_fast=False)
+        identity.fast_port = 0
+        identity.address = f"{config.broker_ip1}:{port}"
+        identity.ha_address = f"{config.broker_ip1}:{port + HA_PORT_DISTANCE}"
+        identity.store_host = Host(_packed(config.broker_ip1), port)
+        self.parts.transactions.store_host = identity.store_host
+        self.parts.pops.revive.store_host = identity.store_host
+        if self.frontend is not None:
+            self.frontend.open()
+        if config.fast_port_enable and port > FAST_PORT_DISTANCE:
+            try:
+                identity.fast_port = await self._listen_on(port - FAST_PORT_DISTANCE, is_fast=True)
+            except OSError:
+                if config.listen_port:
+                    raise
+                # The port was any free one: the one below it need not be free.
+
+    async def _listen_on(self, port: int, *, is_fast: bool) -> int:
+        server = RemotingServer(
+            _Port(self.parts, self.frontend, is_fast=is_fast),
+            host=self.settings.broker.bind_address,
+            port=port,
+            idle_ms=self.settings.broker.server_channel_max_idle_time_seconds * 1000,
+            buffer=self._buffer,
+            state=self.serving,
+        )
+        await server.start()
+        self._servers.append(server)
+        return server.port
+
+    def connection_counts(self) -> dict[str, int]:
+        """Return the number of connections of each port."""
+        counts = [len(server.channels) for server in self._servers]
+        return dict(zip(("main", "fast"), [*counts, 0], strict=False))
+
+
+class _Port:
+    """Serves a port: all requests, or on the fast port all but pulls."""
+
+    def __init__(self, parts: Parts, frontend: Frontend | None, *, is_fast: bool) -> None:
+        self._parts = parts
+        self._frontend = frontend
+        self._is_fast = is_fast
+
+    def on_open(self, channel: Channel) -> None:
+        """Do nothing: a connection is known by its requests."""
+
+    def on_bytes(self, channel: Channel, view: memoryview, end: int) -> int:
+        """Serve the requests in a buffer; return the position of the first that is not complete."""
+        try:
+            if self._frontend is None:
+                return channel.take_frames(view, 0, end)
+            return self._frontend.on_bytes(channel, view, end, takes_pulls=not self._is_fast)
+        finally:
+            parts = self._parts
+            if parts.pending_replies.has_put:
+                parts.pending_replies.has_put = False
+                if len(parts.held_pulls) or len(parts.pops.held):
+                    parts.store.notify()  # before the store's next step
+
+    def on_request(self, channel: Channel, request: Command) -> Command | LongReply | None:
+        """Serve a request."""
         processor = PROCESSORS.get(request.code)
+        if self._is_fast and request.code in _NOT_ON_FAST_PORT:
+            text = f" request type {request.code} not supported"
+            return commands.reply(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, text)
         if processor is None:
             raise RequestRefused(
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
                 f" request type {request.code} not supported",
             )
-        return processor(self, channel, request)
-
-    def forget(self, channel: Channel) -> None:
-        """Take note that a client is gone."""
-        self.held_pulls.forget(channel)
-        self.pops.held.forget(channel)
-        for group in self.groups.remove(channel):
-            self.member_left(group)
-
-    def member_left(self, group: str) -> None:
-        """Take note that a group has lost a member."""
-        if self.groups.consumer(group) is None:
-            self.consumer_filters.unregister(group, self.clock.now_ms())
-        self.tell_members(group)
-
-    def take_filters(self, member: ConsumerData) -> None:
-        """Take over the SQL filters that a member of a group subscribes with."""
-        now_ms = self.clock.now_ms()
-        wanted = member.subscription_data_set
-        has_changed = self.consumer_filters.register(
-            member.group_name, wanted, now_ms, self._newest_ms
-        )
-        if has_changed and self.store_config.enable_calc_filter_bit_map:
-            # A crash must not bring an older filter back: it would be asked for by newer bits.
-            self.consumer_filters.table.save(now_ms, is_durable=False)
-
-    def _newest_ms(self, topic: str) -> int:
-        """Return the store time of the newest message of a topic; 0 if there is none."""
-        known = self.topics.get(topic)
-        ends = {
-            queue_id: self.store.max_offset(topic, queue_id)
-            for queue_id in range(known.write_queue_count if known is not None else 0)
-        }
-        times = (self.store.store_time(topic, one, end - 1) for one, end in ends.items() if end)
-        return max((one for one in times if one is not None), default=0)
-
-    def tell_members(self, group: str) -> None:
-        """Tell the members of a group that one of them came, went or changed."""
-        settings = self.subscription_groups.get(group)
-        members = self.groups.consumer(group)
-        if (
-            members is None
-            or not self.config.notify_consumer_ids_changed_enable
-            or (settings is not None and not settings.notify_members_enable)
-        ):
-            return
-        fields = headers.encode(ConsumerGroupHeader(consumer_group=group))
-        for channel in members.members:
-            channel.send(
-                Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, flag=IS_ONEWAY, ext_fields=fields)
-            )
-
-    def make_retry_topic(self, group: SubscriptionGroup, now_ms: int) -> None:
-        """Make the retry topic of a group, if it has none."""
-        if group.retry_queue_count > 0:
-            self.topics.for_group(
-                names.retry_topic(group.name), group.retry_queue_count, READ_WRITE, now_ms
-            )
-
-    def _reading_changed(self) -> None:
-        """Forget what is remembered of who may read what."""
-        self.store.deliverer.clear()
-        self.pop_requests.clear()
-
-    # Topics -----------------------------------------------------------------------------------
-
-    def take_ordered_topics(self, table: KvTable) -> None:
-        """Take over from a name server which topics are consumed in order.
-
-        A topic that it does not name stays what it was made as: so 5.x; 4.9 takes that back. The
-        other name servers hear of it the next time: if two disagree, each would start the other's
-        turn.
-        """
-        for name in table.table:
-            topic = self.topics.get(name)
-            if topic is not None and not topic.order:
-                changed = dataclasses.replace(topic, order=True)
-                self.topics.table.put(changed, self.clock.now_ms())
-
-    def _topic_changed(self, name: str) -> None:
-        self._reading_changed()
-        self.store.set_write_queues(name, self.topics.write_queue_count(name))
-        topic = self.topics.get(name)
-        self.store.keep_batches(name, is_on=topic is not None and BATCH_QUEUES in topic.attributes)
-        if name in TRANSACTION_TOPICS:
-            self.store.take_halves(is_on=self.transactions.takes_halves)
-        if name == names.TIMER_TOPIC:
-            has_topic = self.topics.get(name) is not None
-            self.store.take_timers(is_on=has_topic and self.timers.takes_all)
-        if self.topics.get(name) is None:
-            self.pops.orders.table.delete(topic=name)
-        self.registration.tell_soon(name)
-
-    # Messages ---------------------------------------------------------------------------------
-
-    def _messages_arrived(self, topic: str, queue_id: int, first: int, behind: int) -> None:
-        if self.held_pulls.waits_at(topic, queue_id):
-            self.held_pulls.wake(topic, queue_id, self._look_again)
-        self.wake_pops(topic, queue_id)
-
-    def look_again(self, topic: str, queue_id: int) -> None:
-        """Let pulls that wait at a queue look again: their group may be elsewhere now."""
-        self.held_pulls.wake(topic, queue_id, self._look_again)
-
-    def wake_pops(self, topic: str, queue_id: int) -> None:
-        """Let those look again who wait to pop messages of a queue."""
-        self.pops.arrived(topic, queue_id, self._pop_again)
-
-    def step_pops(self, now_ms: int) -> bool:
-        """Do what is due of what was popped, a bounded part; return whether there may be more."""
-        did = self.pops.revive.step(now_ms)
-        if self.topics.table.is_saved:  # a retry topic that a crash takes would take its messages
-            self.pops.tell_progress()
-        return self.pops.freed(now_ms, self._pop_again) or did
-
-    def _pop_again(self, held: HeldPop) -> bool:
-        return pop.look_again(self, held)
-
-    def _look_again(self, held: HeldPull) -> bool:
-        return pull.look_again(self, held)
-
-    def expire_held_pulls(self) -> None:
-        """Answer the pulls that have waited long enough."""
-        for held in self.held_pulls.expire(self.clock.monotonic_ms()):
-            pull.look_again(self, held, is_last=True)
-        for waiting in self.pops.held.expire(self.clock.monotonic_ms()):
-            pop.look_again(self, waiting, is_last=True)
-
-    def tell_offset_moved(self, header: PullMessageHeader, next_offset: int) -> None:
-        """Write down that a consumer was sent elsewhere in a queue."""
-        if not self.is_master:
-            return
-        event = OffsetMovedEvent(
-            consumer_group=header.consumer_group,
-            message_queue=MessageQueue(header.topic, self.config.broker_name, header.queue_id),
-            offset_new=next_offset,
-            offset_request=header.queue_offset,
-        )
-        marks = {props.TAGS: header.consumer_group, props.KEYS: header.consumer_group}
-        self.store.put(
-            IncomingMessage(
-                topic=names.OFFSET_MOVED_TOPIC,
-                body=bodies.encode(event),
-                property_bytes=props.encode(marks),
-                born_timestamp=self.clock.now_ms(),
-                born_host=self.store_host,
-                store_host=self.store_host,
-                waits=False,
-            )
-        )
-
-    # Background -------------------------------------------------------------------------------
-
-    @property
-    def tables(self) -> tuple[SavedTable, ...]:
-        """The small tables that it keeps on disk."""
-        return (
-            self.topics.table,
-            self.subscription_groups.table,
-            self.consumer_offsets,
-            self.consumer_filters.table,
-            self.delayed.table,
-            self.timers.table,
-            self.pops.orders.table,
-            self.request_modes.table,
-        )
-
-    def save_tables(self) -> None:
-        """Save all tables, at the end.
-
-        Raises:
-            WriteFailed: The first that failed. The others are saved.
-        """
-        now_ms = self.clock.now_ms()
-        failure: WriteFailed | None = None
-        for table in self.tables:
-            try:
-                table.save(now_ms)
-            except WriteFailed as error:
-                failure = failure or error
-                _log.error("a table stays unsaved: %s", error)
-        if failure is not None:
-            raise failure
-
-    def expire_clients(self) -> None:
-        """Close the connections of members that were not heard of for too long."""
-        monotonic_ms = self.clock.monotonic_ms()
-        for channel in self.groups.silent(monotonic_ms - self.config.channel_expired_timeout):
-            _log.warning("%s sent no heartbeat; closing the connection", channel.peer)
-            channel.close()
-            self.forget(channel)
-        self.locks.expire(monotonic_ms)
-        self.consumer_filters.expire(self.clock.now_ms())
-
-
-class _Port:
-    """What a port of the broker serves: everything, or on the fast one all but pulls."""
-
-    def __init__(self, broker: Broker, *, is_fast: bool) -> None:
-        self._broker = broker
-        self._is_fast = is_fast
-
-    def on_open(self, channel: Channel) -> None:
-        """Take note of a new connection."""
-
-    def on_bytes(self, channel: Channel, view: memoryview, end: int) -> int:
-        """Handle what arrived."""
-        return self._broker.intake.on_bytes(channel, view, end, takes_pulls=not self._is_fast)
-
-    def on_request(self, channel: Channel, request: Command) -> Command | None:
-        """Handle a request."""
-        if self._is_fast and request.code in _NOT_ON_FAST_PORT:
-            text = f" request type {request.code} not supported"
-            return commands.reply(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, text)
-        return self._broker.serve(channel, request)
+        return processor(self._parts, channel, request)
 
     def on_closed(self, channel: Channel) -> None:
-        """Take note of the end of a connection."""
-        self._broker.forget(channel)
-
-
-_NOT_ON_FAST_PORT = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
+        """Forget what the broker knows of a connection."""
+        self._parts.held_pulls.forget(channel)
+        self._parts.pops.held.forget(channel)
+        self._parts.members.forget(channel)
 
 
 def _packed(address: str) -> bytes:

@@ -85,6 +85,7 @@ def _up(arguments: Sequence[str]) -> int:
         host=given.host,
         advertise=given.advertise,
         metrics_port=given.metrics_port,
+        metrics_address=given.metrics_address,
         config=given.config,
     )
 
@@ -97,6 +98,7 @@ def _namesrv(arguments: Sequence[str]) -> int:
     parser = _parser("namesrv", _namesrv)
     _add_config(parser, "a namesrv.conf")
     parser.add_argument("--port", type=int, help="to listen on (listenPort, 9876)")
+    _add_metrics(parser)
     _add_printing(parser)
     _add_logging(parser, "info")
     given = parser.parse_args(arguments)
@@ -104,7 +106,13 @@ def _namesrv(arguments: Sequence[str]) -> int:
     _begin_logging(given)
     from reput.cli import serving
 
-    return serving.namesrv(given.config, port=given.port, is_print=is_print)
+    return serving.namesrv(
+        given.config,
+        port=given.port,
+        metrics_port=given.metrics_port,
+        metrics_address=given.metrics_address,
+        is_print=is_print,
+    )
 
 
 def _broker(arguments: Sequence[str]) -> int:
@@ -132,6 +140,7 @@ def _broker(arguments: Sequence[str]) -> int:
         store=given.store,
         port=given.port,
         metrics_port=given.metrics_port,
+        metrics_address=given.metrics_address,
         print_all=given.print_all,
         print_important=given.print_important,
     )
@@ -162,6 +171,11 @@ def _add_config(parser: _Parser, text: str) -> None:
 def _add_metrics(parser: _Parser) -> None:
     parser.add_argument(
         "--metrics-port", type=int, help="serve /metrics and /health over HTTP (metricsPort)"
+    )
+    parser.add_argument(
+        "--metrics-address",
+        metavar="ADDR",
+        help="to serve them at (reputMetricsAddress, 127.0.0.1); 0.0.0.0 lets others read them",
     )
 
 

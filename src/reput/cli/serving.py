@@ -7,21 +7,25 @@ disk. A second one ends the process at once; the store then recovers as after a 
 import asyncio
 import contextlib
 import errno
-import gc
-import importlib
 import logging
 import os
 import signal
+import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reput import config as settings
-from reput.cli import EXIT_INTERRUPTED
+from reput import config as settings, descriptors
+from reput.cli import garbage
+from reput.cli.exit_codes import EXIT_INTERRUPTED
 from reput.errors import InvalidOption, ReputError, StoreUnavailable
+from reput.limits import Refusals
 
 if TYPE_CHECKING:
     from reput.broker.server import Broker
+    from reput.broker.settings.config import BrokerConfig
+    from reput.namesrv.config import NamesrvConfig
+    from reput.remoting.metrics_server import Meter
 
 DEFAULT_FOLDER = "reput-data"
 LOG_FILE_BYTES = 256 * 1024 * 1024
@@ -46,6 +50,8 @@ IMPORTANT = (
     "brokerRole",
     "messageDelayLevel",
     "metricsPort",
+    "reputMetricsAddress",
+    "reputRemoteSettings",
 )
 """What ``-m`` prints, where a part has it."""
 
@@ -61,13 +67,24 @@ class CannotServe(ReputError):
 # --- the commands -------------------------------------------------------------------------------
 
 
-def namesrv(path: str | None, *, port: int | None, is_print: bool) -> int:
+def namesrv(
+    path: str | None,
+    *,
+    port: int | None,
+    metrics_port: int | None,
+    metrics_address: str | None,
+    is_print: bool,
+) -> int:
     """Run a name server; return the exit code."""
     from reput.namesrv import config
     from reput.namesrv.server import NameServer
 
-    explicit = {} if port is None else {"listen_port": port}
-    current, unknown = config.load(path, environment=_environment(), explicit=explicit)
+    explicit = {
+        "listen_port": port,
+        "metrics_port": metrics_port,
+        "reput_metrics_address": metrics_address,
+    }
+    current, unknown = config.load(path, environment=_environment(), explicit=_given(explicit))
     for one in unknown:
         _log.warning("%s", one)
     if is_print:
@@ -76,14 +93,22 @@ def namesrv(path: str | None, *, port: int | None, is_print: bool) -> int:
 
     async def body(until: Until) -> None:
         server = NameServer(current)
+
+        def namesrv_meter() -> "Meter":
+            from reput.namesrv.metrics import Meter
+
+            return Meter(server)
+
         with readable_errors(current.value.listen_port, "--port, or listenPort in namesrv.conf"):
             await server.start()
         until.listen()
         try:
             address = f"{current.value.bind_address}:{server.port}"
-            # The words that scripts look for.
-            _say(f"The Name Server boot success. serializeType=JSON, address {address}")
-            await until.told()
+            option = "--metrics-port, or metricsPort in namesrv.conf"
+            async with _metrics(namesrv_meter, server.refusals, current.value, option):
+                # The words that scripts look for.
+                _say(f"The Name Server boot success. serializeType=JSON, address {address}")
+                await until.told()
         finally:
             await server.stop()
 
@@ -97,18 +122,20 @@ def broker(
     store: str | None,
     port: int | None,
     metrics_port: int | None,
+    metrics_address: str | None,
     print_all: bool,
     print_important: bool,
 ) -> int:
     """Run a broker; return the exit code."""
-    from reput.broker import config
     from reput.broker.server import Broker
+    from reput.broker.settings import config
 
     explicit = {
         "namesrv_addr": namesrv_addr,
         "store_path_root_dir": store and str(Path(store).absolute()),
         "listen_port": port,
         "metrics_port": metrics_port,
+        "reput_metrics_address": metrics_address,
     }
     if namesrv_addr is None and "namesrvAddr" not in _keys_of(path):
         explicit["namesrv_addr"] = os.environ.get("NAMESRV_ADDR")  # as mqbroker does
@@ -130,7 +157,7 @@ def broker(
             loaded.broker.listen_port, "--port, or listenPort in broker.conf", store=where
         ):
             await server.start()
-        _look_for_cycles_seldom()
+        garbage.keep_pauses_short()
         until.listen()
         try:
             await _registered(server, until)
@@ -138,9 +165,10 @@ def broker(
             told = f" and name server is {name_servers}" if name_servers else ""
             async with _watched(server, "--metrics-port, or metricsPort in broker.conf"):
                 _say(
-                    f"The broker[{loaded.broker.broker_name}, {server.address}] boot success. "
-                    f"serializeType=JSON{told}"
+                    f"The broker[{loaded.broker.broker_name}, {server.identity.address}] boot "
+                    f"success. serializeType=JSON{told}"
                 )
+                await asyncio.to_thread(server.parts.filters.load_compiler)
                 await until.told()
         finally:
             await server.stop()
@@ -156,11 +184,12 @@ def up(
     host: str,
     advertise: str | None,
     metrics_port: int | None,
+    metrics_address: str | None,
     config: str | None,
 ) -> int:
     """Run a name server and a broker; return the exit code."""
-    from reput.broker.config import load
     from reput.broker.server import Broker
+    from reput.broker.settings.config import load
     from reput.namesrv.config import NamesrvConfig
     from reput.namesrv.server import NameServer
 
@@ -178,6 +207,7 @@ def up(
         "broker_ip1": advertise or (None if host in ("0.0.0.0", "::", "") else host),
         "listen_port": broker_port,
         "metrics_port": metrics_port,
+        "reput_metrics_address": metrics_address,
     }
     here = "127.0.0.1" if host in ("0.0.0.0", "") else "::1" if host == "::" else host
     name_config = NamesrvConfig(
@@ -203,13 +233,14 @@ def up(
             server = Broker(loaded.broker, loaded.store, config_path=config)
             with readable_errors(broker_port, "--broker-port", store=root):
                 await server.start()
-            _look_for_cycles_seldom()
+            garbage.keep_pauses_short()
             until.listen()
             try:
                 await _registered(server, until)
                 told = _join(loaded.broker.broker_ip1, name_server.port)
                 async with _watched(server, "--metrics-port"):
                     _say(_banner(server, told))
+                    await asyncio.to_thread(server.parts.filters.load_compiler)
                     await until.told()
             finally:
                 await server.stop()
@@ -224,19 +255,12 @@ def up(
 
 def run(body: "Body") -> int:
     """Run until SIGTERM or Ctrl-C, then stop cleanly; return the exit code."""
+    was, now = descriptors.raise_limit()
+    if now != was:
+        _log.info("up to %d descriptors instead of %d: the hard limit", now, was)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(body(Until()))
     return 0
-
-
-def _look_for_cycles_seldom() -> None:
-    """Set Python's collector for a broker that is open.
-
-    What the start has made stays. Requests make many objects and next to no cycles: to look for
-    them as often as by default is a fifth of what a pop costs.
-    """
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 20)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -280,7 +304,7 @@ Body = Callable[[Until], Coroutine[Any, Any, None]]
 
 async def _registered(server: "Broker", until: Until) -> None:
     """Wait until the name servers know the broker, or for a while, or until it is to stop."""
-    first = asyncio.create_task(server.registration.register(), name="first registration")
+    first = asyncio.create_task(server.parts.registration.register(), name="first registration")
     told = asyncio.create_task(until.told())
     await asyncio.wait({first, told}, timeout=FIRST_REGISTRATION_S, return_when="FIRST_COMPLETED")
     for task in (first, told):  # the broker's own loop goes on with it
@@ -291,28 +315,60 @@ async def _registered(server: "Broker", until: Until) -> None:
 @contextlib.asynccontextmanager
 async def _watched(server: "Broker", option: str) -> AsyncIterator[None]:
     """Serve metrics if wanted, and check beside what goes on whether advertised addresses work."""
-    from reput.broker import address_check
+    from reput.broker.monitoring import address_check
+
+    def broker_meter() -> "Meter":
+        from reput.broker.monitoring.metrics import Meter
+
+        return Meter(server.parts, server.loops, server.connection_counts)
 
     async def check_addresses() -> None:
-        for problem in await address_check.check(server):
+        for problem in await address_check.check(server.settings.broker, server.identity):
             _log.warning("address check: %s", problem)
 
-    port = server.config.metrics_port
-    metrics = None
-    if port:
-        # In a thread: it takes long, and the broker serves already.
-        module = await asyncio.to_thread(importlib.import_module, "reput.broker.metrics")
-        metrics = module.MetricsServer(server, host=server.config.bind_address, port=port)
-        with readable_errors(port, option):
-            metrics.start()
     task = asyncio.create_task(check_addresses(), name="address check")
     try:
-        yield
+        async with _metrics(broker_meter, server.serving.refusals, server.settings.broker, option):
+            yield
     finally:
         task.cancel()
         await asyncio.wait((task,))
-        if metrics is not None:
-            await metrics.stop()
+
+
+@contextlib.asynccontextmanager
+async def _metrics(
+    make_meter: Callable[[], "Meter"],
+    refusals: Refusals,
+    config: "BrokerConfig | NamesrvConfig",
+    option: str,
+) -> AsyncIterator[None]:
+    """Serve metrics and health if wanted.
+
+    Args:
+        make_meter: Imports and makes what measures the server.
+        refusals: The counts of refused requests.
+        config: The settings of the server.
+        option: The option that chooses another port, for the error that the port is in use.
+    """
+    if not config.metrics_port:
+        yield
+        return
+    # In a thread: the imports take long, and the server serves already.
+    meter = await asyncio.to_thread(make_meter)
+    from reput.remoting.metrics_server import MetricsServer
+
+    metrics = MetricsServer(
+        meter,
+        host=config.reput_metrics_address,
+        port=config.metrics_port,
+        refusals=refusals,
+    )
+    with readable_errors(config.metrics_port, option):
+        metrics.start()
+    try:
+        yield
+    finally:
+        await metrics.stop()
 
 
 # --- errors -------------------------------------------------------------------------------------
@@ -328,6 +384,8 @@ def readable_errors(port: int, option: str, *, store: str | None = None) -> Iter
     try:
         yield
     except OSError as error:
+        if isinstance(error, socket.gaierror) or (error.errno or 0) < 0:  # those of getaddrinfo
+            raise CannotServe(f"the address to listen on is unknown: {error.strerror}") from None
         if error.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES):
             raise
         if error.errno == errno.EADDRNOTAVAIL:
@@ -391,17 +449,18 @@ def _banner(server: "Broker", address: str) -> str:
     """Return what ``reput up`` says: what is where, and how to get there."""
     from reput import __version__
 
-    config, queues = server.config, server.store.queues
+    config, queues = server.settings.broker, server.store.queues
+    where = f"{server.identity.address} ({config.broker_name} of {config.broker_cluster_name})"
     count = sum(queue.max_offset - queue.min_offset for queue in queues)
     lines = [
         f"reput {__version__}: a name server and a broker",
         "",
         f"  name server  {address}",
-        f"  broker       {server.address} ({config.broker_name} of {config.broker_cluster_name})",
+        f"  broker       {where}",
         f"  store        {server.store.root} ({count} messages in {len(queues)} queues)",
     ]
     if config.metrics_port:
-        url = f"http://{_join(config.bind_address, config.metrics_port)}"
+        url = f"http://{_join(config.reput_metrics_address, config.metrics_port)}"
         lines.append(f"  metrics      {url}/metrics and {url}/health")
     resolver = f'primitive.NewPassthroughResolver([]string{{"{address}"}})'
     lines += [

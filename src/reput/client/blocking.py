@@ -24,6 +24,7 @@ from reput.client import (
     push_consumer,
     transaction_producer,
 )
+from reput.client.admin.cluster_calls import AdminConnection
 from reput.client.config import ClientConfig, ConsumerConfig, ProducerConfig
 from reput.client.core.assign import Strategy
 from reput.client.instance import NotStarted
@@ -294,7 +295,7 @@ class TransactionProducer(Facade[transaction_producer.TransactionProducer]):
     send_oneway = waiting(transaction_producer.TransactionProducer.send_oneway)
 
 
-class Admin(Facade[admin.Admin]):
+class Admin(Facade[AdminConnection]):
     """``reput.client.Admin`` without ``await``."""
 
     def __init__(

@@ -191,7 +191,8 @@ class QueuePulls(Generic[Q]):
             await asyncio.sleep(PULL_AGAIN_MS / 1000)
             return
         if asked > brought.max_offset:
-            # Brokers before 4.9.4 send back to the very first message (anchors D17).
+            # Brokers before 4.9.4 send back to the very first message
+            # (known-bugs.md#offset-too-large).
             next_offset = brought.max_offset
         log.warning(
             "%s is illegal: it goes from %d to %d; consumer group %s goes on at %d",

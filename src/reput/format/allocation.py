@@ -6,8 +6,11 @@ Whoever computes a division must see the same ids and queues, in the same order 
 """
 
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 from reput.format.bodies import MessageQueue
+
+_T = TypeVar("_T")
 
 AVERAGELY = "AVG"
 BY_CIRCLE = "AVG_BY_CIRCLE"
@@ -34,10 +37,14 @@ def averagely(
     """Return a member's share: neighbours; the first members take what is left over."""
     if client_id not in client_ids:
         return []
-    index = client_ids.index(client_id)
-    share, rest = divmod(len(queues), len(client_ids))
+    return list(averagely_at(client_ids.index(client_id), len(client_ids), queues))
+
+
+def averagely_at(index: int, client_count: int, queues: Sequence[_T]) -> Sequence[_T]:
+    """Return the share of the member at an index of all members."""
+    share, rest = divmod(len(queues), client_count)
     start = index * share + min(index, rest)
-    return list(queues[start : start + share + (index < rest)])
+    return queues[start : start + share + (index < rest)]
 
 
 def by_circle(
@@ -46,4 +53,9 @@ def by_circle(
     """Return a member's share: every n-th queue to each of n members."""
     if client_id not in client_ids:
         return []
-    return list(queues[client_ids.index(client_id) :: len(client_ids)])
+    return list(by_circle_at(client_ids.index(client_id), len(client_ids), queues))
+
+
+def by_circle_at(index: int, client_count: int, queues: Sequence[_T]) -> Sequence[_T]:
+    """Return the share of the member at an index of all members."""
+    return queues[index::client_count]

@@ -26,6 +26,7 @@ HEAD = struct.Struct(
 PROPERTIES_LENGTH = struct.Struct(">h")
 COUNT_MAX = (1 << 15) - 1
 """Messages that a batch of a batch queue may hold: units count in a short."""
+FLAG_POSITION = struct.calcsize(">iii")
 FIXED_BYTES = HEAD.size + PROPERTIES_LENGTH.size
 
 
@@ -65,22 +66,29 @@ def decode(body: bytes) -> list[InnerMessage]:
     messages = []
     at = 0
     while at < len(body):
-        if len(body) - at < FIXED_BYTES:
-            raise CorruptRecord(f"batch body has {len(body) - at} bytes left at {at}, too few")
-        size, _, _, flag, body_bytes = HEAD.unpack_from(body, at)
-        properties_at = at + HEAD.size + body_bytes
-        end = at + size
-        if body_bytes < 0 or end > len(body) or properties_at + PROPERTIES_LENGTH.size > end:
-            raise CorruptRecord(f"batch message at {at} has size {size}, body {body_bytes}")
-        (property_bytes,) = PROPERTIES_LENGTH.unpack_from(body, properties_at)
-        start = properties_at + PROPERTIES_LENGTH.size
-        if property_bytes < 0 or start + property_bytes != end:
-            raise CorruptRecord(
-                f"batch message at {at} has size {size}, properties {property_bytes}"
-            )
-        messages.append(InnerMessage(flag, body[at + HEAD.size : properties_at], body[start:end]))
-        at = end
+        message, at = decode_one(body, at)
+        messages.append(message)
     return messages
+
+
+def decode_one(body: bytes, at: int) -> tuple[InnerMessage, int]:
+    """Return the inner message at a position of a batch body, and where it ends.
+
+    Raises:
+        CorruptRecord: A size is impossible; names the position within the body.
+    """
+    if len(body) - at < FIXED_BYTES:
+        raise CorruptRecord(f"batch body has {len(body) - at} bytes left at {at}, too few")
+    size, _, _, flag, body_bytes = HEAD.unpack_from(body, at)
+    properties_at = at + HEAD.size + body_bytes
+    end = at + size
+    if body_bytes < 0 or end > len(body) or properties_at + PROPERTIES_LENGTH.size > end:
+        raise CorruptRecord(f"batch message at {at} has size {size}, body {body_bytes}")
+    (property_bytes,) = PROPERTIES_LENGTH.unpack_from(body, properties_at)
+    start = properties_at + PROPERTIES_LENGTH.size
+    if property_bytes < 0 or start + property_bytes != end:
+        raise CorruptRecord(f"batch message at {at} has size {size}, properties {property_bytes}")
+    return InnerMessage(flag, body[at + HEAD.size : properties_at], body[start:end]), end
 
 
 def unwrap(outer: records.StoredMessage) -> list[records.StoredMessage]:

@@ -3,19 +3,27 @@
 Structs in Java's order of fields, which is alphabetical. A field with a default is left out where
 it has that value: Java's bean has the same one. Maps keyed by a message queue are ``QueueMap``;
 they are printed with the object as key, as Java does, and readers of 5.4 and later take them no
-other way (rocketmq-5.5 section 8). What a struct does not name is ignored.
+other way (checked with 5.5.0). What a struct does not name is ignored.
 Source: rocketmq 4.9.8 ``org.apache.rocketmq.common.protocol.body``, ``.heartbeat``, ``.route``.
 """
 
+import math
 import struct
 import zlib
 from collections import UserDict
+from collections.abc import Generator
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
-from reput.errors import InvalidBody
+from reput import limits
+from reput.errors import InvalidBody, excerpt
 from reput.format import fastjson
+from reput.format.java import Int, Long
+from reput.limits import Limit
+
+_LONG_MIN = -(1 << 63)
+_LONG_MAX = (1 << 63) - 1
 
 _T = TypeVar("_T")
 _V = TypeVar("_V")
@@ -25,12 +33,20 @@ class Body(msgspec.Struct, rename="camel", omit_defaults=True):
     """Base of all bodies; wire names are the fields' in camelCase."""
 
 
+class RequestBody(Body):
+    """Base of the bodies that servers get from anybody, which are limited in size."""
+
+    size_limit: ClassVar[Limit] = limits.BODY_BYTES
+    lenient_limit: ClassVar[Limit] = limits.LENIENT_JSON_BYTES
+    """Where it is no standard JSON of the body's types."""
+
+
 class MessageQueue(msgspec.Struct, rename="camel", frozen=True, order=True):
     """One queue's address."""
 
     topic: str
     broker_name: str
-    queue_id: int
+    queue_id: Int
 
 
 class QueueMap(UserDict[MessageQueue, _V]):
@@ -39,10 +55,10 @@ class QueueMap(UserDict[MessageQueue, _V]):
     value_type: ClassVar[Any] = Any
 
 
-class QueueOffsets(QueueMap[int]):
+class QueueOffsets(QueueMap[Long]):
     """Message queue to queue offset."""
 
-    value_type = int
+    value_type = Long
 
 
 def encode(value: object) -> bytes:
@@ -50,22 +66,53 @@ def encode(value: object) -> bytes:
     return msgspec.json.encode(value, enc_hook=_encode_map)
 
 
-def decode(kind: type[_T], data: bytes) -> _T:
+def encode_pair(key: object, value: object) -> bytes:
+    """Return the JSON of an entry of a map, whose key may be a message queue."""
+    name = _alphabetical(key) if isinstance(key, MessageQueue) else key
+    return encode(name) + b":" + encode(value)
+
+
+def decode(
+    kind: type[_T],
+    data: bytes,
+    *,
+    size_limit: Limit | None = None,
+    lenient_limit: Limit | None = None,
+) -> _T:
     """Return a body from its JSON, or from what fastjson takes for JSON.
 
+    Args:
+        kind: What it should be.
+        data: The body.
+        size_limit: Of what is looked at; None: that of the kind, if it has one.
+        lenient_limit: Of what is no standard JSON of the kind's types, which takes much longer to
+            read; None: that of the kind, or as much as a frame holds.
+
     Raises:
-        InvalidBody: It is neither, or lacks a field.
+        InvalidBody: It is neither, or lacks a field, or has a number that Java's type does not.
+        LimitExceeded: It is too large.
     """
+    if size_limit is None:
+        size_limit = getattr(kind, "size_limit", None)
+    if size_limit is not None:
+        size_limit.check(len(data), kind.__name__)
     try:
         return msgspec.json.decode(data, type=kind, strict=False, dec_hook=_decode_map)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         pass
+    if lenient_limit is None:
+        lenient_limit = getattr(kind, "lenient_limit", limits.LENIENT_REPLY_BYTES)
+    lenient_limit.check(len(data), kind.__name__)
     try:
-        lenient = fastjson.parse(data.decode())
+        text = data.decode()
+        lenient = fastjson.parse(text)
+        fastjson.check_text(text, lenient)
         _name_ordinals(lenient)
         return msgspec.convert(lenient, kind, strict=False, dec_hook=_decode_map)
+    except UnicodeDecodeError as error:
+        raise InvalidBody(f"body is no {kind.__name__}: byte {error.start} is not UTF-8") from error
     except (ValueError, RecursionError) as error:
-        raise InvalidBody(f"body is no {kind.__name__}: {error}") from error
+        raise InvalidBody(f"body is no {kind.__name__}: {excerpt(str(error))}") from error
 
 
 _ORDINALS = {
@@ -100,7 +147,7 @@ def _name_ordinals(found: Any) -> None:
 def _encode_map(value: Any) -> Any:
     if not isinstance(value, QueueMap):
         raise NotImplementedError(f"{type(value).__name__} is in no body")
-    pairs = (encode(_alphabetical(one)) + b":" + encode(other) for one, other in value.items())
+    pairs = (encode_pair(one, other) for one, other in value.items())
     return msgspec.Raw(b"{" + b",".join(pairs) + b"}")
 
 
@@ -113,7 +160,7 @@ def _decode_map(kind: type, value: Any) -> Any:
         raise NotImplementedError(f"{kind.__name__} is in no body")
     if isinstance(value, dict):
         # The object as a string: older writers, and ours before Java's readers were known.
-        pairs = [(fastjson.parse(key), other) for key, other in value.items()]
+        pairs = [(_parsed_key(key), other) for key, other in value.items()]
     else:
         pairs = list(value)
     return kind(
@@ -126,6 +173,29 @@ def _decode_map(kind: type, value: Any) -> Any:
     )
 
 
+def _parsed_key(text: str) -> Any:
+    """Return an object that is a key as a string."""
+    found = fastjson.parse(text)
+    fastjson.check_text(text, found)
+    return found
+
+
+def _check_numbers(value: Any) -> None:
+    """Refuse numbers that are no ``long`` or ``double`` of Java. Raises ``ValueError``."""
+    if isinstance(value, int):
+        if not _LONG_MIN <= value <= _LONG_MAX:
+            raise ValueError(f"a number outside of {_LONG_MIN} to {_LONG_MAX}")
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError(f"{value} is no number of JSON")
+    elif isinstance(value, dict):
+        for item in value.values():
+            _check_numbers(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _check_numbers(item)
+
+
 # --- routes -----------------------------------------------------------------------
 
 
@@ -133,16 +203,16 @@ class QueueData(Body, kw_only=True):
     """How many queues a topic has on a broker."""
 
     broker_name: str
-    perm: int
-    read_queue_nums: int
-    topic_sys_flag: int = 0
-    write_queue_nums: int
+    perm: Int
+    read_queue_nums: Int
+    topic_sys_flag: Int = 0
+    write_queue_nums: Int
 
 
 class BrokerData(Body, kw_only=True):
     """Where a broker's master and slaves are."""
 
-    broker_addrs: dict[int, str]
+    broker_addrs: dict[Long, str]
     """Broker id to ``ip:port``; 0 is the master."""
     broker_name: str
     cluster: str
@@ -167,9 +237,9 @@ class ClusterInfo(Body, kw_only=True):
 class DataVersion(msgspec.Struct, rename="camel", frozen=True, omit_defaults=True):
     """How often a table has changed, and when last."""
 
-    counter: int = msgspec.field(default_factory=int)  # always written, as the timestamp
-    state_version: int = 0  # 5.x
-    timestamp: int = msgspec.field(default_factory=int)
+    counter: Long = msgspec.field(default_factory=int)  # always written, as the timestamp
+    state_version: Long = 0  # 5.x
+    timestamp: Long = msgspec.field(default_factory=int)
     """Always written: Java's default is the time of reading."""
 
 
@@ -178,12 +248,12 @@ class TopicConfigData(Body, kw_only=True):
 
     attributes: dict[str, str] | None = None  # 5.x
     order: bool
-    perm: int
-    read_queue_nums: int
+    perm: Int
+    read_queue_nums: Int
     topic_filter_type: str
     topic_name: str
-    topic_sys_flag: int
-    write_queue_nums: int
+    topic_sys_flag: Int
+    write_queue_nums: Int
 
 
 class TopicConfigTable(Body, kw_only=True):
@@ -220,10 +290,10 @@ class SubscriptionData(Body, kw_only=True):
     """What a group wants of a topic."""
 
     class_filter_mode: bool = False
-    code_set: list[int] = []
+    code_set: list[Int] = []
     expression_type: str | None = "TAG"
     sub_string: str | None = None
-    sub_version: int
+    sub_version: Long
     tags_set: list[str] = []
     topic: str
 
@@ -245,7 +315,7 @@ class ProducerData(Body, kw_only=True):
     group_name: str
 
 
-class HeartbeatData(Body, kw_only=True):
+class HeartbeatData(RequestBody, kw_only=True):
     """34. The C++ client leaves out what it has not; Java writes all of it, and so do we."""
 
     client_id: str = msgspec.field(name="clientID")
@@ -253,7 +323,7 @@ class HeartbeatData(Body, kw_only=True):
     producer_data_set: list[ProducerData] = msgspec.field(default_factory=lambda: [])
 
 
-class CheckClientBody(Body, kw_only=True):
+class CheckClientBody(RequestBody, kw_only=True):
     """46."""
 
     client_id: str
@@ -267,7 +337,7 @@ class ConsumerList(Body, kw_only=True):
     consumer_id_list: list[str]
 
 
-class LockBody(Body, kw_only=True):
+class LockBody(RequestBody, kw_only=True):
     """41, 42."""
 
     client_id: str
@@ -287,7 +357,7 @@ class Connection(Body, kw_only=True):
     client_addr: str
     client_id: str
     language: str
-    version: int
+    version: Int
 
 
 class ConsumerConnection(Body, kw_only=True):
@@ -311,9 +381,9 @@ class ProducerInfo(Body, kw_only=True):
 
     client_id: str
     language: str
-    last_update_timestamp: int
+    last_update_timestamp: Long
     remote_ip: str = msgspec.field(name="remoteIP")
-    version: int
+    version: Int
 
 
 class ProducerTable(Body, kw_only=True):
@@ -328,9 +398,9 @@ class ProducerTable(Body, kw_only=True):
 class TopicOffset(Body, kw_only=True):
     """A queue in ``TopicStats``."""
 
-    last_update_timestamp: int
-    max_offset: int
-    min_offset: int
+    last_update_timestamp: Long
+    max_offset: Long
+    min_offset: Long
 
 
 class TopicOffsets(QueueMap[TopicOffset]):
@@ -348,10 +418,10 @@ class TopicStats(Body, kw_only=True):
 class OffsetWrapper(Body, kw_only=True):
     """A queue in ``ConsumeStats``."""
 
-    broker_offset: int
-    consumer_offset: int
-    last_timestamp: int
-    pull_offset: int = 0
+    broker_offset: Long
+    consumer_offset: Long
+    last_timestamp: Long
+    pull_offset: Long = 0
     """Of 5.x: how far it has pulled; what lies between is in flight."""
 
 
@@ -373,7 +443,7 @@ class ConsumeStatsInBroker(Body, kw_only=True):
 
     broker_addr: str
     consume_stats_list: list[dict[str, list[ConsumeStats]]]
-    total_diff: int
+    total_diff: Long
 
 
 class HaRuntimeInfo(msgspec.Struct, rename="camel", kw_only=True):
@@ -381,16 +451,16 @@ class HaRuntimeInfo(msgspec.Struct, rename="camel", kw_only=True):
 
     ha_connection_info: tuple[()] = ()
     """Its slaves."""
-    in_sync_slave_nums: int = 0
+    in_sync_slave_nums: Int = 0
     master: bool = True
-    master_commit_log_max_offset: int
+    master_commit_log_max_offset: Long
 
 
 class StatsItem(Body, kw_only=True):
     """A sum over a time, in ``BrokerStats``."""
 
     avgpt: float
-    sum: int
+    sum: Long
     tps: float
 
 
@@ -411,11 +481,11 @@ class GroupList(Body, kw_only=True):
 class QueueTimeSpan(Body, kw_only=True):
     """A queue in ``TimeSpans``."""
 
-    consume_time_stamp: int
-    delay_time: int
-    max_time_stamp: int
+    consume_time_stamp: Long
+    delay_time: Long
+    max_time_stamp: Long
     message_queue: MessageQueue
-    min_time_stamp: int
+    min_time_stamp: Long
 
 
 class TimeSpans(Body, kw_only=True):
@@ -431,17 +501,17 @@ class ConsumeQueueUnit(Body, kw_only=True):
     eval: bool = False
     extend_data_json: str | None = None
     msg: str | None = None
-    physic_offset: int
-    physic_size: int
-    tags_code: int
+    physic_offset: Long
+    physic_size: Int
+    tags_code: Long
 
 
 class ConsumeQueueUnits(Body, kw_only=True):
     """To 321."""
 
     filter_data: str | None = None
-    max_queue_index: int
-    min_queue_index: int
+    max_queue_index: Long
+    min_queue_index: Long
     queue_data: list[ConsumeQueueUnit]
     subscription_data: SubscriptionData | None = None
 
@@ -467,8 +537,8 @@ class OffsetMovedEvent(Body, kw_only=True):
 
     consumer_group: str
     message_queue: MessageQueue
-    offset_new: int
-    offset_request: int
+    offset_new: Long
+    offset_request: Long
 
 
 class ConsumeDirectlyResult(Body, kw_only=True):
@@ -478,19 +548,21 @@ class ConsumeDirectlyResult(Body, kw_only=True):
     consume_result: str
     order: bool
     remark: str | None = None
-    spent_time_mills: int
+    spent_time_mills: Long
 
 
 # --- the compressed body of 103 ---------------------------------------------------
 
-REGISTRATION_BYTES_MAX = 256 * 1024 * 1024
-"""Of a body when it is no longer compressed: some millions of topics."""
-
 _REGISTRATION_INT = struct.Struct(">i")
 
 
-def decompress_registration(data: bytes) -> RegisterBrokerBody:
-    """Return a registration from its compressed form.
+_INFLATED_PART_BYTES = 1 << 20
+_PART_TOPICS = 100
+"""Topics that are read before others have their turn."""
+
+
+def decompress_registration(data: bytes) -> Generator[None, None, RegisterBrokerBody]:
+    """Return a registration from its compressed form; yield where others may have their turn.
 
     zlib of: length and data version as JSON, count of topics, of each its length and
     ``name read write perm filterType``, length and filter servers as JSON. Order and system flag
@@ -500,77 +572,113 @@ def decompress_registration(data: bytes) -> RegisterBrokerBody:
     first are taken, the second is left alone.
 
     Raises:
-        InvalidBody: It is damaged, or larger than ``REGISTRATION_BYTES_MAX``.
+        InvalidBody: It is damaged.
+        LimitExceeded: It is too large.
     """
-    reader = _RegistrationReader(_inflated(data))
-    version = decode(DataVersion, reader.sized())
+    reader = _RegistrationReader(data)
+    size_limit = limits.REGISTRATION_PART_BYTES
+    version = decode(DataVersion, (yield from reader.sized()), size_limit=size_limit)
+    count = yield from reader.count()
+    limits.REGISTRATION_TOPICS.check(count)
     topics = {}
-    for _ in range(reader.count()):
-        topic = _topic_of_words(reader.sized())
+    for number in range(count):
+        topic = _topic_of_words((yield from reader.sized()))
         topics[topic.topic_name] = topic
-    servers = reader.sized()
+        if number % _PART_TOPICS == _PART_TOPICS - 1:
+            yield
+    servers = yield from reader.sized()
+    yield from reader.skip_rest()
     table = TopicConfigTable(data_version=version, topic_config_table=topics)
     return RegisterBrokerBody(
-        filter_server_list=[] if servers == b"null" else decode(list[str], servers),
+        filter_server_list=(
+            [] if servers == b"null" else decode(list[str], servers, size_limit=size_limit)
+        ),
         topic_config_serialize_wrapper=table,
     )
 
 
-def _inflated(data: bytes) -> bytes:
-    inflater = zlib.decompressobj()
-    try:
-        found = inflater.decompress(data, REGISTRATION_BYTES_MAX)
-    except zlib.error as error:
-        raise InvalidBody(f"compressed registration of {len(data)} bytes: {error}") from error
-    if inflater.unconsumed_tail:
-        raise InvalidBody(f"registration of more than {REGISTRATION_BYTES_MAX} bytes")
-    if not inflater.eof:
-        raise InvalidBody(f"compressed registration of {len(data)} bytes is cut")
-    return found
-
-
 class _RegistrationReader:
-    """Walks over ints and what has its length before it."""
+    """Inflates a registration, and reads ints and what has its length before it.
+
+    No more of it is in memory than one part and what is inflated at a time: to put 64 MiB together
+    would take 30 ms at once.
+    """
 
     def __init__(self, data: bytes) -> None:
         self._data = data
-        self._position = 0
+        self._inflater = zlib.decompressobj()
+        self._consumed = 0  # bytes of the compressed data
+        self._inflated = b""
+        self._position = 0  # of what is read next, in what is inflated
+        self._size = 0  # of all that was inflated
 
-    def count(self) -> int:
-        end = self._position + _REGISTRATION_INT.size
-        if end > len(self._data):
-            raise InvalidBody(f"registration of {len(self._data)} bytes is cut at {self._position}")
-        (found,) = _REGISTRATION_INT.unpack_from(self._data, self._position)
-        self._position = end
+    def count(self) -> Generator[None, None, int]:
+        """Read an int. Raises ``InvalidBody``."""
+        (found,) = _REGISTRATION_INT.unpack((yield from self._read(_REGISTRATION_INT.size)))
         return int(found)
 
-    def sized(self) -> bytes:
-        length = self.count()
-        end = self._position + length
-        if length < 0 or end > len(self._data):
-            raise InvalidBody(
-                f"registration of {len(self._data)} bytes has {length} at {self._position}"
-            )
-        found = self._data[self._position : end]
-        self._position = end
-        return found
+    def sized(self) -> Generator[None, None, bytes]:
+        """Read what has its length before it. Raises ``InvalidBody``, ``LimitExceeded``."""
+        length = yield from self.count()
+        if length < 0:
+            raise InvalidBody(f"registration of {len(self._data)} bytes has a length of {length}")
+        limits.REGISTRATION_PART_BYTES.check(length)
+        return (yield from self._read(length))
+
+    def skip_rest(self) -> Generator[None, None, None]:
+        """Inflate what is left, and forget it. Raises ``InvalidBody``, ``LimitExceeded``."""
+        while self._inflate():
+            yield
+
+    def _read(self, count: int) -> Generator[None, None, bytes]:
+        while len(self._inflated) - self._position < count:
+            rest = self._inflated[self._position :]
+            if not self._inflate():
+                raise InvalidBody(f"compressed registration of {len(self._data)} bytes is cut")
+            self._inflated, self._position = rest + self._inflated, 0
+            yield
+        start, self._position = self._position, self._position + count
+        return self._inflated[start : self._position]
+
+    def _inflate(self) -> bool:
+        """Inflate a piece, which may come to nothing; return False at the end of the stream."""
+        if self._inflater.eof:
+            return False
+        # In small pieces of the input too: what is left of a piece is copied each time.
+        piece = self._inflater.unconsumed_tail
+        if not piece:
+            end = self._consumed + (_INFLATED_PART_BYTES >> 4)
+            piece, self._consumed = self._data[self._consumed : end], end
+        if not piece:
+            raise InvalidBody(f"compressed registration of {len(self._data)} bytes is cut")
+        try:
+            self._inflated = self._inflater.decompress(piece, _INFLATED_PART_BYTES)
+        except zlib.error as error:
+            text = f"compressed registration of {len(self._data)} bytes: {error}"
+            raise InvalidBody(text) from error
+        self._size += len(self._inflated)
+        if self._size > limits.REGISTRATION_BYTES.maximum:
+            raise limits.REGISTRATION_BYTES.exceeded()
+        return True
 
 
 def _topic_of_words(data: bytes) -> TopicConfigData:
+    limits.REGISTRATION_PART_BYTES.check(len(data))
     words = data.decode(errors="replace").split(" ", 5)
     try:
         name, read_count, write_count, perm, filter_type = words[:5]
         attributes = words[5] if len(words) > 5 else ""
-        return TopicConfigData(
-            attributes=decode(dict[str, str], attributes.encode()) if attributes else None,
-            order=False,
-            perm=int(perm),
-            read_queue_nums=int(read_count),
-            topic_filter_type=filter_type,
-            topic_name=name,
-            topic_sys_flag=0,
-            write_queue_nums=int(write_count),
-        )
+        fields = {
+            "attributes": decode(dict[str, str], attributes.encode()) if attributes else None,
+            "order": False,
+            "perm": int(perm),
+            "readQueueNums": int(read_count),
+            "topicFilterType": filter_type,
+            "topicName": name,
+            "topicSysFlag": 0,
+            "writeQueueNums": int(write_count),
+        }
+        return msgspec.convert(fields, TopicConfigData)
     except ValueError as error:
         raise InvalidBody(f"topic {data[:300]!r} in a registration: {error}") from error
 
@@ -581,20 +689,20 @@ def _topic_of_words(data: bytes) -> TopicConfigData:
 class ProcessQueueInfo(Body, kw_only=True):
     """A queue in ``ConsumerRunningInfo``; ``transaction`` is what an orderly listener has."""
 
-    cached_msg_count: int
-    cached_msg_max_offset: int
-    cached_msg_min_offset: int
-    cached_msg_size_in_mi_b: int
-    commit_offset: int
+    cached_msg_count: Int
+    cached_msg_max_offset: Long
+    cached_msg_min_offset: Long
+    cached_msg_size_in_mi_b: Int
+    commit_offset: Long
     droped: bool
-    last_consume_timestamp: int
-    last_lock_timestamp: int
-    last_pull_timestamp: int
+    last_consume_timestamp: Long
+    last_lock_timestamp: Long
+    last_pull_timestamp: Long
     locked: bool
-    transaction_msg_count: int
-    transaction_msg_max_offset: int
-    transaction_msg_min_offset: int
-    try_unlock_times: int
+    transaction_msg_count: Int
+    transaction_msg_max_offset: Long
+    transaction_msg_min_offset: Long
+    try_unlock_times: Long
 
 
 class ProcessQueueInfos(QueueMap[ProcessQueueInfo]):
@@ -607,8 +715,8 @@ class PopQueueInfo(Body, kw_only=True):
     """What is popped from in ``ConsumerRunningInfo``."""
 
     droped: bool
-    last_pop_timestamp: int
-    wait_ack_count: int
+    last_pop_timestamp: Long
+    wait_ack_count: Int
 
 
 class PopQueueInfos(QueueMap[PopQueueInfo]):
@@ -620,7 +728,7 @@ class PopQueueInfos(QueueMap[PopQueueInfo]):
 class ConsumeStatus(Body, kw_only=True):
     """A topic in ``ConsumerRunningInfo``; times in ms, rates a second."""
 
-    consume_failed_msgs: int
+    consume_failed_msgs: Long
     consume_failed_tps: float = msgspec.field(name="consumeFailedTPS")
     consume_ok_tps: float = msgspec.field(name="consumeOKTPS")
     consume_rt: float = msgspec.field(name="consumeRT")
@@ -642,32 +750,37 @@ class ConsumerRunningInfo(Body, kw_only=True):
 # --- consumer groups' settings ----------------------------------------------------
 
 
-class SubscriptionGroupConfig(Body, kw_only=True):
+class SubscriptionGroupConfig(RequestBody, kw_only=True):
     """200; a group in ``SubscriptionGroupTable``. Defaults are Java's."""
 
     attributes: dict[str, str] | None = None  # 5.x
-    broker_id: int = 0
+    broker_id: Long = 0
     """Where members read from."""
     consume_broadcast_enable: bool = True
     consume_enable: bool = True
     consume_from_min_enable: bool = True
     consume_message_orderly: bool = False  # 5.x
-    consume_timeout_minute: int = 15  # 5.x
+    consume_timeout_minute: Int = 15  # 5.x
     group_name: str
     group_retry_policy: dict[str, Any] | None = None  # 5.x
-    group_sys_flag: int = 0  # 5.x
+    group_sys_flag: Int = 0  # 5.x
     notify_consumer_ids_changed_enable: bool = True
-    retry_max_times: int = 16
-    retry_queue_nums: int = 1
+    retry_max_times: Int = 16
+    retry_queue_nums: Int = 1
     subscription_data_set: list[dict[str, Any]] | None = None  # 5.x
-    which_broker_when_consume_slowly: int = 1
+    which_broker_when_consume_slowly: Long = 1
+
+    def __post_init__(self) -> None:
+        """Refuse what tables cannot hold in the parts that are kept as they came."""
+        if self.group_retry_policy or self.subscription_data_set:
+            _check_numbers((self.group_retry_policy, self.subscription_data_set))
 
 
 class SubscriptionGroupTable(Body, kw_only=True):
     """To 201."""
 
     data_version: DataVersion = DataVersion()
-    forbidden_table: dict[str, dict[str, int]] | None = None  # 5.x
+    forbidden_table: dict[str, dict[str, Int]] | None = None  # 5.x
     subscription_group_table: dict[str, SubscriptionGroupConfig]
 
 
@@ -687,7 +800,7 @@ class GroupForbidden(Body, kw_only=True):
     topic: str
 
 
-class SubscriptionGroupList(Body, kw_only=True):
+class SubscriptionGroupList(RequestBody, kw_only=True):
     """225."""
 
     group_config_list: list[SubscriptionGroupConfig]
@@ -696,7 +809,7 @@ class SubscriptionGroupList(Body, kw_only=True):
 # --- what admin tools send and get besides ------------------------------------------
 
 
-class TopicConfigList(Body, kw_only=True):
+class TopicConfigList(RequestBody, kw_only=True):
     """18."""
 
     topic_config_list: list[TopicConfigData]
@@ -705,27 +818,27 @@ class TopicConfigList(Body, kw_only=True):
 class OffsetTable(Body, kw_only=True):
     """To 45: delay level to queue offset."""
 
-    offset_table: dict[int, int]
+    offset_table: dict[Int, Long]
 
 
 class CorrectionOffsets(Body, kw_only=True):
     """To 308: queue id to the least consumer offset of a topic's groups."""
 
-    correction_offsets: dict[int, int]
+    correction_offsets: dict[Int, Long]
 
 
 class ConsumerOffsetTable(Body, kw_only=True):
     """To 43: ``topic@group`` to queue id to consumer offset."""
 
-    offset_table: dict[str, dict[int, int]]
+    offset_table: dict[str, dict[Int, Long]]
 
 
 class QueueOffset(Body, kw_only=True):
     """A queue in ``ResetOffsetList``."""
 
     broker_name: str
-    offset: int
-    queue_id: int
+    offset: Long
+    queue_id: Int
     topic: str
 
 
@@ -738,7 +851,7 @@ class ResetOffsetList(Body, kw_only=True):
 # --- who pops, and from where -----------------------------------------------------
 
 
-class QueryAssignmentBody(Body, kw_only=True, omit_defaults=False):
+class QueryAssignmentBody(RequestBody, kw_only=True, omit_defaults=False):
     """400. Java's broker needs all of it."""
 
     client_id: str
@@ -763,12 +876,12 @@ class Assignments(Body, kw_only=True):
     """None: the member keeps what it has."""
 
 
-class RequestModeBody(msgspec.Struct, rename="camel", kw_only=True):
+class RequestModeBody(RequestBody, kw_only=True, omit_defaults=False):
     """401: how a group reads a topic."""
 
     consumer_group: str
     mode: str = "PULL"
-    pop_share_queue_num: int = 0
+    pop_share_queue_num: Int = 0
     topic: str
 
 

@@ -23,8 +23,10 @@ from typing import Any
 
 import msgspec
 
-from reput.errors import NotAFrame
+from reput import limits
+from reput.errors import LimitExceeded, NotAFrame, excerpt
 from reput.format import codes, java
+from reput.format.java import Int
 
 LENGTH = struct.Struct(">i")
 MARK = struct.Struct(">i")
@@ -38,6 +40,10 @@ _BINARY_HEAD = struct.Struct(">hbhii")
 _SHORT = struct.Struct(">h")
 _INT = struct.Struct(">i")
 _HEADER_LENGTH_MASK = 0xFFFFFF
+_FIELD_BYTES_MIN = 6
+"""A field takes at least so many bytes of a header, in JSON and in binary."""
+_FEW_FIELDS_BYTES = _FIELD_BYTES_MIN * limits.HEADER_FIELDS.maximum
+"""A header up to this length cannot have too many fields."""
 
 Buffer = bytes | bytearray | memoryview
 
@@ -64,6 +70,8 @@ class Command:
     ext_fields: dict[str, str] | None = None
     body: bytes = b""
     serialization: Serialization = Serialization.JSON
+    refusal: LimitExceeded | None = None
+    """Why a request that was decoded must be refused; its fields were not read then."""
 
     @property
     def is_reply(self) -> bool:
@@ -97,6 +105,21 @@ def reply(
     )
 
 
+def envelope(request: Command) -> Command:
+    """Return what a reply needs of a request, without its fields and body: those may be 16 MiB.
+
+    For requests that are kept until they are answered.
+    """
+    return Command(
+        request.code,
+        request.opaque,
+        request.flag,
+        language=request.language,
+        version=request.version,
+        serialization=request.serialization,
+    )
+
+
 # --- the frame ------------------------------------------------------------------
 
 
@@ -104,7 +127,8 @@ def encode(command: Command) -> bytes:
     """Return a frame, with its length field.
 
     Raises:
-        ValueError: The code does not fit the binary header (5.x codes above 32767 need JSON).
+        ValueError: The code does not fit the binary header (5.x codes above 32767 need JSON), a
+            field's name does not, or the header does not fit a frame.
     """
     return encode_head(command) + command.body
 
@@ -115,6 +139,8 @@ def encode_head(command: Command) -> bytes:
         header = _encode_json(command)
     else:
         header = _encode_binary(command)
+    if len(header) > _HEADER_LENGTH_MASK:
+        raise ValueError(f"a header of {len(header)} bytes; at most {_HEADER_LENGTH_MASK} fit")
     mark = command.serialization << 24 | len(header)
     length = MARK.size + len(header) + len(command.body)
     return _LENGTH_AND_MARK.pack(length, mark) + header
@@ -123,8 +149,11 @@ def encode_head(command: Command) -> bytes:
 def decode(frame: Buffer) -> Command:
     """Return the command of a frame, without its length field. The body is a copy.
 
+    A request whose header is over a limit is returned without fields and with a ``refusal``, so
+    that it can be answered.
+
     Raises:
-        NotAFrame: It is damaged, or of another protocol.
+        NotAFrame: It is damaged, of another protocol, or a reply with a header over the limits.
     """
     if len(frame) < MARK.size:
         raise NotAFrame(f"frame of {len(frame)} bytes; at least {MARK.size} are its mark")
@@ -149,14 +178,19 @@ def decode(frame: Buffer) -> Command:
 # --- JSON -----------------------------------------------------------------------
 
 
-class _JsonHeader(msgspec.Struct):
+class _JsonHead(msgspec.Struct):
+    """What is read of a JSON header whose fields are not."""
+
+    code: Int
+    flag: Int = 0
+    language: str | int | None = None
+    opaque: Int = 0
+    version: Int = 0
+
+
+class _JsonHeader(_JsonHead):
     """What is read of a JSON header; anything else in it is ignored."""
 
-    code: int
-    flag: int = 0
-    language: str | int | None = None
-    opaque: int = 0
-    version: int = 0
     remark: str | None = None
     extFields: dict[str, Any] | None = None
 
@@ -169,6 +203,7 @@ class _TextHeader(_JsonHeader):
 
 _decode_text = msgspec.json.Decoder(_TextHeader).decode
 _decode_any = msgspec.json.Decoder(_JsonHeader, strict=False).decode
+_decode_head = msgspec.json.Decoder(_JsonHead, strict=False).decode
 _json_encode = msgspec.json.Encoder().encode
 _LANGUAGES = {one.name: int(one) for one in codes.LanguageCode}
 _LANGUAGE_NAMES = {int(one): one.name.encode() for one in codes.LanguageCode}
@@ -193,43 +228,95 @@ def _encode_json(command: Command) -> bytes:
     return header + b"}"
 
 
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
 def _decode_json(header: Buffer) -> Command:
+    if len(header) > _FEW_FIELDS_BYTES:
+        refused = _refused_json(header)
+        if refused is not None:
+            return refused
     try:
         found: _JsonHeader = _decode_text(header)
         ext_fields = found.extFields
     except msgspec.ValidationError:
         found, ext_fields = _decode_leniently(header)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise NotAFrame(f"header is not the JSON of a command: {error}") from error
-    language = found.language
-    if isinstance(language, str):
-        language = _LANGUAGES.get(language, codes.LanguageCode.OTHER)
-    elif language is None:
-        language = codes.LanguageCode.OTHER
+    except _UNREADABLE as error:
+        raise _no_json(error) from error
     return Command(
         found.code,
         found.opaque,
         found.flag,
-        language,
+        _language(found.language),
         found.version,
         found.remark,
         ext_fields,
     )
 
 
+def _language(said: str | int | None) -> int:
+    if isinstance(said, str):
+        return _LANGUAGES.get(said, codes.LanguageCode.OTHER)
+    if said is None or not 0 <= said < 1 << 7:
+        return codes.LanguageCode.OTHER
+    return said
+
+
 def _decode_leniently(header: Buffer) -> tuple[_JsonHeader, dict[str, str] | None]:
     """Return header and fields as Java reads them: numbers as text, nulls left out."""
+    if len(header) > limits.HEADER_BYTES.maximum:
+        raise NotAFrame(f"header of {len(header)} bytes whose fields are not all text")
     try:
         found = _decode_any(header)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise NotAFrame(f"header is not the JSON of a command: {error}") from error
-    if found.extFields is None:
-        return found, None
-    return found, {
-        name: value if isinstance(value, str) else _json_encode(value).decode()
-        for name, value in found.extFields.items()
-        if value is not None
-    }
+        if found.extFields is None:
+            return found, None
+        return found, {
+            name: value if isinstance(value, str) else _json_encode(value).decode()
+            for name, value in found.extFields.items()
+            if value is not None
+        }
+    except _UNREADABLE as error:
+        raise _no_json(error) from error
+
+
+def _no_json(error: Exception) -> NotAFrame:
+    return NotAFrame(f"header is not the JSON of a command: {excerpt(str(error))}")
+
+
+_QUOTES_MAX = 4 * limits.HEADER_FIELDS.maximum + 40
+"""Of the fields, each of which has four, and of the rest of a header."""
+
+
+def _refused_json(header: Buffer) -> Command | None:
+    """Return a request with a header over the limits, without its fields; None: it is within.
+
+    A reply may be long: that to a batch has an id for each message.
+    """
+    text = bytes(header)
+    # Of the two quotes of a string the first never stands behind a backslash.
+    quotes = text.count(b'"') - text.count(b'\\"')
+    if quotes > _QUOTES_MAX:
+        refusal = limits.HEADER_FIELDS.exceeded()
+    elif len(text) > limits.HEADER_BYTES.maximum:
+        refusal = limits.HEADER_BYTES.exceeded(len(text))
+    else:
+        return None
+    try:
+        head = _decode_head(header)
+    except _UNREADABLE as error:
+        raise _no_json(error) from error
+    if head.flag & IS_REPLY:
+        if quotes > _QUOTES_MAX:
+            raise NotAFrame(f"reply: {refusal}")
+        return None
+    return Command(
+        head.code,
+        head.opaque,
+        head.flag,
+        _language(head.language),
+        head.version,
+        refusal=refusal,
+    )
 
 
 # --- binary ---------------------------------------------------------------------
@@ -238,12 +325,12 @@ def _decode_leniently(header: Buffer) -> tuple[_JsonHeader, dict[str, str] | Non
 def _encode_binary(command: Command) -> bytes:
     remark = java.encode_utf8(command.remark or "")
     fields = []
-    for name, value in (command.ext_fields or {}).items():
-        name_bytes, value_bytes = java.encode_utf8(name), java.encode_utf8(value)
-        fields += [_SHORT.pack(len(name_bytes)), name_bytes]
-        fields += [_INT.pack(len(value_bytes)), value_bytes]
-    extension = b"".join(fields)
     try:
+        for name, value in (command.ext_fields or {}).items():
+            name_bytes, value_bytes = java.encode_utf8(name), java.encode_utf8(value)
+            fields += [_SHORT.pack(len(name_bytes)), name_bytes]
+            fields += [_INT.pack(len(value_bytes)), value_bytes]
+        extension = b"".join(fields)
         head = _BINARY_HEAD.pack(
             command.code, command.language, command.version, command.opaque, command.flag
         )
@@ -261,14 +348,25 @@ def _decode_binary(header: bytes) -> Command:
         end = at + size
         if size < 0 or end > len(header):
             raise NotAFrame(f"fields of {size} bytes at {at} in a header of {len(header)} bytes")
+        refusal = None
         ext_fields: dict[str, str] | None = {} if size else None
-        while at < end:
+        if len(header) > limits.HEADER_BYTES.maximum and not flag & IS_REPLY:
+            refusal = limits.HEADER_BYTES.exceeded(len(header))
+        count = 0
+        while at < end and refusal is None:
             name, at = _text(header, at, _SHORT)
             value, at = _text(header, at, _INT)
             if ext_fields is not None and value:
                 ext_fields[name] = value
+            count += 1
+            if count > limits.HEADER_FIELDS.maximum:
+                refusal = limits.HEADER_FIELDS.exceeded()
     except struct.error as error:
         raise NotAFrame(f"binary header of {len(header)} bytes is cut: {error}") from error
+    if refusal is not None:
+        if flag & IS_REPLY:
+            raise NotAFrame(f"reply: {refusal}")
+        remark, ext_fields = "", None
     return Command(
         code,
         opaque,
@@ -278,6 +376,7 @@ def _decode_binary(header: bytes) -> Command:
         remark or None,
         ext_fields,
         serialization=Serialization.ROCKETMQ,
+        refusal=refusal,
     )
 
 

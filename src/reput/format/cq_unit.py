@@ -18,6 +18,8 @@ UNIT = struct.Struct(
     "q"  # tags code: Java hash of TAGS, deliver time in the schedule topic, or extension address
 )
 SIZE = UNIT.size
+QUEUE_OFFSET_MAX = 1 << 38
+"""A queue does not begin beyond this: its file would be larger than file systems allow."""
 
 EXT_HEAD = struct.Struct(
     ">"

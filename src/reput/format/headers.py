@@ -6,11 +6,13 @@ send more. Source: rocketmq 4.9.8 ``org.apache.rocketmq.common.protocol.header``
 """
 
 import functools
+import typing
 from typing import Any, TypeVar
 
 import msgspec
 
-from reput.errors import InvalidHeader
+from reput.errors import InvalidHeader, excerpt
+from reput.format.java import Int, Long
 
 _H = TypeVar("_H", bound="Header")
 
@@ -23,13 +25,18 @@ def decode(kind: type[_H], ext_fields: dict[str, str] | None) -> _H:
     """Return a header from its fields.
 
     Raises:
-        InvalidHeader: A field is missing or not of its type.
+        InvalidHeader: A field is missing or not of its type, or holds a number that Java's type
+            does not.
     """
     try:
         return msgspec.convert(ext_fields or {}, kind, strict=False)
     except msgspec.ValidationError as error:
         name = kind.__name__.removesuffix("Header")
-        raise InvalidHeader(f"{name}: {error}") from error
+        text = excerpt(str(error))
+        for field, allowed in _ranges(kind):
+            if text.endswith(f"`$.{field}`"):
+                text += f"; allowed: {allowed}"
+        raise InvalidHeader(f"{name}: {text}") from error
 
 
 def encode(header: Header) -> dict[str, str]:
@@ -45,6 +52,18 @@ def encode(header: Header) -> dict[str, str]:
 def _names(kind: type[Header]) -> tuple[tuple[str, str], ...]:
     """Return (field, wire name) of each field."""
     return tuple(zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True))
+
+
+@functools.cache
+def _ranges(kind: type[Header]) -> tuple[tuple[str, str], ...]:
+    """Return (wire name, range) of each field that is a number."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    return tuple(
+        (name, f"{limits.ge} to {limits.le}")
+        for field, name in _names(kind)
+        for hint in (hints[field], *typing.get_args(hints[field]))
+        for limits in getattr(hint, "__metadata__", ())
+    )
 
 
 def _text(value: Any) -> str:
@@ -64,16 +83,16 @@ class SendMessageHeader(Header, kw_only=True):
     producer_group: str
     topic: str
     default_topic: str
-    default_topic_queue_nums: int
-    queue_id: int
-    sys_flag: int
-    born_timestamp: int
-    flag: int
+    default_topic_queue_nums: Int
+    queue_id: Int
+    sys_flag: Int
+    born_timestamp: Long
+    flag: Int
     properties: str | None = None
-    reconsume_times: int | None = None
+    reconsume_times: Int | None = None
     unit_mode: bool | None = None
     batch: bool | None = None
-    max_reconsume_times: int | None = None
+    max_reconsume_times: Int | None = None
 
 
 _V2_LETTERS = {
@@ -114,8 +133,8 @@ class SendMessageReplyHeader(Header, kw_only=True):
     """To 10, 310, 320; of a batch the ids are joined by commas."""
 
     msg_id: str
-    queue_id: int
-    queue_offset: int
+    queue_id: Int
+    queue_offset: Long
     transaction_id: str | None = None
     recall_handle: str | None = None
     """Of a message that waits for the timer."""
@@ -124,14 +143,14 @@ class SendMessageReplyHeader(Header, kw_only=True):
 class SendBackHeader(Header, kw_only=True):
     """36: a consumer wants to see a message later again."""
 
-    offset: int
+    offset: Long
     """Its physical offset."""
     group: str
-    delay_level: int
+    delay_level: Int
     origin_msg_id: str | None = None
     origin_topic: str | None = None
     unit_mode: bool | None = None
-    max_reconsume_times: int | None = None
+    max_reconsume_times: Int | None = None
 
 
 class PushReplyHeader(Header, kw_only=True):
@@ -140,17 +159,17 @@ class PushReplyHeader(Header, kw_only=True):
     producer_group: str
     topic: str
     default_topic: str
-    default_topic_queue_nums: int
-    queue_id: int
-    sys_flag: int
-    born_timestamp: int
-    flag: int
+    default_topic_queue_nums: Int
+    queue_id: Int
+    sys_flag: Int
+    born_timestamp: Long
+    flag: Int
     properties: str | None = None
-    reconsume_times: int | None = None
+    reconsume_times: Int | None = None
     unit_mode: bool | None = None
     born_host: str
     store_host: str
-    store_timestamp: int
+    store_timestamp: Long
 
 
 class RecallMessageHeader(Header, kw_only=True):
@@ -165,11 +184,11 @@ class EndTransactionHeader(Header, kw_only=True):
     """37."""
 
     producer_group: str
-    tran_state_table_offset: int
+    tran_state_table_offset: Long
     """Queue offset of the half message."""
-    commit_log_offset: int
+    commit_log_offset: Long
     """Its physical offset."""
-    commit_or_rollback: int
+    commit_or_rollback: Int
     """8 commit, 12 roll back, 0 not known yet."""
     from_transaction_check: bool | None = None
     msg_id: str = ""
@@ -179,8 +198,8 @@ class EndTransactionHeader(Header, kw_only=True):
 class CheckTransactionStateHeader(Header, kw_only=True):
     """39, to a producer; the body is the half message's record."""
 
-    tran_state_table_offset: int
-    commit_log_offset: int
+    tran_state_table_offset: Long
+    commit_log_offset: Long
     msg_id: str | None = None
     transaction_id: str | None = None
     offset_msg_id: str | None = None
@@ -202,25 +221,25 @@ class PullMessageHeader(Header, kw_only=True):
 
     consumer_group: str
     topic: str
-    queue_id: int
-    queue_offset: int
-    max_msg_nums: int
-    sys_flag: int
+    queue_id: Int
+    queue_offset: Long
+    max_msg_nums: Int
+    sys_flag: Int
     """1 commit offset, 2 suspend, 4 subscription in request, 8 class filter, 16 lite."""
-    commit_offset: int
-    suspend_timeout_millis: int
+    commit_offset: Long
+    suspend_timeout_millis: Long
     subscription: str | None = None
-    sub_version: int
+    sub_version: Long
     expression_type: str | None = None
 
 
 class PullMessageReplyHeader(Header, kw_only=True):
     """To 11, 361; the body is records, one behind the other."""
 
-    suggest_which_broker_id: int
-    next_begin_offset: int
-    min_offset: int
-    max_offset: int
+    suggest_which_broker_id: Long
+    next_begin_offset: Long
+    min_offset: Long
+    max_offset: Long
 
 
 # --- offsets ----------------------------------------------------------------------
@@ -231,7 +250,7 @@ class QueryConsumerOffsetHeader(Header, kw_only=True):
 
     consumer_group: str
     topic: str
-    queue_id: int
+    queue_id: Int
     set_zero_if_not_found: bool | None = None  # 5.x
 
 
@@ -240,8 +259,8 @@ class UpdateConsumerOffsetHeader(Header, kw_only=True):
 
     consumer_group: str
     topic: str
-    queue_id: int
-    commit_offset: int
+    queue_id: Int
+    commit_offset: Long
 
 
 class QueryCorrectionOffsetHeader(Header, kw_only=True):
@@ -257,8 +276,8 @@ class SearchOffsetHeader(Header, kw_only=True):
     """29."""
 
     topic: str
-    queue_id: int
-    timestamp: int
+    queue_id: Int
+    timestamp: Long
     boundary_type: str | None = None
     """5.x: LOWER, UPPER."""
 
@@ -267,19 +286,19 @@ class QueueHeader(Header, kw_only=True):
     """30, 31, 32: a queue."""
 
     topic: str
-    queue_id: int
+    queue_id: Int
 
 
 class OffsetReplyHeader(Header, kw_only=True):
     """To 14, 29, 30, 31."""
 
-    offset: int
+    offset: Long
 
 
 class TimestampReplyHeader(Header, kw_only=True):
     """To 32."""
 
-    timestamp: int
+    timestamp: Long
 
 
 # --- finding messages -------------------------------------------------------------
@@ -288,8 +307,10 @@ class TimestampReplyHeader(Header, kw_only=True):
 class ViewMessageHeader(Header, kw_only=True):
     """33."""
 
-    offset: int
+    offset: Long
     """Physical."""
+    topic: str | None = None
+    """Of 5.x: what the record has to be of."""
 
 
 class QueryMessageHeader(Header, kw_only=True):
@@ -297,9 +318,9 @@ class QueryMessageHeader(Header, kw_only=True):
 
     topic: str
     key: str
-    max_num: int
-    begin_timestamp: int
-    end_timestamp: int
+    max_num: Int
+    begin_timestamp: Long
+    end_timestamp: Long
     is_unique_key: bool | None = msgspec.field(name="_UNIQUE_KEY_QUERY", default=None)
     index_type: str | None = None
     """5.4: ``K`` key, ``U`` unique key, ``T`` tags. Not used with ``is_unique_key``."""
@@ -310,18 +331,18 @@ class QueryMessageHeader(Header, kw_only=True):
 class QueryMessageReplyHeader(Header, kw_only=True):
     """To 12."""
 
-    index_last_update_timestamp: int
-    index_last_update_phyoffset: int
+    index_last_update_timestamp: Long
+    index_last_update_phyoffset: Long
 
 
 class QueryConsumeQueueHeader(Header, kw_only=True):
     """321."""
 
     topic: str
-    queue_id: int
-    index: int
+    queue_id: Int
+    index: Long
     """Queue offset of the first unit."""
-    count: int
+    count: Int
     consumer_group: str | None = None
 
 
@@ -368,12 +389,12 @@ class ResetOffsetHeader(Header, kw_only=True):
 
     topic: str
     group: str
-    timestamp: int
+    timestamp: Long
     """-1: the end of each queue."""
     is_force: bool = msgspec.field(name="isForce", default=True)
-    queue_id: int | None = None  # 5.x
+    queue_id: Int | None = None  # 5.x
     """Of which queue; negative: of all."""
-    queue_offset: int | None = msgspec.field(name="offset", default=None)  # 5.x
+    queue_offset: Long | None = msgspec.field(name="offset", default=None)  # 5.x
     """Where to, in place of the time, if one queue is named; -1: the time counts."""
 
 
@@ -432,11 +453,11 @@ class CreateTopicHeader(Header, kw_only=True):
 
     topic: str
     default_topic: str | None = None
-    read_queue_nums: int
-    write_queue_nums: int
-    perm: int
+    read_queue_nums: Int
+    write_queue_nums: Int
+    perm: Int
     topic_filter_type: str = "SINGLE_TAG"
-    topic_sys_flag: int | None = None
+    topic_sys_flag: Int | None = None
     order: bool = False
     attributes: str | None = None  # 5.x
 
@@ -486,10 +507,10 @@ class RegisterBrokerHeader(Header, kw_only=True):
     broker_addr: str
     cluster_name: str
     ha_server_addr: str = ""
-    broker_id: int
+    broker_id: Long
     compressed: bool = False
-    body_crc32: int = 0
-    heartbeat_timeout_millis: int | None = None  # 5.x
+    body_crc32: Int = 0
+    heartbeat_timeout_millis: Long | None = None  # 5.x
     enable_acting_master: bool | None = None  # 5.x
 
 
@@ -506,7 +527,7 @@ class UnregisterBrokerHeader(Header, kw_only=True):
     broker_name: str
     broker_addr: str
     cluster_name: str
-    broker_id: int
+    broker_id: Long
 
 
 class QueryDataVersionHeader(Header, kw_only=True):
@@ -515,7 +536,7 @@ class QueryDataVersionHeader(Header, kw_only=True):
     broker_name: str
     broker_addr: str
     cluster_name: str
-    broker_id: int
+    broker_id: Long
 
 
 class QueryDataVersionReplyHeader(Header, kw_only=True):
@@ -566,13 +587,13 @@ class BrokerNameHeader(Header, kw_only=True):
 class WipeWritePermReplyHeader(Header, kw_only=True):
     """To 205."""
 
-    wipe_topic_count: int
+    wipe_topic_count: Int
 
 
 class AddWritePermReplyHeader(Header, kw_only=True):
     """To 327."""
 
-    add_topic_count: int
+    add_topic_count: Int
 
 
 class DeleteTopicInNameServerHeader(Header, kw_only=True):
@@ -596,15 +617,15 @@ class PopMessageHeader(Header, kw_only=True):
 
     consumer_group: str
     topic: str
-    queue_id: int
+    queue_id: Int
     """-1: any."""
-    max_msg_nums: int
-    invisible_time: int
+    max_msg_nums: Int
+    invisible_time: Long
     """How long nobody else sees what is returned, ms."""
-    poll_time: int
+    poll_time: Long
     """How long to wait for messages, ms."""
-    born_time: int = 0
-    init_mode: int
+    born_time: Long = 0
+    init_mode: Int
     """Where a group begins that has read nothing: 0 at the beginning, 1 near the end."""
     exp_type: str | None = None
     exp: str | None = None
@@ -615,10 +636,10 @@ class PopMessageHeader(Header, kw_only=True):
 class PopMessageReplyHeader(Header, kw_only=True):
     """To 200050; the body is records, one behind the other."""
 
-    pop_time: int
-    invisible_time: int
-    revive_qid: int
-    rest_num: int
+    pop_time: Long
+    invisible_time: Long
+    revive_qid: Int
+    rest_num: Long
     start_offset_info: str | None = None
     msg_offset_info: str | None = None
     order_count_info: str | None = None
@@ -629,10 +650,10 @@ class AckMessageHeader(Header, kw_only=True):
 
     consumer_group: str
     topic: str
-    queue_id: int
+    queue_id: Int
     extra_info: str
     """The handle."""
-    offset: int
+    offset: Long
     """The message's queue offset."""
 
 
@@ -641,11 +662,11 @@ class ChangeInvisibleTimeHeader(Header, kw_only=True):
 
     consumer_group: str
     topic: str
-    queue_id: int
+    queue_id: Int
     extra_info: str
-    offset: int
+    offset: Long
     """The message's queue offset."""
-    invisible_time: int
+    invisible_time: Long
     """From now on, ms."""
     suspend: bool | None = None
     """The next delivery does not count as an attempt (5.5)."""
@@ -654,9 +675,9 @@ class ChangeInvisibleTimeHeader(Header, kw_only=True):
 class ChangeInvisibleTimeReplyHeader(Header, kw_only=True):
     """To 200053: the parts of the message's new handle."""
 
-    pop_time: int
-    invisible_time: int
-    revive_qid: int
+    pop_time: Long
+    invisible_time: Long
+    revive_qid: Int
 
 
 class PeekMessageHeader(Header, kw_only=True):
@@ -664,8 +685,8 @@ class PeekMessageHeader(Header, kw_only=True):
 
     consumer_group: str
     topic: str
-    queue_id: int
-    max_msg_nums: int
+    queue_id: Int
+    max_msg_nums: Int
 
 
 class NotificationHeader(Header, kw_only=True):
@@ -673,9 +694,9 @@ class NotificationHeader(Header, kw_only=True):
 
     consumer_group: str
     topic: str
-    queue_id: int
-    poll_time: int
-    born_time: int = 0
+    queue_id: Int
+    poll_time: Long
+    born_time: Long = 0
     order: bool | None = None
     attempt_id: str | None = None
     exp_type: str | None = None  # 5.4
@@ -694,10 +715,10 @@ class PollingInfoHeader(Header, kw_only=True):
 
     consumer_group: str
     topic: str
-    queue_id: int
+    queue_id: Int
 
 
 class PollingInfoReplyHeader(Header, kw_only=True):
     """To 200055."""
 
-    polling_num: int
+    polling_num: Int

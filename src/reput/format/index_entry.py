@@ -4,9 +4,10 @@
 
 A slot holds the number of the newest entry whose key hash falls on it, an entry the number of the
 one before; entry 0 is never used. Keys are ``topic#key`` and only their hash is stored, so every
-hit must be checked on the message (anchors D10). Times are whole seconds after the header's begin,
-and the first entry of a rolled file is relative to something else (anchors D8, D9): they narrow a
-search, they never decide. Field tables: docs/formats/index-file.md.
+hit must be checked on the message (known-bugs.md#hash-collisions). Times are whole seconds after
+the header's begin, and the first entry of a rolled file is relative to something else
+(known-bugs.md#index-seconds, known-bugs.md#index-first-entry): they narrow a search, they never
+decide. Field tables: docs/formats/index-file.md.
 """
 
 import struct

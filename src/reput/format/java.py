@@ -1,11 +1,20 @@
-"""The two things of Java's own that are part of RocketMQ's formats: its string hash, its UTF-8.
+"""What of Java's own is part of RocketMQ's formats: its string hash, its UTF-8, its integers.
 
 Integers are big endian and signed everywhere in RocketMQ; text is UTF-8.
 """
 
 import re
+import struct
+from typing import Annotated
+
+import msgspec
 
 _INT_MIN = -(1 << 31)
+
+Int = Annotated[int, msgspec.Meta(ge=_INT_MIN, le=(1 << 31) - 1)]
+"""An integer of a header or a body that is an ``int`` in Java."""
+Long = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+"""The same for a ``long``."""
 _ENCODED_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 
 
@@ -16,8 +25,8 @@ def string_hash(text: str) -> int:
     """
     units = text.encode("utf-16-be", "surrogatepass")
     value = 0
-    for i in range(0, len(units), 2):
-        value = (31 * value + (units[i] << 8 | units[i + 1])) & 0xFFFFFFFF
+    for unit in struct.unpack(f">{len(units) // 2}H", units):
+        value = (31 * value + unit) & 0xFFFFFFFF
     return value - (1 << 32) if value & 0x80000000 else value
 
 

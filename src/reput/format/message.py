@@ -5,8 +5,9 @@
     | PREPAREDTRANSACTIONOFFSET | BODYLEN body | TOPICLEN topic | PROPSLEN properties
 
 A host is an address of 4 bytes, or 16 when the sysFlag says so, and a port of 4: behind BORNHOST no
-field has a fixed place (anchors D23). V1 has a TOPICLEN of one byte, V2 (5.x, topics over 127
-bytes) one of two. A file of the log ends with a blank: the bytes left in the file, and a magic.
+field has a fixed place (known-bugs.md#ipv6-positions). V1 has a TOPICLEN of one byte, V2 (5.x,
+topics over 127 bytes) one of two. A file of the log ends with a blank: the bytes left in the file,
+and a magic.
 
 ``classify`` is the judge of bytes: what stands at this position, and if it is damaged, how.
 ``reput.format.kernels`` gives the same verdicts for a whole buffer; this module is its oracle.

@@ -8,11 +8,13 @@ process, class loader, time and counter. What the message is. What users call "t
 """
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from reput.format.message import Host, StoredMessage
+from reput.format.message import PORT, Host, StoredMessage
 
 _PORT_AND_OFFSET = struct.Struct(">iq")
+_OFFSET_BYTES = 8
 OFFSET_ID_LENGTHS = (32, 56)
 
 
@@ -28,6 +30,13 @@ def encode_offset_id(store_host: Host, physical_offset: int) -> str:
     """Return the offset id: ``7F000001000051AF0000000000000000`` for 127.0.0.1:20911, offset 0."""
     packed = _PORT_AND_OFFSET.pack(store_host.port, physical_offset)
     return (store_host.address + packed).hex().upper()
+
+
+def encode_offset_ids(store_host: Host, physical_offsets: Sequence[int]) -> str:
+    """Return the offset ids of messages, separated by commas: of a batch there may be thousands."""
+    packed = struct.pack(f">{len(physical_offsets)}q", *physical_offsets)
+    host = (store_host.address + PORT.pack(store_host.port)).hex().upper()
+    return host + packed.hex(",", _OFFSET_BYTES).upper().replace(",", f",{host}")
 
 
 def decode_offset_id(text: str) -> OffsetId:

@@ -63,7 +63,38 @@ TOPIC_LENGTH_MAX = 127
 LONG_TOPIC_LENGTH_MAX = 255
 """Longest %RETRY% and %DLQ% topic in 5.x, stored in V2 records."""
 
+FOLDER_BYTES_MAX = 255
+"""Longest name of a folder, in UTF-8: what ext4, xfs and tmpfs take."""
+QUEUE_ID_MAX = (1 << 20) - 1
+"""Largest queue id that a message is put under. Rows of queues are found by it as an index, so a
+forged one must not cost memory for all ids below it."""
+
+WRITTEN_BY_BROKERS = frozenset(
+    {
+        SCHEDULE_TOPIC,
+        HALF_TOPIC,
+        OP_HALF_TOPIC,
+        CHECK_MAX_TIME_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_TOPIC,
+        TIMER_TOPIC,
+        ROCKSDB_HALF_TOPIC,
+        ROCKSDB_OP_HALF_TOPIC,
+    }
+)
+"""Topics that no client may send to. Source: ``TopicValidator.NOT_ALLOWED_SEND_TOPIC_SET``."""
+GROUPS_OF_BROKERS = frozenset({TRANSACTION_GROUP, REVIVE_GROUP})
+"""Groups whose consumer offsets say what brokers have dealt with: no client may set them."""
+
 _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
+
+
+def is_written_by_brokers(topic: str) -> bool:
+    """Whether only brokers put messages there, which their loops read back and believe.
+
+    Java lets clients send to the revive topic.
+    """
+    return topic in WRITTEN_BY_BROKERS or topic.startswith(REVIVE_TOPIC_PREFIX)
 
 
 def is_system_topic(topic: str) -> bool:
@@ -119,9 +150,37 @@ def is_legal_topic(topic: str, length_max: int = TOPIC_LENGTH_MAX) -> bool:
     return 0 < len(topic) <= length_max and _LEGAL.match(topic) is not None
 
 
+def is_legal_group(group: str) -> bool:
+    """Whether a client may make a consumer group of this name, whatever its length."""
+    return _LEGAL.match(group) is not None
+
+
+def is_legal_group_topic(topic: str) -> bool:
+    """Whether a retry or dead-letter topic may be made: the same letters, 255 characters.
+
+    That of what a group pops has a ``+`` in the middle, between two names, in its second spelling.
+    """
+    group, _, popped = topic.partition("+")
+    is_named = _LEGAL.match(group) is not None and (group == topic or _LEGAL.match(popped))
+    return bool(is_named) and len(topic) <= LONG_TOPIC_LENGTH_MAX
+
+
+def is_printable(name: str) -> bool:
+    """Whether a name is text that files and logs can hold: no control letters, no surrogates."""
+    return name.isprintable()
+
+
+def printable(name: str) -> str:
+    """Return a name for a text that says what is wrong with it: no longer than a name may be."""
+    return name if len(name) <= LONG_TOPIC_LENGTH_MAX else name[:LONG_TOPIC_LENGTH_MAX] + "…"
+
+
 def is_folder_name(topic: str) -> bool:
     """Whether a queue's folder can bear the name, and stays inside of the store."""
-    return topic not in ("", ".", "..") and "/" not in topic and "\0" not in topic
+    if topic in ("", ".", "..") or "/" in topic or "\0" in topic:
+        return False
+    # A letter takes at most four bytes.
+    return 4 * len(topic) <= FOLDER_BYTES_MAX or len(_utf8(topic)) <= FOLDER_BYTES_MAX
 
 
 def retry_topic(group: str) -> str:
@@ -150,3 +209,7 @@ def popped_topic(topic: str, group: str) -> str:
         if topic.startswith(prefix):
             return topic[len(prefix) :]
     return topic
+
+
+def _utf8(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")

@@ -9,19 +9,27 @@ Source: rocketmq 5.5.0 ``ExtraInfoUtil``, ``PopCheckPoint``, ``AckMsg``, ``Batch
 
 import base64
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 
+from reput import limits
 from reput.errors import InvalidBody, InvalidHeader
 from reput.format import bodies, names
 from reput.format.bodies import Body
 
 ORDERED_REVIVE_QUEUE = 999
 """Revive queue in handles of messages that were taken in order: they have no checkpoint."""
+_LONG_LETTERS_MAX = 20
+_LONG_END = 1 << 63
+_TOLD_MAX = 200
+"""Characters of what a client sent that an error repeats."""
 MESSAGES_MAX = 32
 """Messages of a checkpoint at most: each is a bit of an int."""
+RECORD_BYTES_MAX = 16 * 1024
+"""Longest record of the revive topic that is read: names take some hundred bytes."""
 
 CHECKPOINT_TAG = "ck"
 ACK_TAG = "ack"
@@ -98,17 +106,25 @@ def parse_handle(text: str, queue_id: int, queue_offset: int) -> Handle:
     words = text.split(" ")
     if len(words) < 6:
         raise InvalidHeader(
-            f"extraInfo {text!r} has {len(words)} words; they are: start offset, pop time, "
-            "invisible time, revive queue, 0 or 1 for a retry topic, broker name"
+            f"extraInfo {text[:_TOLD_MAX]!r} has {len(words)} words; they are: start offset, pop "
+            "time, invisible time, revive queue, 0 or 1 for a retry topic, broker name"
         )
     try:
-        start_offset, pop_ms, invisible_ms, revive_queue_id = map(int, words[:4])
+        start_offset, pop_ms, invisible_ms, revive_queue_id = map(_long, words[:4])
     except ValueError as error:
-        raise InvalidHeader(f"extraInfo {text!r}: {error}") from error
+        raise InvalidHeader(f"extraInfo {text[:_TOLD_MAX]!r}: {error}") from error
     return Handle(
         start_offset, pop_ms, invisible_ms, revive_queue_id, words[4], words[5], queue_id,
         queue_offset,
     )  # fmt: skip
+
+
+def _long(word: str) -> int:
+    """Return the number that a word says, as Java's ``Long.parseLong``. Raises ``ValueError``."""
+    # Long words are refused unread: what ``int`` takes for them grows with their square.
+    if len(word) <= _LONG_LETTERS_MAX and -_LONG_END <= (number := int(word)) < _LONG_END:
+        return number
+    raise ValueError(f"{word[:_LONG_LETTERS_MAX]!r} is no 64-bit number")
 
 
 # --- infos of a reply -------------------------------------------------------------
@@ -167,6 +183,19 @@ class CheckpointRecord(msgspec.Struct, kw_only=True):
         distances = self.diffs or range(self.message_count)
         return [self.start_offset + one for one in distances]
 
+    @property
+    def is_possible(self) -> bool:
+        """Whether a broker may have written it."""
+        diffs = self.diffs or []
+        times = (self.pop_ms, self.invisible_ms)
+        return (
+            0 <= self.message_count <= MESSAGES_MAX
+            and len(diffs) <= MESSAGES_MAX
+            and all(0 <= one <= _OFFSET_MAX for one in diffs)
+            and all(0 <= one <= _TIME_MS_MAX for one in times)
+            and _is_place(self.topic, self.group, self.queue_id, self.start_offset)
+        )
+
 
 class AckRecord(msgspec.Struct, kw_only=True):
     """An acknowledgement of one message (``ack``) or several (``bAck``)."""
@@ -185,8 +214,35 @@ class AckRecord(msgspec.Struct, kw_only=True):
         """The queue offsets of the messages that are acknowledged."""
         return self.ack_offsets or ([self.ack_offset] if self.ack_offset >= 0 else [])
 
+    @property
+    def is_possible(self) -> bool:
+        """Whether a broker may have written it."""
+        return (
+            len(self.ack_offsets) <= MESSAGES_MAX
+            and self.ack_offset <= _OFFSET_MAX
+            and all(0 <= one <= _OFFSET_MAX for one in self.ack_offsets)
+            and 0 <= self.pop_ms <= _TIME_MS_MAX
+            and _is_place(self.topic, self.group, self.queue_id, self.start_offset)
+        )
+
+
+_OFFSET_MAX = 1 << 62
+_TIME_MS_MAX = 1 << 60
+"""Of a time, and of how long it is; their sums fit a long."""
+
+
+def _is_place(topic: str, group: str, queue_id: int, start_offset: int) -> bool:
+    """Whether there may be such a queue, a group that reads it, and a place in it."""
+    return (
+        0 < len(group) <= names.FOLDER_BYTES_MAX
+        and names.is_folder_name(topic)
+        and 0 <= queue_id <= names.QUEUE_ID_MAX
+        and 0 <= start_offset <= _OFFSET_MAX
+    )
+
 
 _ENCODER = msgspec.json.Encoder()
+_R = TypeVar("_R", CheckpointRecord, AckRecord)
 _CHECKPOINTS = msgspec.json.Decoder(CheckpointRecord, strict=False)
 _ACKS = msgspec.json.Decoder(AckRecord, strict=False)
 
@@ -251,18 +307,28 @@ def encode_checkpoint(
 
 def decode_checkpoint(body: bytes) -> CheckpointRecord:
     """Return the checkpoint of a ``ck`` record. Raises ``InvalidBody``."""
-    try:
-        return _CHECKPOINTS.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidBody(f"no checkpoint: {error}") from error
+    return _possible(_CHECKPOINTS, body, "checkpoint")
 
 
 def decode_ack(body: bytes) -> AckRecord:
     """Return the acknowledgement of an ``ack`` or ``bAck`` record. Raises ``InvalidBody``."""
+    return _possible(_ACKS, body, "acknowledgement")
+
+
+def _possible(decoder: "msgspec.json.Decoder[_R]", body: bytes, kind: str) -> _R:
+    """Return a record of the revive topic: to older brokers clients could send one."""
+    if len(body) > RECORD_BYTES_MAX:
+        raise InvalidBody(f"no {kind}: {len(body)} bytes; allowed: at most {RECORD_BYTES_MAX}")
     try:
-        return _ACKS.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidBody(f"no acknowledgement: {error}") from error
+        found = decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidBody(f"no {kind}: {error}") from error
+    if not found.is_possible:
+        raise InvalidBody(
+            f"no {kind} of a broker: a count is over {MESSAGES_MAX}, an offset, time or queue "
+            f"cannot be, or a name is too long: {body[:200]!r}"
+        )
+    return found
 
 
 # --- acks of many messages --------------------------------------------------------
@@ -285,11 +351,41 @@ class BatchAck(Body, kw_only=True):
 
     @property
     def distances(self) -> int:
-        """Bit i: the message ``i`` behind the start is one of them. Raises ``InvalidBody``."""
+        """Bit i: the message ``i`` behind the start is one of them.
+
+        Raises:
+            InvalidBody: It is no Base64.
+            LimitExceeded: They are more, or further away, than messages of a checkpoint can be.
+        """
+        limits.ACK_SPAN.check(len(self.bits) // 4 * 3 * 8 - _PADDING_BITS, "b")
         try:
-            return int.from_bytes(base64.b64decode(self.bits, validate=True), "little")
+            found = int.from_bytes(base64.b64decode(self.bits, validate=True), "little")
         except ValueError as error:
-            raise InvalidBody(f"b is {self.bits!r}: {error}") from error
+            raise InvalidBody(f"b is {self.bits[:_TOLD_MAX]!r}: {error}") from error
+        limits.ACK_SPAN.check(found.bit_length(), "b")
+        limits.ACK_MESSAGES.check(found.bit_count(), "b")
+        return found
+
+    @property
+    def numbers_are_64_bit(self) -> bool:
+        """Whether each number is one that Java can have written."""
+        numbers = (
+            *(self.start_offset, self.queue_id, self.revive_queue_id),
+            *(self.pop_ms, self.invisible_ms),
+        )
+        return all(-_LONG_END <= number < _LONG_END for number in numbers)
+
+
+_PADDING_BITS = 2 * 8
+"""Bits that the last four letters of Base64 may lack."""
+
+
+def bit_numbers(bits: int) -> Iterator[int]:
+    """Yield the numbers of the bits that are set, lowest first."""
+    while bits:
+        lowest = bits & -bits
+        yield lowest.bit_length() - 1
+        bits ^= lowest
 
 
 class BatchAckBody(Body, kw_only=True):
@@ -306,5 +402,5 @@ def decode_batch_ack(body: bytes) -> BatchAckBody:
     """Return the body of 200151, as ``bodies.decode`` does. Raises ``InvalidBody``."""
     try:
         return _BATCH_ACKS.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return bodies.decode(BatchAckBody, body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return bodies.decode(BatchAckBody, body, lenient_limit=limits.LENIENT_JSON_BYTES)

@@ -1,8 +1,8 @@
 r"""The property string of a message, and the names RocketMQ itself uses in it.
 
 ``name \x01 value \x02 name \x01 value``, with or without a last ``\x02``: 4.9 writes none,
-4.5 and 5.x write one (anchors D21, rmq#3476). Both are read; what we write ends with one, so that
-whoever appends to it damages nothing.
+4.5 and 5.x write one (known-bugs.md#property-separators). Both are read; what we write ends with
+one, so that whoever appends to it damages nothing.
 """
 
 import functools
@@ -79,7 +79,7 @@ def encode(properties: Mapping[str, str], *, last_separator: bool = True) -> byt
     Raises:
         ValueError: A name or value is empty or holds ``\x01`` or ``\x02`` (4.9 could read a value
             with ``\x01``, 4.5 drops it), or the whole is longer than ``LENGTH_MAX`` bytes
-            (anchors D20, D21).
+            (known-bugs.md#long-properties, known-bugs.md#property-separators).
     """
     parts = []
     for name, value in properties.items():
@@ -106,8 +106,13 @@ def decode(data: bytes) -> dict[str, str]:
     A pair counts only if its name and value are both non-empty; a value may hold ``\x01``.
     Malformed UTF-8 becomes U+FFFD as in Java. Never raises.
     """
+    return parse(java.decode_utf8(data))
+
+
+def parse(text: str) -> dict[str, str]:
+    """Return the properties of a property string, as ``decode`` does."""
     properties: dict[str, str] = {}
-    for pair in java.decode_utf8(data).split(PROPERTY_SEPARATOR):
+    for pair in text.split(PROPERTY_SEPARATOR):
         name, _, value = pair.partition(NAME_VALUE_SEPARATOR)
         if name and value:
             # Re-insert, so that order follows the winning pair as the column kernel has it.
@@ -129,6 +134,47 @@ def find(data: bytes, name: str) -> bytes | None:
     start = at + len(mark)  # at -1 this is right as well: the separator is not there
     end = data.find(mark[:1], start)
     return data[start : end if end >= 0 else len(data)] or None
+
+
+_DIGITS_MAX = 18
+"""Of a number that fits a long, whatever its digits are."""
+
+
+def number(text: str | bytes | None, maximum: int = 10**_DIGITS_MAX - 1) -> int | None:
+    """Return the number that a stored property says.
+
+    Clients can store any text under any name: it is looked at before it is believed.
+
+    Args:
+        text: Its value; None if it is not there.
+        maximum: The largest that makes sense.
+
+    Returns:
+        None if it is no number in ASCII digits, or a larger one.
+    """
+    if not text or len(text) > _DIGITS_MAX or not text.isascii() or not text.isdigit():
+        return None
+    value = int(text)
+    return value if value <= maximum else None
+
+
+OF_BROKERS = frozenset({CRC32, POP_CHECKPOINT, INNER_MULTI_QUEUE_OFFSET, INNER_NUM, INNER_BASE})
+"""What only brokers write, and readers of the log believe: no client's message keeps it.
+
+Java takes POP_CK out (5.x ``clearReservedProperties``), and overwrites the others where it looks at
+them.
+"""
+_MARKS_OF_BROKERS = tuple(name.encode() for name in sorted(OF_BROKERS))
+
+
+def without_those_of_brokers(data: bytes) -> bytes:
+    """Return a property string without what only brokers write; most have none of it."""
+    if not any(mark in data for mark in _MARKS_OF_BROKERS):
+        return data
+    pairs = data.split(PROPERTY_SEPARATOR.encode())
+    separator = NAME_VALUE_SEPARATOR.encode()
+    kept = [pair for pair in pairs if pair.partition(separator)[0] not in _MARKS_OF_BROKERS]
+    return PROPERTY_SEPARATOR.encode().join(kept)
 
 
 @functools.lru_cache(256)
@@ -161,7 +207,10 @@ def getter(text: str) -> Callable[[str], str | None]:
 
 
 def append(data: bytes, more: bytes) -> bytes:
-    """Join two property strings, adding the separator that the first may lack (anchors D21)."""
+    """Join two property strings, adding the separator that the first may lack.
+
+    See known-bugs.md#property-separators.
+    """
     if not data or not more or data.endswith(PROPERTY_SEPARATOR.encode()):
         return data + more
     return data + PROPERTY_SEPARATOR.encode() + more

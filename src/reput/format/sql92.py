@@ -23,6 +23,8 @@ names and strings are its globals, ``k0``, ``k1``... ``a > 5 AND b = 'x'`` becom
 
 Invariants:
 
+* A text over the limits is refused before it is read, or after its first words: compiling takes
+  milliseconds, whatever the text.
 * A value is a string, a number, a Boolean or null. Which one is known when compiling, since every
   property is a string: a number makes a number of the property that it is compared with.
 * Operands are evaluated in Java's order and only where Java does: each of them may be an error.
@@ -37,24 +39,47 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import cache
 from math import copysign
 from typing import Any, TypeGuard, cast
 
 from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedToken, v_args
 
+from reput import limits
+from reput.errors import LimitExceeded, excerpt
 from reput.format import properties as props
+from reput.format.text_cache import TextCache
 
 NESTING_MAX = 80
 """Most levels of nesting; an AND or OR of many terms is one level. Each level may indent the
 function once more, and Python reads 100 levels. Java's limit is the stack of its thread."""
 
-COMPILED_COUNT_MAX = 100
-"""Filters that are kept compiled; as many as in Java."""
+COMPILED_COUNT_MAX = 1024
+"""Filters that are kept compiled."""
+COMPILED_LETTERS_MAX = 128 * 1024
+"""Letters of their texts; a filter may take a hundred times as many bytes."""
+_READ_ONE_BY_ONE_MAX = 8
+"""Reads of properties up to which each is looked up in the property string; with more of them all
+properties are decoded first."""
 
 
 class Sql92Error(ValueError):
     """The text is not a filter expression; the reason is Java's where Java gives one."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(excerpt(reason))
+
+
+class FilterTooLarge(Sql92Error):
+    """The text is over a limit.
+
+    Args:
+        refusal: Which one.
+    """
+
+    def __init__(self, refusal: LimitExceeded) -> None:
+        super().__init__(str(refusal))
+        self.refusal = refusal
 
 
 class EvaluationError(ValueError):
@@ -70,12 +95,14 @@ class Filter:
             "". Java ignores it, so ``a + 1 > 2`` means ``a``; callers should tell ``warning``.
     """
 
-    __slots__ = ("_evaluate", "expression", "ignored_tail")
+    __slots__ = ("_evaluate", "_has_many_reads", "expression", "ignored_tail")
 
     def __init__(self, expression: str) -> None:
+        _check_length(expression)
         root, self.ignored_tail = _parse(expression)
         self.expression = expression
-        self._evaluate = _compile(root)
+        self._evaluate, read_count = _compile(root)
+        self._has_many_reads = read_count > _READ_ONE_BY_ONE_MAX
 
     @property
     def warning(self) -> str:
@@ -84,8 +111,8 @@ class Filter:
             return ""
         meant = self.expression.removesuffix(self.ignored_tail).rstrip()
         return (
-            f"SQL92 expression {self.expression!r} means {meant!r}: RocketMQ ignores what follows, "
-            f"{self.ignored_tail!r}"
+            f"SQL92 expression {excerpt(self.expression)!r} means {excerpt(meant)!r}: RocketMQ "
+            f"ignores what follows, {excerpt(self.ignored_tail)!r}"
         )
 
     def matches(self, properties: Mapping[str, str]) -> bool:
@@ -97,8 +124,9 @@ class Filter:
 
     def matches_text(self, text: str) -> bool:
         """Return whether a message with this property string passes, without decoding all of it."""
+        get = props.parse(text).get if self._has_many_reads else props.getter(text)
         try:
-            return self._evaluate(props.getter(text)) is True
+            return self._evaluate(get) is True
         except EvaluationError:
             return False
 
@@ -123,11 +151,22 @@ def compile_filter(expression: str) -> Filter:
     Raises:
         Sql92Error: RocketMQ does not accept the expression, or it is nested deeper than
             ``NESTING_MAX``.
+        FilterTooLarge: It is over ``limits.FILTER_BYTES`` or ``limits.FILTER_NODES``.
     """
     return _compiled(expression)
 
 
-_compiled = lru_cache(COMPILED_COUNT_MAX)(Filter)
+_compiled = TextCache(
+    Filter, count_max=COMPILED_COUNT_MAX, letters_max=COMPILED_LETTERS_MAX, letters_of=len
+)
+
+
+def _check_length(expression: str) -> None:
+    length = len(expression)
+    if length <= limits.FILTER_BYTES.maximum:
+        length = len(expression.encode("utf-8", "surrogatepass"))
+    if length > limits.FILTER_BYTES.maximum:
+        raise FilterTooLarge(limits.FILTER_BYTES.exceeded(length))
 
 
 # --- nodes -----------------------------------------------------------------
@@ -161,15 +200,19 @@ class _Property(_Node):
 
 @dataclass(slots=True, eq=False)
 class _Constant(_Node):
-    """A literal or, with ``is_literal`` False, a number behind one or more minus signs."""
+    """A literal, or a number behind one or more minus signs."""
 
     value: str | int | float | bool | None
     type: str
     text: str
-    is_literal: bool = True
+    minus_count: int = 0
+
+    @property
+    def is_literal(self) -> bool:
+        return not self.minus_count
 
     def __str__(self) -> str:
-        return self.text
+        return "(- " * self.minus_count + self.text + ")" * self.minus_count
 
 
 @dataclass(slots=True, eq=False)
@@ -321,7 +364,7 @@ ID: /[A-Za-z_$][A-Za-z0-9_$]*/
 STRING: /'(?:''|[^'])*'/
 FLOAT.1: /(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+/
 DECIMAL: /0|[1-9][0-9]*[lL]?/
-LINE_COMMENT.1: /--[^\n\r]*(?:\r\n|\n|\r)/
+LINE_COMMENT.1: /--[^\n\r]*+(?:\r\n|\n|\r)/
 BLOCK_COMMENT.1: /\/\*[^*]*\*(?:\*|[^*\/][^*]*\*)*\//
 BLANK: /[ \t\n\r\f]+/
 %ignore LINE_COMMENT
@@ -337,6 +380,10 @@ _KEYWORDS = {
 }
 
 
+_MINUSES_COUNT = 16
+"""As how many words a minus counts that follows another at once."""
+
+
 def _parse(text: str) -> tuple[_Node, str]:
     """Return the longest expression that ``text`` begins with, and the rest from its first token.
 
@@ -344,9 +391,19 @@ def _parse(text: str) -> tuple[_Node, str]:
     """
     parser = _parser().parse_interactive(text)
     tail = None
+    count = 0
     try:
-        for _ in parser.iter_parse():
-            pass
+        behind_minus, last_type = -1, ""
+        for token in parser.iter_parse():
+            if token.type == "MINUS":
+                # Looking whether two of them begin a comment takes as long as the text.
+                count += _MINUSES_COUNT if _at(token) == behind_minus else 1
+                behind_minus = _at(token) + 1
+            elif token.type != "COMMA" and not (token.type == "STRING" and last_type == "COMMA"):
+                count += 1  # but for values of a list, which take little time
+            last_type = token.type
+            if count > limits.FILTER_NODES.maximum:
+                raise FilterTooLarge(limits.FILTER_NODES.exceeded())
     except UnexpectedToken as error:
         tail = error.token
     except UnexpectedCharacters as error:
@@ -450,7 +507,7 @@ class _Builder(Transformer[Token, _Node]):
     def minus(self, node: _Node) -> _Node:
         if isinstance(node, _Constant) and node.type in _NUMBERS:
             assert isinstance(node.value, int | float)
-            return _Constant([], -node.value, node.type, f"(- {node})", is_literal=False)
+            return _Constant([], -node.value, node.type, node.text, node.minus_count + 1)
         return _Nothing([node])
 
     def negation(self, node: _Node) -> _Node:
@@ -572,7 +629,8 @@ _SEARCH_TESTS = {
 }
 
 
-def _compile(root: _Node) -> _Evaluate:
+def _compile(root: _Node) -> tuple[_Evaluate, int]:
+    """Return the function of a node, and how many reads of properties it has."""
     writer = _Writer()
     result = writer.value(root)
     source = "\n".join(("def evaluate(get):", *writer.lines, f" return {result}"))
@@ -586,7 +644,7 @@ def _compile(root: _Node) -> _Evaluate:
         **writer.constants,
     }
     exec(compile(source, "<sql92>", "exec"), names)
-    return cast(_Evaluate, names["evaluate"])
+    return cast(_Evaluate, names["evaluate"]), writer.read_count
 
 
 class _Writer:
@@ -595,6 +653,7 @@ class _Writer:
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.constants: dict[str, object] = {}
+        self.read_count = 0
         self._indent = " "
         self._variables = 0
 
@@ -624,6 +683,7 @@ class _Writer:
         """Write what computes a node. Return its value: a variable, a global, None or False."""
         match node:
             case _Property():
+                self.read_count += 1
                 return self._let(f"get({self._constant(node.name)})")
             case _Constant():
                 return self._constant(node.value)

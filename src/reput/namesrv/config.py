@@ -9,14 +9,19 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, NamedTuple
 
-from reput import config, small_file
+from reput import config, limits, remote_settings, small_file
 from reput.config import Range
-from reput.errors import InvalidOption, ReputError
+from reput.errors import InvalidOption, RequestRefused
 from reput.format.codes import ResponseCode
+from reput.remote_settings import RemoteSettings
 
 DEFAULT_PORT = 9876
+_ALWAYS_FIXED = frozenset({"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"})
+
+Count = Annotated[int, Range(1)]
+Port = Annotated[int, Range(0, 65535)]
 
 
 def _keys_by_reason(reasons: Mapping[str, str]) -> dict[str, str]:
@@ -91,17 +96,45 @@ class NamesrvConfig:
 
     bind_address: str = "0.0.0.0"
     """Address to listen on."""
-    listen_port: Annotated[int, Range(0, 65535)] = DEFAULT_PORT
+    listen_port: Port = DEFAULT_PORT
     """Port to listen on; 0 takes any that is free."""
     server_channel_max_idle_time_seconds: Annotated[int, Range(1)] = 120
     """Seconds after which a connection without traffic is closed."""
+    metrics_port: Port = 0
+    """Where /metrics and /health are served over HTTP; 0: nowhere."""
+    reput_metrics_address: str = "127.0.0.1"
+    """The address that they are served at; 0.0.0.0 lets other machines read them."""
+
+    # --- what connections may cost ---------------------------------------
+
+    reput_connections_max: Count = limits.CONNECTIONS.maximum
+    """Connections at most; one more is closed at once."""
+    reput_connections_per_address_max: Count = limits.CONNECTIONS_PER_ADDRESS.maximum
+    """Connections from one address at most."""
+    reput_unfinished_bytes_max: Count = limits.UNFINISHED_BYTES.maximum
+    """Bytes of frames that have not come whole; above it the largest such connection is closed."""
+    reput_unfinished_bytes_per_address_max: Count = limits.UNFINISHED_BYTES_PER_ADDRESS.maximum
+    """The same, of the connections from one address."""
+    reput_unread_bytes_max: Count = limits.UNREAD_BYTES.maximum
+    """Bytes of replies that clients do not read; above it the largest such connection is closed."""
+    reput_unread_bytes_per_address_max: Count = limits.UNREAD_BYTES_PER_ADDRESS.maximum
+    """The same, of the connections from one address."""
 
     # --- brokers ---------------------------------------------------------
 
-    scan_not_active_broker_interval: Annotated[int, Range(1)] = 5_000
+    scan_not_active_broker_interval: Annotated[int, Range(1, 3_600_000)] = 5_000
     """Milliseconds between two looks for brokers that nothing was heard of for two minutes."""
     return_order_topic_config_to_broker: bool = True
     """Tell brokers which topics are ordered when they register."""
+    reput_brokers_max: Count = limits.NAMESRV_BROKERS.maximum
+    """Broker names at most, and addresses of brokers; another broker is refused."""
+    reput_routed_topics_max: Count = limits.NAMESRV_TOPICS.maximum
+    """Topics at most; others are left out of a registration, until there is room."""
+    reput_routed_queues_max: Count = limits.NAMESRV_QUEUES.maximum
+    """The same, where a topic counts once per broker name that has it."""
+    reput_kv_bytes_max: Count = limits.KV_TABLE_BYTES.maximum
+    """Bytes of all settings that clients share: names and values. They are written whole on a
+    change."""
 
     # --- clients ---------------------------------------------------------
 
@@ -109,7 +142,7 @@ class NamesrvConfig:
     """Tell clients with a route how the queues of an ordered topic are spread."""
     need_wait_for_service: bool = False
     """Give no routes at first, until all brokers had time to register."""
-    wait_seconds_for_service: Annotated[int, Range(0)] = 45
+    wait_seconds_for_service: Annotated[int, Range(0, 86_400)] = 45
     """Seconds of that time."""
     enable_all_topic_list: bool = True
     """Answer who asks for all topics."""
@@ -120,32 +153,33 @@ class NamesrvConfig:
 
     config_black_list: str = "configBlackList;configStorePath;kvConfigPath"
     """Keys, separated by ``;``, that nobody may change over the network, as rocketmqHome."""
+    reput_remote_settings: RemoteSettings = RemoteSettings.SAFE
+    """What else may be changed over the network: ``java``: all; ``none``: nothing; ``safe``: what
+    does not say where the name server listens and where its files are, and no key that begins with
+    ``reput``."""
 
     def __post_init__(self) -> None:
         config.check_ranges(self)
+        if not self.reput_metrics_address:
+            allowed = "an address: 127.0.0.1, or 0.0.0.0 to let other machines in"
+            raise InvalidOption("reputMetricsAddress", "", allowed)
 
     @property
     def fixed_keys(self) -> frozenset[str]:
-        """The keys that nobody may change over the network."""
-        always = {"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"}
-        return frozenset(always | {one.strip() for one in self.config_black_list.split(";")})
+        """The keys of the black list."""
+        listed = {word.strip() for word in self.config_black_list.split(";")}
+        return _ALWAYS_FIXED | listed
 
 
-class FixedKey(ReputError):
-    """A key that may not be changed over the network.
+class Plan(NamedTuple):
+    """A change of settings that was checked."""
 
-    Args:
-        key: Which.
-    """
-
-    response_code = ResponseCode.NO_PERMISSION
-
-    def __init__(self, key: str) -> None:
-        self.key = key
-        super().__init__(
-            f"Can not update config path or what configBlackList names: {key} "
-            "is changed in the file and with a restart"
-        )
+    changes: dict[str, str]
+    """Key -> text, as the client sent them."""
+    value: NamesrvConfig
+    """All settings after the change."""
+    others: dict[str, str]
+    """All keys without effect after the change."""
 
 
 class CurrentConfig:
@@ -161,33 +195,48 @@ class CurrentConfig:
         self._others = dict(others or {})
 
     def text(self) -> str:
-        """Return all settings, one ``key=value`` a line."""
-        return _text({**self._others, **_pairs(self.value)})
+        """Return all settings, one ``key=value`` a line, without passwords: anybody may ask."""
+        pairs = {**self._others, **_pairs(self.value)}
+        return _text({key: remote_settings.shown(key, text) for key, text in pairs.items()})
 
-    def change(self, text: str) -> dict[str, str]:
-        """Set what a properties text says, durably; return it.
+    def plan(self, text: str) -> Plan:
+        """Check the settings that a client sends; ``write`` and ``apply`` them before the next.
 
-        What is read at start alone (the port) has its effect at the next start.
+        Args:
+            text: Lines ``key=value``.
 
         Raises:
-            FixedKey: It may not be changed.
-            InvalidOption: A key is unknown or a value not allowed; nothing is changed.
-            WriteFailed: The file could not be written; nothing is changed.
+            RequestRefused: It may not be changed.
+            InvalidOption: A key is unknown or a value not allowed.
         """
         changes = config.parse_properties(text)
         fixed = sorted(changes.keys() & self.value.fixed_keys)
         if fixed:
-            raise FixedKey(fixed[0])
+            raise RequestRefused(
+                ResponseCode.NO_PERMISSION,
+                f"Can not update config path or what configBlackList names: {fixed[0]} "
+                "is changed in the file and with a restart",
+            )
+        remote_settings.check(changes, self.value.reput_remote_settings, file="namesrv.conf")
         settings = config.Settings({**_pairs(self.value), **changes})
         value = settings.make(NamesrvConfig)
         for unknown in settings.unknown():
             hint = f"did you mean {unknown.suggestion}?" if unknown.suggestion else "see getConfig"
             raise InvalidOption(unknown.key, changes[unknown.key], f"a key that exists; {hint}")
         others = {**self._others, **{key: changes[key] for key in settings.without_effect}}
-        written = _text({**others, **_pairs(value)})
-        small_file.replace_file(self.value.config_store_path, written.encode("ascii"))
-        self.value, self._others = value, others
-        return changes
+        return Plan(changes, value, others)
+
+    def write(self, plan: Plan) -> None:
+        """Write settings to their file; for any thread. Raises ``WriteFailed``."""
+        text = _text({**plan.others, **_pairs(plan.value)})
+        small_file.replace_file(self.value.config_store_path, text.encode("ascii"))
+
+    def apply(self, plan: Plan) -> None:
+        """Put settings in force that ``write`` has written.
+
+        Those that are read only at the start have their effect at the next start.
+        """
+        self.value, self._others = plan.value, plan.others
 
 
 def load(

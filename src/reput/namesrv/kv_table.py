@@ -4,84 +4,181 @@ The one namespace in use is ``ORDER_TOPIC_CONFIG``: which brokers have how many 
 topic, ``broker-a:4;broker-b:4``.
 
 The file is RocketMQ's kvConfig.json, ``{"configTable":{namespace:{key:value}}}``. It is written
-whole on each change, before the change is there to be read: what was answered is on disk. A file
-that cannot be read stops the start, and is never written to.
+whole, before a change is there to be read: what was answered is on disk. Changes that come while it
+is written are written together, by ``kv_saver``. A file that cannot be read stops the start, and is
+never written to.
 Source: rocketmq 4.9.7 ``KVConfigManager``.
 """
 
 import json
 import logging
+from dataclasses import dataclass
 from pathlib import Path
 
-from reput import small_file
-from reput.errors import InvalidBody, InvalidOption
+from reput import limits, small_file
+from reput.errors import InvalidBody, InvalidHeader, InvalidOption, excerpt
 from reput.format import bodies
+from reput.limits import Limit
 
 ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 """The namespace of ordered topics."""
 
+_PAIR_BYTES = 8
+"""Of the file, beside names and values."""
+
 _log = logging.getLogger(__name__)
+
+Pairs = dict[str, dict[str, str]]
+"""Namespace -> key -> value."""
 
 
 class _KvFile(bodies.Body, kw_only=True):
     """What the file holds."""
 
-    config_table: dict[str, dict[str, str]]
+    config_table: Pairs
+
+
+@dataclass(frozen=True, slots=True)
+class KvChange:
+    """A value that is set, or a key that is removed."""
+
+    namespace: str
+    key: str
+    value: str | None
+    """None: it is removed."""
 
 
 class KvTable:
-    """All namespaces.
+    """All namespaces: what is saved, and with what is to be saved next.
 
     Args:
         path: The file; it need not exist.
+        size_limit: How large it may become; one that is larger is read.
 
     Raises:
         InvalidOption: The file is there and cannot be read.
     """
 
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._table = _load(path)
+    def __init__(self, path: str, size_limit: Limit = limits.KV_TABLE_BYTES) -> None:
+        self.path = path
+        self._size_limit = size_limit
+        self._saved = _load(path)
+        self._staged: Pairs = {}
+        self._size = self._count = 0
+        self.forget_staged()
+
+    @property
+    def key_count(self) -> int:
+        """Keys and namespaces, with what is to be saved."""
+        return self._count
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file, roughly, with what is to be saved."""
+        return self._size
 
     def get(self, namespace: str, key: str) -> str | None:
         """Return a value, or None."""
-        return self._table.get(namespace, {}).get(key)
+        return self._saved.get(namespace, {}).get(key)
 
     def namespace(self, namespace: str) -> dict[str, str] | None:
         """Return all of a namespace, by key; None if it never had a key."""
-        pairs = self._table.get(namespace)
+        pairs = self._saved.get(namespace)
         return None if pairs is None else dict(sorted(pairs.items()))
 
-    def put(self, namespace: str, key: str, value: str) -> None:
-        """Set a value; it is durable on return.
+    # What is to be saved ----------------------------------------------------------------------
+
+    def stage(self, change: KvChange) -> bool:
+        """Take a change that is to be saved; return whether it changes anything.
+
+        A namespace stays when its last key is removed, as long as there is room.
 
         Raises:
-            WriteFailed: It could not be written, and is not set.
+            InvalidHeader: A name or value cannot be written.
+            LimitExceeded: There is no room.
         """
-        if self.get(namespace, key) != value:
-            pairs = {**self._table.get(namespace, {}), key: value}
-            self._replace({**self._table, namespace: pairs})
-
-    def delete(self, namespace: str, key: str) -> bool:
-        """Remove a key, durably; return whether it was there. Its namespace stays, if empty.
-
-        Raises:
-            WriteFailed: It could not be written, and the key is still there.
-        """
-        if self.get(namespace, key) is None:
+        _check(change)
+        pairs = self._staged.get(change.namespace, {})
+        old = pairs.get(change.key)
+        if old == change.value:
             return False
-        pairs = {name: one for name, one in self._table[namespace].items() if name != key}
-        self._replace({**self._table, namespace: pairs})
+        if change.value is None:
+            del pairs[change.key]
+            self._count -= 1
+            self._size -= _size(change.key, old or "")
+            return True
+        self._make_room(change, old)
+        self._count += (old is None) + (change.namespace not in self._staged)
+        self._size += _growth(change, old, is_new=change.namespace not in self._staged)
+        self._staged.setdefault(change.namespace, {})[change.key] = change.value
         return True
 
-    def _replace(self, table: dict[str, dict[str, str]]) -> None:
+    def staged(self) -> Pairs:
+        """Return a copy of all, with what is to be saved."""
+        return {namespace: dict(pairs) for namespace, pairs in self._staged.items()}
+
+    def write(self, pairs: Pairs) -> None:
+        """Write the file; in any thread.
+
+        Raises:
+            WriteFailed: It was not written.
+        """
         # ASCII alone: name servers read with the encoding of their JVM, whichever that is.
-        text = json.dumps({"configTable": table}, indent="\t", sort_keys=True)
-        small_file.replace_file(self._path, text.encode("ascii"))
-        self._table = table
+        text = json.dumps({"configTable": pairs}, indent="\t", sort_keys=True)
+        small_file.replace_file(self.path, text.encode("ascii"))
+
+    def saved(self, pairs: Pairs) -> None:
+        """Note that this is what the file holds."""
+        self._saved = pairs
+
+    def forget_staged(self) -> None:
+        """Go back to what is saved."""
+        self._staged = {namespace: dict(pairs) for namespace, pairs in self._saved.items()}
+        self._count = sum(1 + len(pairs) for pairs in self._staged.values())
+        self._size = sum(
+            _size(namespace) + sum(_size(key, value) for key, value in pairs.items())
+            for namespace, pairs in self._staged.items()
+        )
+
+    def _make_room(self, change: KvChange, old: str | None) -> None:
+        """Refuse a value there is no room for, once empty namespaces are gone."""
+        for is_last in (False, True):
+            is_new = change.namespace not in self._staged
+            size = self._size + _growth(change, old, is_new=is_new)
+            count = self._count + (old is None) + is_new
+            if size <= self._size_limit.maximum and count <= limits.KV_KEYS.maximum:
+                return
+            if is_last:
+                self._size_limit.check(size)
+                limits.KV_KEYS.check(count)
+            for namespace in [name for name, pairs in self._staged.items() if not pairs]:
+                del self._staged[namespace]
+                self._count -= 1
+                self._size -= _size(namespace)
 
 
-def _load(path: str) -> dict[str, dict[str, str]]:
+def _check(change: KvChange) -> None:
+    for name in (change.namespace, change.key):
+        limits.NAMESRV_NAME_LETTERS.check(len(name))
+    try:
+        f"{change.namespace}{change.key}{change.value}".encode()
+    except UnicodeEncodeError as error:
+        text = f"Kv: {excerpt(repr(error.object))} holds what is no character"
+        raise InvalidHeader(text) from None
+
+
+def _growth(change: KvChange, old: str | None, *, is_new: bool) -> int:
+    namespace = _size(change.namespace) if is_new else 0
+    was = 0 if old is None else _size(change.key, old)
+    return namespace + _size(change.key, change.value or "") - was
+
+
+def _size(*words: str) -> int:
+    """Return what words take in the file, with what stands between them."""
+    return sum(len(json.dumps(word)) for word in words) + _PAIR_BYTES
+
+
+def _load(path: str) -> Pairs:
     try:
         data = Path(path).read_bytes()
         return bodies.decode(_KvFile, data).config_table

@@ -5,18 +5,26 @@ Several may run in one process. They know nothing of each other: brokers registe
 
 import asyncio
 import logging
+import time
 from typing import Self
 
+from reput import descriptors, limits, small_file
 from reput.clock import Clock, SystemClock
 from reput.format import command
 from reput.format.codes import ResponseCode
 from reput.format.command import Command
+from reput.limits import Refusals
 from reput.namesrv.config import CurrentConfig, NamesrvConfig
+from reput.namesrv.kv_saver import KvSaver
 from reput.namesrv.kv_table import KvTable
 from reput.namesrv.processors import PROCESSORS, Parts
-from reput.namesrv.route_table import RouteTable
+from reput.namesrv.route_table import Bounds, RouteTable
+from reput.remoting import time_slices
 from reput.remoting.channel import Channel
-from reput.remoting.server import RemotingServer
+from reput.remoting.client_faults import ClientFaults
+from reput.remoting.request_queue import RequestQueue
+from reput.remoting.server import LongReply, RemotingServer
+from reput.remoting.server_state import ConnectionLimits, ServerState
 
 _log = logging.getLogger(__name__)
 
@@ -39,21 +47,42 @@ class NameServer:
         if not isinstance(config, CurrentConfig):
             config = CurrentConfig(config or NamesrvConfig())
         value = config.value
-        self._clock = clock or SystemClock()
-        self._parts = Parts(
-            routes=RouteTable(),
-            kv=KvTable(value.kv_config_path),
-            config=config,
-            clock=self._clock,
-            ready_ms=self._clock.monotonic_ms() + value.wait_seconds_for_service * 1000,
+        self.clock = clock or SystemClock()
+        kv = KvTable(value.kv_config_path, limits.KV_TABLE_BYTES.at(value.reput_kv_bytes_max))
+        bounds = Bounds(
+            limits.NAMESRV_BROKERS.at(value.reput_brokers_max),
+            limits.NAMESRV_TOPICS.at(value.reput_routed_topics_max),
+            limits.NAMESRV_QUEUES.at(value.reput_routed_queues_max),
         )
+        self.serving = ServerState(ConnectionLimits.of(value, descriptors.connections_max()))
+        """Connections, what they cost, and what was refused."""
+        self.parts = Parts(
+            routes=RouteTable(bounds),
+            kv=kv,
+            kv_saver=KvSaver(kv),
+            setting_requests=RequestQueue(limits.WAITING_SETTINGS),
+            config=config,
+            clock=self.clock,
+            events=ClientFaults(_log, time.monotonic),
+            refusals=self.serving.refusals,
+            ready_ms=self.clock.monotonic_ms() + value.wait_seconds_for_service * 1000,
+        )
+        """What requests work on."""
+        self.start_warnings: list[str] = []
+        """What is wrong with where it was started."""
+        self.expired_ms = self.clock.monotonic_ms()
+        """When it looked for silent brokers last, by monotonic time."""
+        self.expiry_failure = ""
+        """Why that failed; empty: it did not."""
         self._remoting = RemotingServer(
             self,
             host=value.bind_address,
             port=value.listen_port,
             idle_ms=value.server_channel_max_idle_time_seconds * 1000,
+            state=self.serving,
         )
         self._expiring: asyncio.Task[None] | None = None
+        self._is_tidying = False
 
     @property
     def port(self) -> int:
@@ -63,7 +92,12 @@ class NameServer:
     @property
     def routes(self) -> RouteTable:
         """What it knows."""
-        return self._parts.routes
+        return self.parts.routes
+
+    @property
+    def refusals(self) -> Refusals:
+        """What limits have refused."""
+        return self.serving.refusals
 
     async def start(self) -> None:
         """Begin to listen.
@@ -71,7 +105,9 @@ class NameServer:
         Raises:
             OSError: The address is in use, or not one of this machine.
         """
+        self._look_at_files()
         await self._remoting.start()
+        self.expired_ms = self.clock.monotonic_ms()
         self._expiring = asyncio.create_task(self._keep_expiring(), name="namesrv expiry")
         _log.info("name server listens on %s:%d", self._remoting.host, self.port)
 
@@ -81,6 +117,8 @@ class NameServer:
             self._expiring.cancel()
             await asyncio.wait((self._expiring,))
             self._expiring = None
+        await self.parts.kv_saver.close()
+        await self.parts.setting_requests.close()
         await self._remoting.stop()
 
     async def __aenter__(self) -> Self:
@@ -91,37 +129,80 @@ class NameServer:
         await self.stop()
 
     def expire(self) -> bool:
-        """Remove the brokers that are silent; return whether there were any."""
-        gone = self._parts.routes.expire(self._clock.monotonic_ms())
+        """Remove brokers that are silent; return whether there were any: there may be more."""
+        gone = self.parts.routes.expire(self.clock.monotonic_ms())
         for one in gone:
-            _log.warning("broker %s removed: silent for %d ms", one.address, one.silent_ms)
+            text = "broker %.300r removed: silent for %d ms"
+            self.parts.events.warn("silent", text, one.address, one.silent_ms)
             if isinstance(one.connection, Channel):
                 one.connection.close()
+        self._tidy()
         return bool(gone)
 
     async def _keep_expiring(self) -> None:
         while True:
-            interval_ms = self._parts.config.value.scan_not_active_broker_interval
+            interval_ms = self.parts.config.value.scan_not_active_broker_interval
             await asyncio.sleep(interval_ms / 1000)
             try:
-                self.expire()
-            except Exception:  # noqa: BLE001 - a turn of a loop; the next may succeed
+                has_more = True
+                while has_more:
+                    has_more = self.expire()
+                    await asyncio.sleep(0)
+                self.expiry_failure = ""
+            except Exception as error:  # noqa: BLE001 - a turn of a loop; the next may succeed
                 _log.exception("removing silent brokers failed")
+                self.expiry_failure = f"{type(error).__name__}: {error}"
+            self.expired_ms = self.clock.monotonic_ms()
+
+    def _look_at_files(self) -> None:
+        """Say at the start what could not be saved later."""
+        config = self.parts.config.value
+        self.start_warnings = [
+            f"{key}={path} cannot be written, so {what} will be refused: {why}; "
+            f"set {key} in namesrv.conf"
+            for key, path, what in (
+                ("kvConfigPath", config.kv_config_path, "changes of shared settings"),
+                ("configStorePath", config.config_store_path, "changes of settings"),
+            )
+            if (why := small_file.why_unwritable(path))
+        ]
+        for warning in self.start_warnings:
+            _log.warning("%s", warning)
+
+    def _tidy(self) -> None:
+        """Forget what brokers that are gone have left, in turns with everybody else."""
+        routes = self.parts.routes
+        if self._is_tidying or routes.is_tidy:
+            return
+        self._is_tidying = True
+
+        def step(deadline: float) -> bool:
+            has_ended = True
+            try:
+                has_ended, _ = time_slices.advance(work, deadline)
+            finally:
+                self._is_tidying = not has_ended
+            return not has_ended
+
+        work = routes.tidy()
+        self.serving.slices.add(step)
 
     # What the remoting server calls -----------------------------------------------------------
 
     def on_open(self, channel: Channel) -> None:
         """Take note of a new connection: nothing is known of it yet."""
 
-    def on_request(self, channel: Channel, request: Command) -> Command:
+    def on_request(self, channel: Channel, request: Command) -> Command | LongReply | None:
         """Return the reply to a request. 4.9 answers nothing to a code it does not know."""
         processor = PROCESSORS.get(request.code)
         if processor is None:
             code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
             return command.reply(request, code, f"request type {request.code} not supported")
-        return processor(self._parts, channel, request)
+        return processor(self.parts, channel, request)
 
     def on_closed(self, channel: Channel) -> None:
         """Remove the brokers of a connection that ended."""
-        for address in self._parts.routes.disconnect(channel):
-            _log.info("broker %s removed: its connection ended", address)
+        for address in self.parts.routes.disconnect(channel):
+            text = "broker %.300r removed: its connection ended"
+            self.parts.events.note("ended", text, address)
+        self._tidy()

@@ -8,7 +8,14 @@ import os
 from collections.abc import Awaitable, Callable
 from typing import Self
 
-from reput.errors import InvalidOption, ReputError, RequestTimedOut, Unreachable
+from reput.errors import (
+    REMARK_LETTERS,
+    InvalidOption,
+    ReputError,
+    RequestTimedOut,
+    Unreachable,
+    excerpt,
+)
 from reput.format import command as commands
 from reput.format.codes import ResponseCode
 from reput.format.command import IS_ONEWAY, Command
@@ -116,7 +123,7 @@ class RemotingClient:
         try:
             async with asyncio.timeout(self._connect_timeout_ms / 1000):
                 _, channel = await self._loop.create_connection(
-                    lambda: Channel(self, self._buffer, stops_reading=False), host, port
+                    lambda: Channel(self, self._buffer), host, port
                 )
         except TimeoutError as error:
             raise Unreachable(address, f"no answer in {self._connect_timeout_ms} ms") from error
@@ -199,6 +206,8 @@ class RemotingClient:
             return
         address = self._addresses.get(channel, channel.peer)
         try:
+            if request.refusal is not None:
+                raise request.refusal
             answer = self._handler(address, request)
         except Exception as error:  # noqa: BLE001 - the outermost edge of a request
             answer = _failed(request, error)
@@ -253,6 +262,8 @@ def _unsupported(request: Command) -> Command:
 
 def _failed(request: Command, error: Exception) -> Command:
     if isinstance(error, ReputError):
-        return commands.reply(request, error.response_code, str(error))
+        text = excerpt(str(error), REMARK_LETTERS)
+        return commands.reply(request, error.response_code, text)
     _log.error("request %d failed", request.code, exc_info=error)
-    return commands.reply(request, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+    text = excerpt(f"{type(error).__name__}: {error}", REMARK_LETTERS)
+    return commands.reply(request, ResponseCode.SYSTEM_ERROR, text)

@@ -14,6 +14,9 @@ READ_BYTES = 256 * 1024
 IN_FLIGHT_MAX = 65_535
 """Requests of one connection that wait for a reply; Java's ``clientAsyncSemaphoreValue``."""
 _GROWTH = 2
+_SLOW_RATIO = 8
+"""A frame of which a read brings less than this part of what is kept gets a buffer of its own: what
+comes byte by byte is not copied with each byte."""
 _OPAQUE_MAX = 0x7FFFFFFF
 
 _T = TypeVar("_T")
@@ -43,8 +46,9 @@ class Inbox:
     """Where bytes are read into, and what is kept of them.
 
     The buffer is shared by all connections of an owner: between two reads only the beginning of an
-    unfinished frame is kept, here. A frame that is larger than the buffer gets one of its own,
-    which grows with what comes: what a length only promises takes no memory.
+    unfinished frame is kept, here. A frame that is larger than the buffer, or comes in small
+    pieces, gets a buffer of its own, which grows with what comes: what a length only promises takes
+    no memory.
 
     Args:
         shared: The buffer.
@@ -53,43 +57,59 @@ class Inbox:
     def __init__(self, shared: bytearray) -> None:
         self._shared = memoryview(shared)
         self._tail = b""
-        self._large: bytearray | None = None
-        self._large_size = 0
+        self._own: bytearray | None = None
+        self._own_size = 0
         self._filled = 0
+        self._last_read = 0
+
+    @property
+    def kept_bytes(self) -> int:
+        """How many bytes are kept between two reads."""
+        return len(self._tail) if self._own is None else len(self._own)
+
+    @property
+    def has_beginning(self) -> bool:
+        """Whether the beginning of a frame is kept, or frames that wait."""
+        return self._own is not None or bool(self._tail)
 
     def room(self) -> memoryview:
         """Return where the next bytes are to be read into, at once."""
-        if self._large is not None:
-            return memoryview(self._large)[self._filled :]
+        if self._own is not None:
+            return memoryview(self._own)[self._filled :]
         size = len(self._tail)
         self._shared[:size] = self._tail
         return self._shared[size:]
 
     def filled(self, count: int) -> tuple[memoryview, int]:
         """Take note that so many bytes were read; return what there is now, and its end."""
-        if self._large is None:
+        self._last_read = count
+        if self._own is None:
             return self._shared, len(self._tail) + count
         self._filled += count
         return self._whole()
 
     def kept(self) -> tuple[memoryview, int]:
         """Return what is kept, and its end, as if it had just been read."""
-        if self._large is not None:
+        if self._own is not None:
             return self._whole()
         size = len(self._tail)
         self._shared[:size] = self._tail
         return self._shared, size
 
     def _whole(self) -> tuple[memoryview, int]:
-        """Return the large frame if all of it has come; otherwise make room for more."""
-        large = self._large
-        assert large is not None, "no large frame is under way"
-        if self._filled == self._large_size:
-            self._large = None
-            return memoryview(large), self._large_size
-        if self._filled == len(large):
-            self._large = bytearray(min(_GROWTH * len(large), self._large_size))
-            self._large[: self._filled] = large
+        """Return the frame with a buffer of its own if all of it has come; else make room."""
+        own = self._own
+        assert own is not None, "no frame has a buffer of its own"
+        if self._filled == self._own_size:
+            self._own = None
+            self._tail = b""
+            if self._own_size > len(self._shared):
+                return memoryview(own), self._own_size
+            self._shared[: self._own_size] = own  # where the fast path looks
+            return self._shared, self._own_size
+        if self._filled == len(own):
+            self._own = bytearray(min(_GROWTH * len(own), self._own_size))
+            self._own[: self._filled] = own
         return self._shared, 0
 
     def keep(self, view: memoryview, at: int, end: int) -> None:
@@ -98,18 +118,26 @@ class Inbox:
         Raises:
             NotAFrame: It is none.
         """
-        if self._large is not None:
+        if self._own is not None:
+            return
+        if at == end:
+            self._tail = b""
             return
         place = find_frame(view, at, end)
-        if place is not None and place[1] - at > len(self._shared):
-            self._large_size = place[1] - at
-            self._filled = end - at
-            room = max(_GROWTH * len(self._shared), self._filled)
-            self._large = bytearray(min(room, self._large_size))
-            self._large[: self._filled] = view[at:end]
-            self._tail = b""
-        else:
-            self._tail = bytes(view[at:end])
+        kept = end - at
+        if place is not None:
+            size = place[1] - at
+            is_large = size > len(self._shared)
+            is_slow = place[1] > end and _SLOW_RATIO * self._last_read < kept
+            if is_large or is_slow:
+                self._own_size = size
+                self._filled = kept
+                room = max(_GROWTH * (len(self._shared) if is_large else kept), kept)
+                self._own = bytearray(min(room, size))
+                self._own[:kept] = view[at:end]
+                self._tail = b""
+                return
+        self._tail = bytes(view[at:end])
 
 
 class Question(NamedTuple, Generic[_T]):

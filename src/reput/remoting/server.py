@@ -3,15 +3,19 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Protocol
 
-from reput.errors import ReputError
+from reput import limits
+from reput.errors import REMARK_LETTERS, LimitExceeded, ReputError, excerpt
 from reput.format import command as commands
 from reput.format.codes import ResponseCode
 from reput.format.command import Command
+from reput.remoting import time_slices
 from reput.remoting.channel import Channel
 from reput.remoting.connection import READ_BYTES
+from reput.remoting.server_state import ServerState
+from reput.remoting.time_slices import Steps
 
 IDLE_MS = 120_000
 """A connection without traffic for so long is closed, as in Java."""
@@ -20,6 +24,9 @@ LAST_WORDS_S = 1.0
 """How long what was written may take to leave, when all connections are closed."""
 
 _log = logging.getLogger(__name__)
+
+LongReply = Steps[Command | None]
+"""A reply that takes long to make: the generator yields where others may have their turn."""
 
 
 class Service(Protocol):
@@ -31,10 +38,12 @@ class Service(Protocol):
     def on_open(self, channel: Channel) -> None:
         """Take note of a new connection."""
 
-    def on_request(self, channel: Channel, request: Command) -> Command | None:
+    def on_request(self, channel: Channel, request: Command) -> Command | LongReply | None:
         """Return the reply; None if there is none now: it can be sent later, by the channel.
 
-        What it raises becomes the reply: its ``response_code``, or SYSTEM_ERROR, and its text.
+        A generator is run in time slices; until it returns the reply, nothing more is read from the
+        connection. What either raises becomes the reply: its ``response_code``, or SYSTEM_ERROR,
+        and its text.
         """
 
     def on_closed(self, channel: Channel) -> None:
@@ -50,6 +59,7 @@ class RemotingServer:
         port: 0 for any that is free.
         idle_ms: Close a connection without traffic for so long; 0: never.
         buffer: What is read into; the server makes one if it gets none.
+        state: What it shares with other servers; it makes its own if it gets none.
     """
 
     def __init__(
@@ -60,11 +70,13 @@ class RemotingServer:
         port: int = 0,
         idle_ms: int = IDLE_MS,
         buffer: bytearray | None = None,
+        state: ServerState | None = None,
     ) -> None:
         self.host = host
         self.port = port
         """What it listens on, once it is started."""
         self.channels: set[Channel] = set()
+        self.state = state or ServerState()
         self._service = service
         self._idle_ms = idle_ms
         self._buffer = bytearray(READ_BYTES) if buffer is None else buffer
@@ -83,7 +95,7 @@ class RemotingServer:
         """
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: Channel(self, self._buffer, stops_reading=True),
+            lambda: Channel(self, self._buffer, shared=self.state),
             self.host or None,
             self.port,
             backlog=_BACKLOG,
@@ -114,8 +126,14 @@ class RemotingServer:
 
     def _watch(self) -> None:
         loop = asyncio.get_running_loop()
-        limit = loop.time() - self._idle_ms / 1000
+        now = loop.time()
+        limit = now - self._idle_ms / 1000
+        unfinished = limits.UNFINISHED_FRAME_MS
         for channel in list(self.channels):
+            since = channel.unfinished_since
+            if since is not None and (now - since) * 1000 > unfinished.maximum:
+                channel.cut(unfinished)
+                continue
             if channel.active_at >= limit:
                 continue
             if channel.is_closed:
@@ -128,9 +146,13 @@ class RemotingServer:
     # What channels call -----------------------------------------------------------------------
 
     def on_open(self, channel: Channel) -> None:
-        """Take note of a new connection."""
+        """Take note of a new connection; one too many is closed."""
+        excess = self.state.excess(channel.address)
         self.channels.add(channel)
+        self.state.opened(channel.address)
         self._service.on_open(channel)
+        if excess is not None:
+            channel.cut(excess)
 
     def on_bytes(self, channel: Channel, view: memoryview, end: int) -> int:
         """Handle what arrived."""
@@ -138,21 +160,68 @@ class RemotingServer:
 
     def on_request(self, channel: Channel, request: Command) -> None:
         """Handle a request, and send its reply."""
-        answer: Command | None
         try:
+            if request.refusal is not None:
+                raise request.refusal
             answer = self._service.on_request(channel, request)
-        except ReputError as error:
-            answer = commands.reply(request, error.response_code, str(error), error.reply_fields)
+            if isinstance(answer, Generator):
+                self._begin_long(channel, request, answer)
+                return
         except Exception as error:  # noqa: BLE001 - the outermost edge of a request
-            _log.exception("request %d of %s failed", request.code, channel.peer)
-            text = f"{type(error).__name__}: {error}"
-            answer = commands.reply(request, ResponseCode.SYSTEM_ERROR, text)
+            answer = self._failed(channel, request, error)
         if answer is not None and not request.is_oneway:
             channel.answer(request, answer)
+
+    def _begin_long(self, channel: Channel, request: Command, work: LongReply) -> None:
+        """Run the first slice of a long request; what is left takes turns with everybody else."""
+        if self._advance(channel, request, work, self.state.slices.deadline()):
+            return
+        channel.hold()
+
+        def step(deadline: float) -> bool:
+            if channel.is_closed:
+                work.close()
+            elif not self._advance(channel, request, work, deadline):
+                return True
+            channel.release()
+            return False
+
+        self.state.slices.add(step)
+
+    def _advance(
+        self, channel: Channel, request: Command, work: LongReply, deadline: float
+    ) -> bool:
+        """Run a slice of a long request; return whether it has ended, and was answered."""
+        try:
+            has_ended, answer = time_slices.advance(work, deadline)
+        except Exception as error:  # noqa: BLE001 - the outermost edge of a request
+            has_ended, answer = True, self._failed(channel, request, error)
+        if has_ended and answer is not None and not request.is_oneway:
+            channel.answer(request, answer)
+        return has_ended
+
+    def _failed(self, channel: Channel, request: Command, error: Exception) -> Command:
+        """Return the reply to a request that failed."""
+        if isinstance(error, LimitExceeded):
+            self.state.refusals.add(error.limit)
+            self.state.faults.warn(
+                error.limit,
+                "%s: request %d refused: %s",
+                channel.peer,
+                request.code,
+                excerpt(str(error), REMARK_LETTERS),
+            )
+        if isinstance(error, ReputError):
+            text = excerpt(str(error), REMARK_LETTERS)
+            return commands.reply(request, error.response_code, text, error.reply_fields)
+        self.state.faults.bug(error, "request %d of %s failed", request.code, channel.peer)
+        text = excerpt(f"{type(error).__name__}: {error}", REMARK_LETTERS)
+        return commands.reply(request, ResponseCode.SYSTEM_ERROR, text)
 
     def on_closed(self, channel: Channel, error: Exception | None) -> None:
         """Take note of the end of a connection."""
         self.channels.discard(channel)
+        self.state.closed(channel.address)
         if not self.channels:
             self._all_closed.set()
         self._service.on_closed(channel)

@@ -74,7 +74,7 @@ class ArchiveRows:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveDamage:
-    """A run of damage that an archive tells of, which has no row group."""
+    """A damaged range that an archive lists, which has no row group."""
 
     store: int
     physical_offset: int

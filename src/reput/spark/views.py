@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from reput.format import names
 from reput.spark.options import ReadOptions
-from reput.spark.scan import store_paths
+from reput.spark.store_opening import store_paths
 from reput.store.commit_log_view import LogBatch
 from reput.store.index_view import IndexFileView
 from reput.store.reader import StoreReader

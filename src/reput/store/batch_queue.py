@@ -239,6 +239,8 @@ class BatchQueues:
         self._hot = hot_state
         self._disk = disk
         self._queues: Family = {}
+        self.before_making: Callable[[str], None] = lambda topic: None
+        """Called with the topic of a queue that is about to be made."""
 
     def __iter__(self) -> Iterator[BatchQueue]:
         return iter(list(self._queues.values()))
@@ -263,6 +265,7 @@ class BatchQueues:
         """Return a queue, made if need be."""
         found = self._queues.get((topic, queue_id))
         if found is None:
+            self.before_making(topic)
             self.topics.add(topic)
             name = java.encode_utf8(topic)
             self._hot.keep_slow(name, is_slow=True)
@@ -303,6 +306,30 @@ class BatchQueues:
                     folder.parent.rmdir()
                 self._hot.keep_slow(name, is_slow=False)
                 self._hot.drop_topic(name)
+
+    def detach(self, queues: Collection[BatchQueue]) -> list[str]:
+        """Let nobody find queues any more; as ``ConsumeQueues.detach``."""
+        topics = {queue.topic for queue in queues}
+        for queue in queues:
+            del self._queues[queue.topic, queue.queue_id]
+        left = {topic for topic, _ in self._queues}
+        for topic in topics - left:
+            name = java.encode_utf8(topic)
+            self._hot.keep_slow(name, is_slow=False)
+            self._hot.drop_topic(name)
+        for queue in queues:
+            if queue.topic in left:
+                self._hot.hide_queue(java.encode_utf8(queue.topic), queue.queue_id)
+        families = f"{self._root}/{paths.BATCH_CONSUME_QUEUE}"
+        folders = [f"{families}/{topic}" for topic in sorted(topics - left)]
+        folders += [self._folder(one.topic, one.queue_id) for one in queues if one.topic in left]
+        return folders
+
+    def release(self, queue: BatchQueue) -> None:
+        """Give back the memory of a queue that was detached."""
+        queue.files.close()
+        queue.row[state.QUEUE_MARKS] = 0
+        self._hot.free_queue(queue.address, queue.row)
 
     def take_news(self) -> Iterator[tuple[BatchQueue, int]]:
         """Yield the queues that got units since the last call, and where they ended then."""

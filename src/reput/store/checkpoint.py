@@ -35,6 +35,7 @@ class CheckpointFile:
         """What is known to be durable now; on disk after the next ``flush``."""
         self._disk = disk
         self._on_disk: Checkpoint | None = None
+        self._is_distrust_final = False
         self._lock = threading.Lock()  # of `fields`; never held while the disk works
         self._flushing = threading.Lock()
 
@@ -82,6 +83,8 @@ class CheckpointFile:
             "queue_physical_offset": queue_physical_offset,
         }
         with self._lock:
+            if self._is_distrust_final:
+                times["queue_timestamp"] = offsets["queue_physical_offset"] = None
             changes = {name: time for name, time in times.items() if time is not None}
             for name, offset in offsets.items():
                 if offset is not None:
@@ -99,17 +102,27 @@ class CheckpointFile:
                 queue_physical_offset=min(fields.queue_physical_offset, physical_offset),
             )
 
-    def distrust_queues(self, *, keeps_time: bool = False) -> None:
+    def distrust_queues(self, *, keeps_time: bool = False, is_final: bool = False) -> None:
         """Take back what is said of queues, as they may have less; ``flush`` before they do.
 
         Args:
             keeps_time: Only the offset is wrong.
+            is_final: Nothing is said of them again by ``advance``: the next start makes them anew.
         """
         with self._lock:
+            self._is_distrust_final |= is_final
             timestamp = self.fields.queue_timestamp if keeps_time else 0
             self.fields = dataclasses.replace(
                 self.fields, queue_timestamp=timestamp, queue_physical_offset=0
             )
+
+    def is_missing(self) -> bool:
+        """Whether the file was deleted since it was written; then the next ``flush`` writes it."""
+        if self._on_disk is None or Path(self.path).exists():
+            return False
+        with self._flushing:
+            self._on_disk = None
+        return True
 
     def flush(self) -> None:
         """Make the fields durable; nothing if they are.

@@ -7,7 +7,8 @@ Not here: what may be put (``putting``), when to flush (``flush``), damage (``re
 """
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 import numpy as np
 
@@ -26,6 +27,10 @@ _RESERVE_AHEAD_BYTES = 32 * 1024 * 1024
 _RESERVE_STEP_BYTES = 1024 * 1024
 """And this far where the background did not keep up."""
 _FILES_AT_FIRST = 64
+_FOREIGN_RECORD_BYTES_MAX = 16 * 1024 * 1024
+"""A record that was stored under another configuration: no reply has room for a longer one."""
+
+_T = TypeVar("_T")
 
 
 class CommitLog:
@@ -39,6 +44,7 @@ class CommitLog:
 
     def __init__(self, config: StoreConfig, hot_state: HotState, disk: Disk) -> None:
         self.file_size = config.mapped_file_size_commit_log
+        self._record_bytes_max = max(config.record_bytes_max, _FOREIGN_RECORD_BYTES_MAX)
         self._block = hot_state.block
         self.pool: TransientPool | None = None
         if config.uses_transient_store_pool:
@@ -275,33 +281,32 @@ class CommitLog:
     def record(self, physical_offset: int) -> bytes | None:
         """Return the record at an offset; None if none stands there.
 
-        Only head and lengths are judged; the checksums are the reader's.
+        Only head and lengths are judged; the checksums are the reader's. Whoever asks may name any
+        offset: nothing is copied before it is judged, as a size in front of it may say a gigabyte.
         """
-        data = self.bytes_of_record(physical_offset)
-        if data is None:
-            return None
-        verdict, _ = record.classify(data, 0, physical_offset, check_crc=False)
-        return data if verdict is record.Verdict.MESSAGE else None
+        return self._read_record(physical_offset, bytes)
 
-    def bytes_of_record(self, physical_offset: int) -> bytes | None:
-        """Return what stands at an offset, as many bytes as it says; it need be no record."""
+    def _read_record(self, physical_offset: int, read: Callable[[memoryview], _T]) -> _T | None:
+        """Return what ``read`` makes of the record at an offset; None if none stands there."""
         file = self.files.file_at(physical_offset)
         if file is None or not file.hold():
             return None
-        data = b""
+        found = None
         room = min(self.readable_offset, file.end) - physical_offset
         if room >= record.SIZE_AND_MAGIC.size:
             address = file.address + physical_offset - file.start
             head = hot.bytes_at(address, record.SIZE_AND_MAGIC.size)
             size, _ = record.SIZE_AND_MAGIC.unpack(head)
-            if record.JUDGED_BYTES < size <= room:
-                data = hot.bytes_at(address, size)
-        return data if file.release() and data else None
+            if record.JUDGED_BYTES < size <= min(room, self._record_bytes_max):
+                view = hot.view_at(address, size)
+                verdict, _ = record.classify(view, 0, physical_offset, check_crc=False)
+                if verdict is record.Verdict.MESSAGE:
+                    found = read(view)
+        return found if file.release() else None
 
     def store_timestamp_at(self, physical_offset: int) -> int | None:
         """Return the store time of the record at an offset, ms; None if it cannot be read."""
-        data = self.record(physical_offset)
-        return record.store_timestamp_of(data) if data is not None else None
+        return self._read_record(physical_offset, record.store_timestamp_of)
 
     def map_file(self, physical_offset: int) -> None:
         """Show the kernels the file that holds an offset, or that there is none."""

@@ -2,16 +2,18 @@
 
 Their JSON is fastjson's: maps with integer keys have them without quotes. A table that is missing,
 empty or cannot be parsed is taken from its ``.bak``, as brokers do; one that cannot be parsed
-either way is an error, not an empty table (anchors D37). Writing is in ``table_files``.
+either way is an error, not an empty table (known-bugs.md#errors-as-empty-results). Writing is in
+``table_files``.
 """
 
 import contextlib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from reput.errors import CorruptRecord
-from reput.format import fastjson
+from reput.format import fastjson, java, names
 from reput.store import paths
 from reput.store.files import Folder
 
@@ -68,7 +70,7 @@ def find(folder: Folder, path: str) -> tuple[Table, str] | None:
             continue
         try:
             text = bytes(folder.read(candidate)).decode()
-            table = fastjson.parse(text) if text.strip() else None
+            table = _mended(text, fastjson.parse(text)) if text.strip() else None
         except (ValueError, RecursionError) as error:
             problem = problem or error
             continue
@@ -77,8 +79,35 @@ def find(folder: Folder, path: str) -> tuple[Table, str] | None:
         if table is not None:
             problem = problem or ValueError("not a JSON object")
     if problem is not None:
-        raise CorruptRecord(f"not a table, and its .bak is no better: {problem}", file=path)
+        raise CorruptRecord(
+            f"not a table, and its .bak is no better: {problem}; repair one of them, or move both "
+            "away: the next start derives what it can from the store",
+            file=path,
+        )
     return None
+
+
+_ODD = re.compile(r"\\u[dD][89a-fA-F]|\d{19}")
+"""What the text of a table holds that may have what Java has not: half of a surrogate pair, or a
+number over 64 bits. Older brokers saved what clients said."""
+_LONG_MAX = (1 << 63) - 1
+
+
+def _mended(text: str, table: Any) -> Any:
+    """Return a table as Java's types hold it: names that can be written, numbers of 64 bits."""
+    return _mended_value(table) if _ODD.search(text) else table
+
+
+def _mended_value(value: Any) -> Any:
+    if isinstance(value, str):
+        return java.encode_utf8(value).decode()
+    if isinstance(value, dict):
+        return {_mended_value(key): _mended_value(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_mended_value(one) for one in value]
+    if isinstance(value, int) and not isinstance(value, bool):
+        return max(-_LONG_MAX - 1, min(value, _LONG_MAX))
+    return value
 
 
 def topics(folder: Folder) -> dict[str, TopicConfig]:
@@ -93,14 +122,19 @@ def topic_config(name: str, value: Table) -> TopicConfig:
     attributes = value.get("attributes") or {}
     return TopicConfig(
         name=name,
-        read_queue_count=int(value.get("readQueueNums", 0)),
-        write_queue_count=int(value.get("writeQueueNums", 0)),
+        read_queue_count=_queue_count(value.get("readQueueNums", 0)),
+        write_queue_count=_queue_count(value.get("writeQueueNums", 0)),
         perm=int(value.get("perm", 0)),
         order=bool(value.get("order", False)),
         filter_type=str(value.get("topicFilterType") or "SINGLE_TAG"),
         sys_flag=int(value.get("topicSysFlag", 0)),
         attributes=tuple(sorted((str(k), str(v)) for k, v in attributes.items())),
     )
+
+
+def _queue_count(value: Any) -> int:
+    """Return a number of queues, which brokers go through one by one."""
+    return max(0, min(int(value), names.QUEUE_ID_MAX + 1))
 
 
 def consumer_offsets(folder: Folder) -> list[ConsumerOffset]:

@@ -6,18 +6,19 @@
 
 New units collect in a small tail in memory, where kernels put them, and are written out by
 ``ConsumeQueues.write_out`` or when a tail is full. No queue holds a mapping or a descriptor: ten
-thousand of them cost memory for their units and little else (anchors D7c). What a crash takes is
-derived again from the log. A unit's place follows from its queue offset, so writing one twice
-writes the same bytes.
+thousand of them cost memory for their units and little else (known-bugs.md#queue-mappings). What a
+crash takes is derived again from the log. A unit's place follows from its queue offset, so writing
+one twice writes the same bytes.
 
 Not here: which units to put (``dispatch``), and what a broken queue means (``recovery``).
 """
 
 import contextlib
+import itertools
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -25,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from reput.errors import CorruptRecord, StoreUnavailable, WriteFailed
+from reput.errors import CorruptRecord, OutOfResources, StoreUnavailable, WriteFailed
 from reput.format import cq_unit, java, names
 from reput.format.kernels import hot, state
 from reput.format.kernels.pull_rules import READ_UNITS_MAX
@@ -47,6 +48,14 @@ _AHEAD_UNITS = 2048
 """Units that are read at once for who reads a queue's files in order."""
 _AHEAD_QUEUES_MAX = 128
 """Of so many queues, those read last: 5 MB."""
+QUEUES_PER_STEP = 16
+"""Queues that one step writes out, 10 to 60 us each: requests must not wait longer for it."""
+_LOOKS_PER_STEP = 512
+"""Queues that one step looks at: most may wait for their files."""
+_FILES_AT_ONCE = 4
+"""Files that one such step makes itself; a file system may take a millisecond for each."""
+_FILES_PER_STEP = 64
+"""Files that a step of the disk's thread makes."""
 
 
 class QueueEnd(NamedTuple):
@@ -190,7 +199,11 @@ class ConsumeQueue(QueueEnds):
             family.create(self, file_start)
             if is_first and position:
                 blank = cq_unit.pack(cq_unit.Unit(0, cq_unit.PRE_BLANK_SIZE, 0))
-                family.write(self, file_start, 0, blank * (position // cq_unit.SIZE))
+                try:
+                    family.write(self, file_start, 0, blank * (position // cq_unit.SIZE))
+                except WriteFailed:
+                    family.delete(self, file_start)  # the next attempt makes it again
+                    raise
             self.files.append(file_start)
         family.write(self, file_start, position, data)
 
@@ -204,6 +217,7 @@ class ConsumeQueue(QueueEnds):
             return
         self.write_out()
         self.drop_tail()
+        self._family.forget_made_files(self)
         family = self._family
         units = family.load_units(self, self.files[-1])
         count = _count_units(units, physical_offset)
@@ -251,6 +265,7 @@ class ConsumeQueue(QueueEnds):
     def reset(self) -> None:
         """Make it fresh: its files are deleted, and its units will be put again."""
         self.drop_tail()
+        self._family.forget_made_files(self)
         for start in self.files:
             self._family.delete(self, start)
         self.files.clear()
@@ -318,8 +333,12 @@ class ConsumeQueue(QueueEnds):
     def units_at(self, queue_offset: int, count: int) -> tuple[int, int]:
         """Return the address of units from ``queue_offset`` on, and how many stand there.
 
-        At most ``count`` and ``READ_UNITS_MAX``, and not beyond the end of a file; 0 where the file
-        is missing. The address holds until the next call of anything in this family.
+        At most ``count`` and ``READ_UNITS_MAX``, and not beyond the end of a file; 0 where there is
+        no file. The address holds until the next call of anything in this family.
+
+        Raises:
+            WriteFailed: A file that the queue has cannot be opened: somebody has deleted it, or no
+                descriptor is left. Who took its units for missing would pass over messages.
         """
         row = self.row
         count = min(count, row[state.QUEUE_MAX_OFFSET] - queue_offset, READ_UNITS_MAX)
@@ -439,6 +458,8 @@ class ConsumeQueues:
         """Memory in tails."""
         self.light_count = 0
         """How many of them are light queues."""
+        self.before_making: Callable[[str], None] = lambda topic: None
+        """Called with the topic of a queue that is about to be made."""
         self._hot = hot_state
         self._disk = disk
         self._queues: dict[str, dict[int, ConsumeQueue]] = {}
@@ -447,6 +468,14 @@ class ConsumeQueues:
         self._descriptors: OrderedDict[str, int] = OrderedDict()
         self._noting = threading.Lock()  # of what follows
         self._unsynced: dict[str, int] = {}  # path -> bytes written
+        self._making = threading.Lock()  # of what follows, and while one of them is made
+        # Locks are not fair: between two of hundreds of files the disk's thread takes this one,
+        # which the writer holds while it waits for the other.
+        self._turn = threading.Lock()
+        self._to_make: dict[ConsumeQueue, str] = {}  # path of the file that it waits for
+        self._made: dict[ConsumeQueue, str] = {}  # of a file that it has not written to yet
+        self.is_waiting_for_files = False
+        """Whether all queues that ``write_some`` looked at wait for ``make_files``."""
         self._has_new_names = False
         self._read_buffer = np.zeros(READ_UNITS_MAX * cq_unit.SIZE, np.uint8)
         self._read_address = hot.address_of(self._read_buffer)
@@ -454,11 +483,13 @@ class ConsumeQueues:
         """Topic, queue id and last unit of the queues that ``load`` found."""
         self.broken: list[BrokenFile] = []
         """Files that ``load`` found too short; their queues are marked damaged."""
+        self.missing_files: set[str] = set()
+        """Paths of files that somebody has deleted while they were in use."""
 
     # The family -------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
-        return iter(list(self._by_address.values()))
+        return iter([one for queues in self._queues.values() for one in queues.values()])
 
     def __len__(self) -> int:
         return len(self._by_address)
@@ -472,7 +503,10 @@ class ConsumeQueues:
         return self._queues.get(topic, {})
 
     def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """Return a queue, None if it was never written to (anchors D18: reading makes none)."""
+        """Return a queue, None if it was never written to.
+
+        Reading makes none: known-bugs.md#deleted-topics.
+        """
         queues = self._queues.get(topic)
         return queues.get(queue_id) if queues else None
 
@@ -484,6 +518,7 @@ class ConsumeQueues:
         """Return a queue, a fresh one if need be; it has no files until it has units."""
         found = self.find(topic, queue_id)
         if found is None:
+            self.before_making(topic)
             address, row = self._hot.add_queue(java.encode_utf8(topic), queue_id)
             found = ConsumeQueue(self, topic, queue_id, address, row)
             if self._ext_file_size:
@@ -526,7 +561,8 @@ class ConsumeQueues:
                 not been written to since are not looked into.
 
         Raises:
-            StoreUnavailable: Files have another size than the configured one (anchors D19), or
+            StoreUnavailable: Files have another size than the configured one
+                (known-bugs.md#file-sizes), or
                 cannot be read.
         """
         found = list(self._folders())
@@ -552,12 +588,53 @@ class ConsumeQueues:
                     queue.is_damaged = True
                 queue.files.append(start)
             known = ends.get((topic, queue_id)) if ends else None
+            queue.is_damaged |= not self._is_contiguous(queue, known)
             if known is not None and self._is_unchanged(queue, known, files):
                 self._take_end(queue, known)
                 continue
             self._find_end(queue, log_min)
             if queue.extension is not None:
                 queue.cut_extension()
+
+    def _is_contiguous(self, queue: ConsumeQueue, known: QueueEnd | None) -> bool:
+        """Whether a queue has the files it should, and those that are full begin and end well.
+
+        Whether there was one before the first file only the log can tell, if nothing is known.
+        """
+        files = queue.files
+        if not files:
+            return True
+        gaps = (b - a != self.file_size for a, b in itertools.pairwise(files))
+        if any(gaps) or (known is not None and known.min_offset * cq_unit.SIZE < files[0]):
+            return False
+        last_offset = -1
+        for start in files[:-1]:
+            first, last = self._outer_units(queue, start)
+            is_blank = start == files[0] and first.size == cq_unit.PRE_BLANK_SIZE
+            if not (is_blank or first.is_written) or not last.is_written:
+                return False
+            # Equal where units in place of lost messages lie on both sides of a file's end.
+            if not last_offset <= first.physical_offset + is_blank <= last.physical_offset:
+                return False
+            last_offset = last.physical_offset
+        return True
+
+    def _outer_units(self, queue: ConsumeQueue, start: int) -> tuple[cq_unit.Unit, cq_unit.Unit]:
+        """Return the first and the last unit of a file; of one that is short, blank ones."""
+        descriptor = self._open(queue, start)
+        first, last = (
+            os.pread(descriptor, cq_unit.SIZE, position).ljust(cq_unit.SIZE, b"\0")
+            for position in (0, self.file_size - cq_unit.SIZE)
+        )
+        return cq_unit.unpack(first), cq_unit.unpack(last)
+
+    def has_units_in_rest(self, queue: ConsumeQueue, physical_offset: int) -> bool:
+        """Whether units before an offset stand behind what counts as the end of a queue."""
+        units = self.load_units(queue, queue.files[-1])
+        rest = units[queue.max_offset - queue.files[-1] // cq_unit.SIZE :]
+        offsets = rest["physical_offset"]
+        is_unit = (rest["size"] > 0) & (offsets >= 0) & (offsets < physical_offset)
+        return bool(is_unit.any())
 
     def _is_unchanged(
         self, queue: ConsumeQueue, known: QueueEnd, files: dict[int, os.stat_result]
@@ -613,7 +690,7 @@ class ConsumeQueues:
         count = _count_units(units)
         while not count and len(queue.files) > 1:
             queue.has_rest |= _has_bytes(units)
-            self.delete(queue, queue.files.pop())  # empty files are dropped (anchors D16)
+            self.delete(queue, queue.files.pop())  # empty files are dropped
             units = self.load_units(queue, queue.files[-1])
             count = _count_units(units)
         queue.has_rest |= _has_bytes(units[count:])
@@ -630,9 +707,6 @@ class ConsumeQueues:
             row[state.QUEUE_MIN_OFFSET] = queue.first_offset
         else:
             queue.correct_min_offset(log_min)
-        gaps = (b - a != self.file_size for a, b in zip(queue.files, queue.files[1:], strict=False))
-        if any(gaps):
-            queue.is_damaged = True
 
     def load_units(self, queue: ConsumeQueue, start: int) -> UnitArray:
         """Return what stands in a file, up to where it holds nothing but zeros."""
@@ -650,11 +724,29 @@ class ConsumeQueues:
         path = self._path(queue, start)
         descriptor = self._descriptors.get(path)
         if descriptor is None:
-            descriptor = self._disk.open(path)
+            descriptor = self._open_anew(queue, start)
             self._keep(path, descriptor)
         else:
             self._descriptors.move_to_end(path)
         return descriptor
+
+    def files_in_use(self) -> list[str]:
+        """Return the paths of the files that are open: those used last. For any thread."""
+        return list(self._descriptors)
+
+    def _open_anew(self, queue: ConsumeQueue, start: int) -> int:
+        path = self._path(queue, start)
+        try:
+            return self._disk.open(path)
+        except OutOfResources:
+            if not self._descriptors:
+                raise
+            os.close(self._descriptors.popitem(last=False)[1])  # one of ours, in its place
+            return self._disk.open(path)
+        except WriteFailed as error:
+            if start in queue.files and isinstance(error.__cause__, FileNotFoundError):
+                self.missing_files.add(path)
+            raise
 
     def _keep(self, path: str, descriptor: int) -> None:
         self._descriptors[path] = descriptor
@@ -663,11 +755,86 @@ class ConsumeQueues:
 
     def create(self, queue: ConsumeQueue, start: int) -> None:
         """Make a file of a queue, with its folders. Raises ``DiskFull``."""
-        self._disk.make_folder(queue.folder, is_durable=False)
         path = self._path(queue, start)
-        self._keep(path, self._disk.create(path, self.file_size, is_durable=False))
+        if self._made.get(queue) == path:
+            # Without the lock, which the disk's thread may hold for long; it looks at both tables
+            # in the opposite order, so that it never makes a file that is there.
+            self._to_make.pop(queue, None)
+            del self._made[queue]
+            return
+        with self._turn, self._making:
+            self._to_make.pop(queue, None)
+            made = self._made.pop(queue, None)
+            if made is not None and made != path:
+                self._disk.unlink(made)
+            if made != path:
+                self._keep(path, self._make_file(queue, path))
+
+    def _make_file(self, queue: ConsumeQueue, path: str) -> int:
+        self._disk.make_folder(queue.folder, is_durable=False)
+        descriptor = self._disk.create(path, self.file_size, is_durable=False)
         with self._noting:
             self._has_new_names = True
+        return descriptor
+
+    def make_files(self) -> bool:
+        """Make some of the files that queues wait for; may run in a worker thread.
+
+        Returns:
+            Whether there were any.
+
+        Raises:
+            DiskFull: There was no room for one. ``write_some`` makes the next ones itself, so that
+                who writes is told too.
+        """
+        wanted = list(self._to_make.items())[:_FILES_PER_STEP]
+        try:
+            for queue, path in wanted:
+                self._make_ahead(queue, path)
+        finally:
+            self.is_waiting_for_files = False
+        return bool(wanted)
+
+    def _make_ahead(self, queue: ConsumeQueue, path: str) -> None:
+        """Make a file that a queue waits for, unless it waits no longer."""
+        with self._turn:
+            pass  # the writer waits: it has its turn before
+        with self._making:
+            is_made = self._made.get(queue) == path
+            if not is_made and self._to_make.get(queue) == path:
+                try:
+                    os.close(self._make_file(queue, path))
+                except WriteFailed:
+                    self._to_make.clear()  # any that was left would be waited for, and not written
+                    raise
+                self._made[queue] = path
+            # ``write_some`` may just have asked for the same file again.
+            if self._to_make.get(queue) == path:
+                self._to_make.pop(queue, None)
+
+    def forget_made_files(self, queue: ConsumeQueue) -> None:
+        """Take back the file that a queue waits for: its units will go elsewhere."""
+        with self._turn, self._making:
+            self._to_make.pop(queue, None)
+            made = self._made.pop(queue, None)
+            if made is not None:
+                self._disk.unlink(made)
+
+    def _file_to_make(self, queue: ConsumeQueue) -> str | None:
+        """Return the path of the file that the next unit in memory begins; None if it is there.
+
+        One that begins with blanks is made together with them: without, a crash would leave a queue
+        that seems to begin before its first message.
+        """
+        row = queue.row
+        first = row[state.QUEUE_WRITTEN_OFFSET]
+        if first == row[state.QUEUE_MAX_OFFSET] or first * cq_unit.SIZE % self.file_size:
+            return None
+        start = first * cq_unit.SIZE
+        if queue.files and start <= queue.files[-1]:
+            return None
+        path = self._path(queue, start)
+        return None if self._made.get(queue) == path else path
 
     def write(
         self, queue: ConsumeQueue, start: int, position: int, data: memoryview | bytes
@@ -692,7 +859,9 @@ class ConsumeQueues:
         try:
             descriptor = self._open(queue, file * self.file_size)
         except WriteFailed:
-            return 0, 0
+            if file * self.file_size not in queue.files:
+                return 0, 0
+            raise
         size = os.preadv(descriptor, [self._read_buffer.data[:size]], position)
         return self._read_address, size // cq_unit.SIZE
 
@@ -733,6 +902,7 @@ class ConsumeQueues:
             WriteFailed: The disk failed, and some files may be left. Call it again.
         """
         for queue in queues:
+            self.forget_made_files(queue)
             while queue.files:
                 self.delete(queue, queue.files[-1])
                 queue.files.pop()
@@ -752,16 +922,64 @@ class ConsumeQueues:
                 del self._queues[topic]
                 self._hot.drop_topic(java.encode_utf8(topic))
 
-    def _forget(self, queue: ConsumeQueue) -> None:
+    def detach(self, queues: Collection[ConsumeQueue]) -> list[str]:
+        """Let nobody find queues any more; ``release`` each of them afterwards.
+
+        Their files stay where they are, and have to be gone before queues of the same names get
+        theirs.
+
+        Returns:
+            The folders of their files, or of all files of their topics.
+        """
+        by_topic: dict[str, list[ConsumeQueue]] = {}
+        for queue in queues:
+            by_topic.setdefault(queue.topic, []).append(queue)
+        with self._turn, self._making:
+            for queue in queues if self._to_make or self._made else ():
+                self._to_make.pop(queue, None)
+                self._made.pop(queue, None)
+        self._hot.take_off_lists({one.address for one in queues})
+        folders = []
+        for topic, gone in by_topic.items():
+            name = java.encode_utf8(topic)
+            known = self._queues[topic]
+            if len(gone) == len(known):
+                del self._queues[topic]
+                self._hot.drop_topic(name)
+                places = [topic]
+            else:
+                for queue in gone:
+                    del known[queue.queue_id]
+                    self._hot.hide_queue(name, queue.queue_id)
+                places = [f"{topic}/{queue.queue_id}" for queue in gone]
+            folders += [
+                f"{self.root}/{family}/{place}"
+                for family in (paths.CONSUME_QUEUE, paths.CONSUME_QUEUE_EXT)
+                for place in places
+            ]
+        starts = tuple(f"{folder}/" for folder in folders)
+        for path in [path for path in self._descriptors if path.startswith(starts)]:
+            os.close(self._descriptors.pop(path))
+        return folders
+
+    def release(self, queue: ConsumeQueue) -> None:
+        """Give back the memory of a queue that was detached."""
+        self._let_go(queue)
+        self._hot.free_queue(queue.address, queue.row)
+
+    def _let_go(self, queue: ConsumeQueue) -> None:
         queue.drop_tail()
         queue.forget_ahead()
         self._read_ahead.pop(queue.address, None)
         queue.row[state.QUEUE_MARKS] = 0
+        del self._by_address[queue.address]
+        self.light_count -= queue.is_light
+
+    def _forget(self, queue: ConsumeQueue) -> None:
+        self._let_go(queue)
         for folder in (Path(queue.folder), Path(queue.folder).parent):
             with contextlib.suppress(OSError):  # not empty: other queues, or somebody else's files
                 folder.rmdir()
-        del self._by_address[queue.address]
-        self.light_count -= queue.is_light
         del self._queues[queue.topic][queue.queue_id]
         name = java.encode_utf8(queue.topic)
         self._hot.drop_queue(name, queue.queue_id, queue.address, queue.row)
@@ -785,6 +1003,50 @@ class ConsumeQueues:
         finally:
             self._hot.set_dirty_rows(rows[done:])
         return done
+
+    @property
+    def dirty_count(self) -> int:
+        """How many queues have units that are in no file."""
+        return self._hot.dirty_count
+
+    def write_some(self, left: int) -> int:
+        """Write some of the queues that ``write_out`` would write, those that wait longest.
+
+        A new file is left to ``make_files``, but for a few. While all wait for it, nothing is done.
+
+        Args:
+            left: How many are to be looked at before those that came on the list later.
+
+        Returns:
+            How many of them are left.
+
+        Raises:
+            DiskFull: As ``write_out``.
+        """
+        left = min(left, self._hot.dirty_count)
+        if self.is_waiting_for_files:
+            return left
+        waiting: list[int] = []
+        seen = 0
+        made = _FILES_AT_ONCE if self._to_make else 0  # the disk's thread is at it
+        try:
+            for address in self._hot.first_dirty_rows(min(left, _LOOKS_PER_STEP)):
+                queue = self._by_address[address]
+                path = self._file_to_make(queue)
+                made += path is not None
+                if path is not None and made > _FILES_AT_ONCE:
+                    self._to_make[queue] = path
+                    waiting.append(address)
+                else:
+                    queue.write_out()
+                    queue.row[state.QUEUE_MARKS] &= ~state.MARK_DIRTY
+                seen += 1
+                if seen - len(waiting) == QUEUES_PER_STEP:
+                    break
+        finally:
+            self._hot.put_off_dirty_rows(seen, left, waiting)
+        self.is_waiting_for_files = 0 < seen == len(waiting)
+        return left - seen + len(waiting)
 
     def sync(self, least_bytes: int = 0) -> None:
         """Make durable what was written, in files with ``least_bytes`` of it or more.

@@ -8,10 +8,11 @@ that are put again after a crash land where they were.
 import os
 from pathlib import Path
 
+from reput.descriptors import open_descriptor
 from reput.errors import CorruptRecord
 from reput.format import cq_unit
 from reput.store import paths
-from reput.store.disk import Disk
+from reput.store.disk import Disk, failed_opening
 
 _UNIT_BYTES_MAX = 32767
 _END_BYTES = cq_unit.EXT_END.size * 2
@@ -119,10 +120,13 @@ class ConsumeQueueExt:
             start = at - self._pending_at
             return bytes(self._pending[start : start + _UNIT_BYTES_MAX])
         file, position = divmod(at, self._file_size)
+        path = self._path(file * self._file_size)
         try:
-            descriptor = os.open(self._path(file * self._file_size), os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = open_descriptor(path, os.O_RDONLY)
         except FileNotFoundError:
             return b""
+        except OSError as error:
+            raise failed_opening(path, "open", error) from error
         try:
             return os.pread(descriptor, _UNIT_BYTES_MAX, position)
         finally:

@@ -85,7 +85,8 @@ class ConsumeQueueView:
         folder: The store.
         topic: Its topic.
         queue_id: Its number.
-        log_min: First physical offset of the log; units before it are gone (anchors D16).
+        log_min: First physical offset of the log; units before it are gone
+            (known-bugs.md#minimum-offsets).
     """
 
     def __init__(self, folder: Folder, topic: str, queue_id: int, log_min: int) -> None:
@@ -102,7 +103,10 @@ class ConsumeQueueView:
 
     @property
     def cut_file(self) -> QueueFile | None:
-        """A file that is shorter than its neighbours: units may be missing (anchors D19)."""
+        """A file that is shorter than its neighbours: units may be missing.
+
+        See known-bugs.md#file-sizes.
+        """
         usual = max((file.size for file in self.files), default=0)
         return next((file for file in self.files if file.size < usual), None)
 

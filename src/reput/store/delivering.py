@@ -19,6 +19,10 @@ from reput.store.hot_state import HotState
 _SLOTS_AT_FIRST = 1 << 6
 _LIST_AT_FIRST = 1 << 6
 _READERS_MAX = 4096
+_CODES_MAX = 256
+"""Tags that a reader asks for, and letters of the expression that it says so with: who asks for
+more is answered the long way."""
+_TEXT_MAX = 4096
 _ROWS_MAX = 1 << 18
 """Of deliveries: 12 MB; a topic may have 65,535 queues."""
 _NOTHING_SAID = -1
@@ -75,7 +79,7 @@ class _Known:
         self.reader = reader
         texts = (reader.group, reader.topic, reader.subscription or "")
         self._texts = [np.frombuffer(java.encode_utf8(one) + b"\0", np.uint8) for one in texts]
-        self._codes = np.array(reader.tags_codes, np.int64)
+        self._codes = np.sort(np.array(reader.tags_codes, np.int64))
         self._row = np.zeros(state.READER_WORDS, np.int64)
         self.address = hot.address_of(self._row)
         addresses = [hot.address_of(text) for text in self._texts]
@@ -154,6 +158,8 @@ class Deliverer:
             return  # units have addresses instead of tags codes
         if reader.queue_count > _ROWS_MAX:
             return
+        if len(reader.tags_codes) > _CODES_MAX or len(reader.subscription or "") > _TEXT_MAX:
+            return  # thousands of such readers would take gigabytes
         is_new_group = (reader.topic, reader.group) not in self._by_group
         has_room = self._row_count + is_new_group * reader.queue_count <= _ROWS_MAX
         if known is not None or not has_room or len(self._known) >= _READERS_MAX:

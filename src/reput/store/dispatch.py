@@ -1,13 +1,14 @@
 """The reput step: commit log -> consume queues, index, listeners.
 
 While a store is in step, what is put is dispatched in the same pass (``live``). Where dispatch must
-wait, for a sync (SYNC_FLUSH: nobody may read what a crash could take back, anchors D3) or for a
-commit of a pool buffer, and after a crash, it reads the log behind the writer. Both use the same
-kernels, which stop for whatever is missing; this module provides it and lets them go on.
+wait, for a sync (SYNC_FLUSH: nobody may read what a crash could take back,
+known-bugs.md#dispatch-before-flush) or for a commit of a pool buffer, and after a crash, it reads
+the log behind the writer. Both use the same kernels, which stop for whatever is missing; this
+module provides it and lets them go on.
 
 It resumes exactly: a record whose queue or index has it already is not put again. Damage in the
 log is stepped over, to the next record that says of itself that it stands there; it is reported and
-counted, and no valid record is left out (anchors D4).
+counted, and no valid record is left out (known-bugs.md#dispatch-skips-a-buffer).
 """
 
 import contextlib
@@ -43,10 +44,14 @@ if TYPE_CHECKING:
     from reput.store.filter_bits import FilterBits
 
 _NOT_COMPACTED = -1
-_QUEUE_OFFSET_MAX = 1 << 38
-"""A queue does not begin beyond this: its file would be larger than file systems allow."""
-STEP_BYTES = 16 * 1024 * 1024
+STEP_BYTES = 512 * 1024
 """One step reads at most about this much of the log."""
+
+_SLOW_WORK_MAX = 64
+"""What kernels leave to Python in one step, in records of ``_SLOW_RECORD_BYTES``: some ms."""
+_SLOW_RECORD_BYTES = 1024
+_NEW_QUEUE_WORK = 4
+"""What a new queue costs beside the record that makes it."""
 
 _log = logging.getLogger(__name__)
 
@@ -83,7 +88,7 @@ class Dispatcher:
         batch_queues: What is fed.
         index: What is fed.
         tombstones: Topic to the physical offset before which its messages get into no queue, as it
-            was deleted there (anchors D18). They stay in the index, as in Java.
+            was deleted there (known-bugs.md#deleted-topics). They stay in the index, as in Java.
     """
 
     def __init__(
@@ -113,6 +118,8 @@ class Dispatcher:
         self._torn: deque[Damage] = deque()
         self._lacks_keys = False
         self.listener_failures = 0
+        self.on_unusable: Callable[[str, Exception], None] = _log_unusable
+        """Told of a record whose queues or keys cannot be made, and why; it is passed over."""
         self.holes: list[Hole] = []
         """What was stepped over since the store was opened."""
         self.refilled_units = 0
@@ -155,8 +162,14 @@ class Dispatcher:
             yield
         except WriteFailed as error:
             _log.error("dispatch waits at physical offset %d: %s", physical_offset, error)
-            self._block[state.IS_LIVE] = 0
-            self._block[state.DISPATCHED] = min(physical_offset, self.dispatched_offset)
+            self._fall_behind(physical_offset)
+        except Exception as error:  # noqa: BLE001 - the put is done; ``step`` says what is wrong
+            _log.warning("dispatch comes back to physical offset %d: %r", physical_offset, error)
+            self._fall_behind(physical_offset)
+
+    def _fall_behind(self, physical_offset: int) -> None:
+        self._block[state.IS_LIVE] = 0
+        self._block[state.DISPATCHED] = min(physical_offset, self.dispatched_offset)
 
     def _pass_tombstones(self) -> None:
         while self._ahead and self._ahead[0][0] <= self.dispatched_offset:
@@ -214,7 +227,10 @@ class Dispatcher:
         block = self._block
         end = min(limit, file.end) - file.start
         block[state.INPUT_POSITION] = self.dispatched_offset - file.start
+        slow_work = 0
         while block[state.INPUT_POSITION] < min(stop - file.start, end):
+            if slow_work > _SLOW_WORK_MAX:
+                break  # the rest with the next step: others have their turn in between
             hot.dispatch(
                 self._hot.address,
                 file.address,
@@ -230,13 +246,38 @@ class Dispatcher:
             if reason in (state.STOP_DAMAGE, state.STOP_PART):
                 block[state.INPUT_POSITION] = self._step_over_damage(file, at, end)
             elif reason == state.STOP_LIGHT:
-                self.put_light_units(self._record_at(block[state.STOP_ROW]))
+                address = block[state.STOP_ROW]
+                slow_work += 1
+                with self._passing_over(file.start + address - file.address):
+                    self.put_light_units(self._record_at(address))
             else:
                 data = hot.bytes_of_record(file.address + at)
-                if self._is_buried_record(data) or not self.provide(reason, data, now_ms):
-                    self._dispatch_slowly(data, now_ms)
+                slow_work += 1 + len(data) // _SLOW_RECORD_BYTES
+                if reason in (state.STOP_TOPIC, state.STOP_QUEUE):
+                    slow_work += _NEW_QUEUE_WORK
+                can_go_on = False
+                with self._passing_over(file.start + at):
+                    can_go_on = self._dispatch_one(reason, data, now_ms)
+                if not can_go_on:
                     block[state.INPUT_POSITION] = at + len(data)
         block[state.DISPATCHED] = file.start + block[state.INPUT_POSITION]
+
+    def _dispatch_one(self, reason: int, data: bytes, now_ms: int) -> bool:
+        """Do what a kernel stopped for; return whether it can go on with the same record."""
+        if not self._is_buried_record(data) and self.provide(reason, data, now_ms):
+            return True
+        self._dispatch_slowly(data, now_ms)
+        return False
+
+    @contextlib.contextmanager
+    def _passing_over(self, physical_offset: int) -> Iterator[None]:
+        """Report a record that cannot be dispatched: those behind it must not wait for it."""
+        try:
+            yield
+        except (WriteFailed, QueueGap, OSError, MemoryError):
+            raise  # not the record's fault: it is tried again
+        except Exception as error:  # noqa: BLE001 - clients decide what is in a record
+            self.on_unusable(f"physical offset {physical_offset}", error)
 
     def _step_over_damage(self, file: MappedFile, position: int, end: int) -> int:
         view = hot.view_at(file.address, end)
@@ -277,7 +318,8 @@ class Dispatcher:
             try:
                 listener(queue.topic, queue.queue_id, told, queue.max_offset)
             except Exception:  # noqa: BLE001 - whatever it is, it is the listener's
-                # Others are told nevertheless, and dispatch goes on (anchors D28).
+                # Other listeners are notified, and dispatch continues
+                # (known-bugs.md#silent-threads).
                 self.listener_failures += 1
                 _log.exception("a listener failed on %s/%d", queue.topic, queue.queue_id)
 
@@ -293,8 +335,8 @@ class Dispatcher:
 
     def why_no_queue(self, topic: str, queue_id: int, sys_flag: int) -> str:
         """Return why a message cannot be in a queue; empty if it can."""
-        if not names.is_folder_name(topic) or queue_id < 0:
-            return f"there is no queue {queue_id} of topic {topic!r}"  # a damaged record
+        if not names.is_folder_name(topic) or not 0 <= queue_id <= names.QUEUE_ID_MAX:
+            return f"there is no queue {queue_id} of topic {topic[:300]!r}"  # damaged, or forged
         if self._is_for_batches(topic, sys_flag) and self._queues.of_topic(topic):
             return f"topic {topic!r} has plain queues, which hold no batches as they are"
         return ""
@@ -343,7 +385,7 @@ class Dispatcher:
         """
         room = one.physical_offset - queue.end_physical_offset
         most = queue.max_offset + room // record.FIXED_BYTES_V1
-        if queue_offset <= (_QUEUE_OFFSET_MAX if queue.is_fresh else most):
+        if queue_offset <= (cq_unit.QUEUE_OFFSET_MAX if queue.is_fresh else most):
             return True
         _log.error(
             "the record at physical offset %d says that it is message %d of queue %s/%d, which "
@@ -445,7 +487,7 @@ class Dispatcher:
         queue = self._batch_queues.make(one.topic, one.queue_id)
         if one.physical_offset < queue.end_physical_offset:
             return  # it is there
-        if not count or base < queue.max_offset or base > _QUEUE_OFFSET_MAX:
+        if not count or base < queue.max_offset or base > cq_unit.QUEUE_OFFSET_MAX:
             _log.error(
                 "the batch at physical offset %d says that its %s messages begin at %s; its queue "
                 "%s/%d has %d: it is in no queue",
@@ -506,8 +548,9 @@ class Dispatcher:
 
     def _tags_code(self, one: StoredMessage) -> int:
         delay = one.properties.get(props.DELAY, "")
-        if one.topic == names.SCHEDULE_TOPIC and delay.isascii() and delay.isdigit() and int(delay):
-            return one.store_timestamp + self._delays.get(int(delay), 1000)
+        level = props.number(delay) if one.topic == names.SCHEDULE_TOPIC else None
+        if level:
+            return one.store_timestamp + self._delays.get(level, 1000)
         return cq_unit.tags_code(one.tags)
 
     def put_light_units(self, one: StoredMessage) -> None:
@@ -540,6 +583,10 @@ class Dispatcher:
                     queue.append(filler)
 
 
+def _log_unusable(place: str, error: Exception) -> None:
+    _log.error("the record at %s is passed over: %r", place, error)
+
+
 def batch_place(one: StoredMessage) -> tuple[int, int]:
     """Return the first queue offset of a batch and how many messages it holds; 0: unknown.
 
@@ -547,11 +594,11 @@ def batch_place(one: StoredMessage) -> tuple[int, int]:
     """
     if not one.sys_flag & flags.INNER_BATCH:
         return one.queue_offset, 1
-    base = one.properties.get(props.INNER_BASE, "")
-    count = one.properties.get(props.INNER_NUM, "")
-    if not all(each.isascii() and each.isdigit() for each in (base, count)):
+    base = props.number(one.properties.get(props.INNER_BASE))
+    count = props.number(one.properties.get(props.INNER_NUM))
+    if base is None or count is None:
         return 0, 0
-    return int(base), int(count) if int(count) <= batches.COUNT_MAX else 0
+    return base, count if count <= batches.COUNT_MAX else 0
 
 
 def light_queues_of(one: StoredMessage) -> list[tuple[str, int, int]]:
@@ -561,19 +608,19 @@ def light_queues_of(one: StoredMessage) -> list[tuple[str, int, int]]:
     if not named or not offsets:
         return []
     topics = named.split(props.LMQ_SEPARATOR)
-    numbers = offsets.split(props.LMQ_SEPARATOR)
-    are_numbers = all(n.isascii() and n.isdigit() for n in numbers)
+    numbers = [props.number(one) for one in offsets.split(props.LMQ_SEPARATOR)]
     are_folders = all(map(names.is_folder_name, topics))
-    if len(topics) != len(numbers) or not are_numbers or not are_folders:
+    if len(topics) != len(numbers) or None in numbers or not are_folders:
         _log.warning(
             "the message at physical offset %d names queues %r with offsets %r; it is in its own "
             "queue only",
             one.physical_offset,
-            named,
-            offsets,
+            named[:300],
+            offsets[:300],
         )
         return []
     return [
-        (topic, 0 if topic.startswith(names.LMQ_PREFIX) else one.queue_id, int(number))
+        (topic, 0 if topic.startswith(names.LMQ_PREFIX) else one.queue_id, number)
         for topic, number in zip(topics, numbers, strict=True)
+        if number is not None
     ]

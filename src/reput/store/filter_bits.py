@@ -13,6 +13,9 @@ from reput.format import sql92
 from reput.store.table_files import ConsumerFilter
 
 SQL92 = "SQL92"
+LETTERS_MAX = 32 * 1024
+"""Of all filters on a topic. A topic with more gets no bits, and all pulls look at its messages:
+each message that is stored would be looked at by all of them."""
 
 _log = logging.getLogger(__name__)
 
@@ -36,9 +39,9 @@ class FilterBits:
         self._unusable: set[str] = set()
 
     def of(self, topic: str, properties: Mapping[str, str]) -> bytes:
-        """Return the bits of a message; empty if no group filters its topic."""
+        """Return the bits of a message; empty if no group filters its topic, or too many do."""
         groups = self._filters.of(topic)
-        if not groups:
+        if not groups or sum(len(one.expression) for one in groups.values()) > LETTERS_MAX:
             return b""
         bits = bytearray(-(-max(one.bloom_bits for one in groups.values()) // 8))
         for one in groups.values():

@@ -3,10 +3,11 @@
 Under SYNC_FLUSH puts wait: all that wait at the moment of a sync share it (group commit). Under
 ASYNC_FLUSH the log is flushed by time and amount. Pool buffers are committed, queues and index
 written out and synced, and the checkpoint says what is durable, each field only after its own sync
-(anchors D2).
+(known-bugs.md#checkpoint-ahead).
 
 A sync that failed is final: the system may have dropped the pages, and a second call that succeeds
-says nothing about them. The store then takes no more puts.
+says nothing about them. The store then takes no more puts. A file that could not be opened to be
+synced, for want of a descriptor, has not lost anything: it is tried again.
 """
 
 import logging
@@ -16,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from reput.errors import WriteFailed
+from reput.errors import DiskFull, OutOfResources, WriteFailed
 from reput.format.kernels import state
 from reput.store.batch_queue import BatchQueues
 from reput.store.checkpoint import CheckpointFile
@@ -57,6 +58,15 @@ class PendingPut:
     """When it waits no longer for a slave. Monotonic."""
     result: PutResult | None = None
     """What the producer is told, once it is known."""
+
+
+@dataclass(slots=True)
+class _Round:
+    """Queues that are being written out, some a step."""
+
+    written: _WrittenOut
+    left: int
+    """How many of those with units in memory are still to be looked at."""
 
 
 class GroupCommit:
@@ -170,6 +180,9 @@ class Flusher:
         """The sync or commit that failed, after which nothing is known to be durable."""
         self._handing_over = threading.Lock()  # of `_written_out`
         self._written_out: _WrittenOut | None = None
+        self._round: _Round | None = None
+        self.lacks_room = False
+        """Whether the last attempt to write out queues found no room."""
         self._committed_timestamp = 0
         self._committed_ms = self._flushed_ms = _NEVER_MS
         self._checked_ms = self._queues_ms = self._queues_full_ms = _NEVER_MS
@@ -197,6 +210,8 @@ class Flusher:
             raise self.failure
         try:
             return action()
+        except OutOfResources:
+            raise
         except WriteFailed as error:
             self.failure = error
             _log.critical("the store takes no more puts: %s", error)
@@ -225,13 +240,59 @@ class Flusher:
         Raises:
             WriteFailed: The disk failed; also ``DiskFull``. It can be tried again.
         """
-        written = _WrittenOut(
+        written = self._about_to_write(least_bytes)
+        self._write(self._queues.write_out)
+        self._round = None
+        self._sync_later(written)
+
+    def _about_to_write(self, least_bytes: int) -> _WrittenOut:
+        return _WrittenOut(
             least_bytes,
             self._block[state.LAST_PHYSICAL_OFFSET],
             self._block[state.LAST_STORE_TIMESTAMP],
         )
-        self._queues.write_out()
-        self._sync_later(written)
+
+    def begin_writing_out(self, least_bytes: int = 0) -> None:
+        """Write out queues as ``write_out_queues`` does, the first now, others with the next steps.
+
+        Arguments and errors are its.
+        """
+        if self._round is None or (self._round.written.least_bytes and not least_bytes):
+            written = self._about_to_write(least_bytes)
+            self._round = _Round(written, self._queues.dirty_count)
+        self._step_round()
+
+    @property
+    def is_writing_out(self) -> bool:
+        """Whether queues of a round are left for the next steps."""
+        return self._round is not None
+
+    @property
+    def can_write_more(self) -> bool:
+        """Whether some of them do not have to wait for files that the disk's thread makes."""
+        return self.is_writing_out and not self._queues.is_waiting_for_files
+
+    def _step_round(self) -> bool:
+        """Write out some queues of a round; return whether one is under way."""
+        writing = self._round
+        if writing is None:
+            return False
+        left = writing.left
+        writing.left = self._write(lambda: self._queues.write_some(left))
+        if not writing.left:
+            self._round = None
+            self._sync_later(writing.written)
+        return True
+
+    def _write(self, action: Callable[[], _T]) -> _T:
+        """Write out queues, and note whether there was room."""
+        try:
+            result = action()
+        except WriteFailed as error:
+            self.lacks_room = isinstance(error, DiskFull)
+            raise
+        self.lacks_room = False
+        return result
 
     def sync_queues(self) -> bool:
         """Make durable what was written out; return whether there was anything.
@@ -282,13 +343,13 @@ class Flusher:
             self._queues_full_ms = self._queues_ms = now_ms
         if now_ms - self._queues_full_ms >= config.flush_consume_queue_thorough_interval:
             self._queues_full_ms = self._queues_ms = now_ms
-            self.write_out_queues()
+            self.begin_writing_out()
             return True
         if now_ms - self._queues_ms >= config.flush_interval_consume_queue:
             self._queues_ms = now_ms
-            self.write_out_queues(config.flush_consume_queue_least_pages * PAGE_BYTES or 1)
+            self.begin_writing_out(config.flush_consume_queue_least_pages * PAGE_BYTES or 1)
             return True
-        return False
+        return self._step_round()
 
     def step_disk(self, now_ms: int) -> bool:
         """Do what is due and waits for the disk; may run in a worker thread beside the writer.
@@ -330,7 +391,7 @@ class Flusher:
         config = self._config
         waiting = self._commit_log.readable_offset - self._commit_log.flushed_offset
         if not waiting or self._flushed_ms == _NEVER_MS:
-            self._flushed_ms = now_ms  # nothing has waited: its age counts from now (anchors D29)
+            self._flushed_ms = now_ms  # nothing has waited: its age counts from now
         if not waiting:
             return False
         if self.is_sync:

@@ -3,12 +3,14 @@
 import bisect
 import enum
 import struct
-from collections.abc import Sequence
+import time
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
+from reput import limits
 from reput.errors import CorruptRecord
 from reput.format import cq_unit, index_entry, message as record
 from reput.format.kernels import hot, state
@@ -17,10 +19,17 @@ from reput.store.commit_log import CommitLog
 from reput.store.config import BrokerRole, StoreConfig
 from reput.store.consume_queue import ConsumeQueue, ConsumeQueues
 from reput.store.hot_state import HotState
-from reput.store.index_file import SLACK_MS, IndexFiles
+from reput.store.index_file import SLACK_MS, STEPS, IndexFiles
 from reput.store.reader import END_OF_TIME_MS, Boundary
 
 _BUFFER_BYTES = 512 * 1024
+_FILTERING_S = 0.005
+"""How long one get asks a filter, seconds of CPU: the next get begins behind the last message that
+was looked at. A filter may take a millisecond for a message."""
+_STEPS_OF_RECORD = 100
+"""Entries of the index that take as long to walk through as a record to look at."""
+_BYTES_OF_STEP = 256
+"""And as so many bytes of it."""
 _PLACE = struct.Struct(">i16xqq")
 """Of a record: its size, queue offset and physical offset."""
 
@@ -118,9 +127,23 @@ class QueryResult:
     """What a query by key found."""
 
     records: list[bytes]
-    """In the order of the log; each carries the key (anchors D10)."""
+    """In the order of the log; each carries the key (known-bugs.md#hash-collisions)."""
     is_truncated: bool
-    """There may be more: the limit was reached (anchors D11)."""
+    """There may be more: the limit was reached (known-bugs.md#query-count)."""
+    is_given_up: bool = False
+    """There may be more: ``limits.INDEX_STEPS`` was reached."""
+
+
+class _FilteringTime:
+    """How long a filter was asked."""
+
+    def __init__(self) -> None:
+        self._end = time.perf_counter() + _FILTERING_S
+        self._cpu_end = time.thread_time() + _FILTERING_S
+
+    def is_over(self) -> bool:
+        # The first is asked for each message and costs little; the second knows a busy machine.
+        return time.perf_counter() > self._end and time.thread_time() > self._cpu_end
 
 
 class Getter:
@@ -248,8 +271,11 @@ class Getter:
         parts: list[bytes] = []
         size = count = damaged = gone = 0
         next_offset = queue_offset
+        filtering = _FilteringTime()
         for unit in queue.units_from(queue_offset):
             most_bytes = config.max_transfer_bytes_on_message_in_memory
+            if message_filter is not None and next_offset > queue_offset and filtering.is_over():
+                break
             if parts and (count + unit.message_count > most or size + unit.size > most_bytes):
                 break
             next_offset = unit.queue_offset + unit.message_count
@@ -292,7 +318,7 @@ class Getter:
         block[state.PULL_COUNT_MAX] = max_count
         block[state.PULL_CODE_COUNT] = len(tags_codes)
         if tags_codes:
-            codes = np.array(tags_codes, np.int64)
+            codes = np.sort(np.array(tags_codes, np.int64))
             block[state.PULL_CODES] = hot.address_of(codes)
         self._copy_records(address, found)
         count = block[state.RESULT_COUNT]
@@ -385,6 +411,7 @@ class Getter:
         parts: list[bytes] = []
         size = gone = damaged = scanned = 0
         is_full = False
+        filtering = _FilteringTime()
         while scanned < found and not is_full:
             block[state.PULL_QUEUE_OFFSET] = queue_offset + scanned
             self._copy_records(address + cq_unit.SIZE * scanned, found - scanned)
@@ -394,7 +421,9 @@ class Getter:
             while at < end:
                 record_size, number, physical_offset = _PLACE.unpack_from(view, at)
                 most, most_bytes = limits[physical_offset >= in_memory]
-                if parts and (len(parts) >= most or size + record_size > most_bytes):
+                if (parts and (len(parts) >= most or size + record_size > most_bytes)) or (
+                    number > queue_offset and filtering.is_over()
+                ):
                     behind, is_full = number - queue_offset, True
                     break
                 data = view[at : at + record_size]
@@ -437,7 +466,10 @@ class Getter:
         units = queue.units(queue_offset, found)
         parts: list[bytes] = []
         size = gone = damaged = scanned = last = 0
+        filtering = _FilteringTime()
         for i, unit in enumerate(units):
+            if i and filtering.is_over():
+                break
             physical_offset, unit_size = int(unit["physical_offset"]), int(unit["size"])
             if not cq_unit.Unit(physical_offset, unit_size, 0).is_written:
                 scanned = i + 1
@@ -530,7 +562,8 @@ class Getter:
         """Return the queue offset that a time names, within ``[min_offset, max_offset]``.
 
         ``LOWER``: the first message stored at or after it, ``max_offset`` if none. ``UPPER``: the
-        last at or before it, ``min_offset`` if none. Equal times count as one block (anchors D15).
+        last at or before it, ``min_offset`` if none. Equal times count as one block
+        (known-bugs.md#offset-by-time).
         """
         queue = self._queues.find(topic, queue_id)
         if queue is None:
@@ -587,31 +620,74 @@ class Getter:
         *,
         is_tags: bool = False,
     ) -> QueryResult:
+        """Return messages of a topic that carry a key; see ``query_in_steps``."""
+        steps = self.query_in_steps(topic, key, max_count, begin_ms, end_ms, is_tags=is_tags)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                result: QueryResult = end.value
+                return result
+
+    def query_in_steps(
+        self,
+        topic: str,
+        key: str,
+        max_count: int,
+        begin_ms: int = 0,
+        end_ms: int = END_OF_TIME_MS,
+        *,
+        is_tags: bool = False,
+        bytes_max: int = 1 << 62,
+    ) -> Generator[None, None, QueryResult]:
         """Return messages of a topic that carry a key, or have it as unique key: the newest.
+
+        Yields where others may have their turn: clients decide how many index entries there are to
+        be walked through. After ``limits.INDEX_STEPS`` of them the search ends.
 
         Args:
             topic: Of the messages.
             key: One of their keys.
-            max_count: At most; not more than ``maxMsgsNumBatch`` (anchors D11).
+            max_count: At most; not more than ``maxMsgsNumBatch`` (known-bugs.md#query-count).
             begin_ms: Store time from.
             end_ms: Store time to, inclusive.
             is_tags: The key is their tags, all of them, which the index has with ``indexTags``.
+            bytes_max: At most so many bytes of records.
         """
         max_count = max(min(max_count, self._config.max_msgs_num_batch), 0)
         found: list[tuple[int, bytes]] = []
         index_key = (index_entry.tag_key_of if is_tags else index_entry.key_of)(topic, key)
+        steps = size = 0
         for physical_offset in self._index.newest_first(index_key, begin_ms - SLACK_MS, end_ms):
+            if steps > limits.INDEX_STEPS.maximum:
+                return QueryResult(_in_order(found), is_truncated=True, is_given_up=True)
+            if physical_offset is None:
+                steps += STEPS
+                yield
+                continue
             data = self._commit_log.record(physical_offset)
             if data is None:
                 continue
-            one = record.decode(data, check_crc=False)
-            has_key = one.tags == key if is_tags else key == one.unique_key or key in one.keys
-            if one.topic != topic or not has_key or not begin_ms <= one.store_timestamp <= end_ms:
-                continue
-            if len(found) == max_count:
-                return QueryResult(_in_order(found), is_truncated=True)
-            found.append((physical_offset, data))
+            if _carries(data, topic, key, begin_ms, end_ms, is_tags=is_tags):
+                size += len(data)
+                if len(found) == max_count or size > bytes_max:
+                    return QueryResult(_in_order(found), is_truncated=True)
+                found.append((physical_offset, data))
+            steps += _STEPS_OF_RECORD + len(data) // _BYTES_OF_STEP
+            yield
         return QueryResult(_in_order(found), is_truncated=False)
+
+
+def _carries(
+    data: bytes, topic: str, key: str, begin_ms: int, end_ms: int, *, is_tags: bool
+) -> bool:
+    """Whether a record is a message of a topic and a time with a key."""
+    if not begin_ms <= record.store_timestamp_of(data) <= end_ms:
+        return False
+    one = record.decode(data, check_crc=False)
+    if one.topic != topic:
+        return False
+    return one.tags == key if is_tags else key == one.unique_key or key in one.keys
 
 
 def _in_order(found: list[tuple[int, bytes]]) -> list[bytes]:

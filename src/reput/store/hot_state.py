@@ -7,6 +7,8 @@ Addresses never move while anything points at them: tables that grow are copied,
 points at the copy. What the words mean: ``reput.format.kernels.state``.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 import numpy.typing as npt
 
@@ -15,6 +17,7 @@ from reput.format.kernels import hot, hot_twin, state
 
 _CHUNK_WORDS = 1 << 15
 _SLOTS_AT_FIRST = 1 << 8
+_ALL_SLOTS = 1 << 62
 _QUEUES_AT_FIRST = 8
 _LIST_AT_FIRST = 1 << 10
 
@@ -49,6 +52,34 @@ class _Rows:
     def give_back(self, address: int, row: Words) -> None:
         """Take a row back; nothing may point at it any more."""
         self._free.append((address, row))
+
+    @property
+    def chunk_count(self) -> int:
+        """How many chunks there are."""
+        return len(self._chunks)
+
+    @property
+    def rows_per_chunk(self) -> int:
+        """How many rows a chunk has."""
+        return _CHUNK_WORDS // self._width
+
+    def columns(self, *words: int) -> Iterator[npt.NDArray[np.int64]]:
+        """Yield these words of all rows, chunk by chunk: an array of shape (rows, words)."""
+        rows = self.rows_per_chunk
+        for chunk in self._chunks:
+            yield chunk[: rows * self._width].reshape(rows, self._width)[:, words]
+
+    def address(self, chunk: int, index: int) -> int:
+        """Return the address of a row by its place."""
+        return hot.address_of(self._chunks[chunk]) + 8 * index * self._width
+
+    def place(self, address: int) -> tuple[int, int]:
+        """Return the place of a row: its chunk, and its index in it."""
+        for number, chunk in enumerate(self._chunks):
+            distance = address - hot.address_of(chunk)
+            if 0 <= distance < 8 * _CHUNK_WORDS:
+                return number, distance // (8 * self._width)
+        raise AssertionError("the row is of no chunk")
 
 
 class QueueEnds:
@@ -85,11 +116,13 @@ class QueueEnds:
 class TopicRow:
     """A topic as the kernels know it."""
 
-    __slots__ = ("_name", "_queues", "address", "words")
+    __slots__ = ("_name", "_queues", "address", "hash", "words")
 
     def __init__(self, address: int, words: Words, name: bytes) -> None:
         self.address = address
         self.words = words
+        self.hash = hot_twin.name_slot(name, _ALL_SLOTS)
+        """What its slot is made of, in tables of any size."""
         self._name = np.frombuffer(name, np.uint8)
         self._queues = np.zeros(_QUEUES_AT_FIRST, np.int64)
         words[state.TOPIC_NAME] = hot.address_of(self._name)
@@ -135,6 +168,9 @@ class HotState:
         self._topic_rows = _Rows(state.TOPIC_WORDS)
         self._queue_rows = _Rows(state.QUEUE_WORDS)
         self._topics: dict[bytes, TopicRow] = {}
+        self._by_address: dict[int, TopicRow] = {}
+        self._seen_counts: list[npt.NDArray[np.int64]] = []
+        """Of each chunk of topic rows, messages and bytes that ``put_news`` has told."""
         self._write_queues: dict[bytes, int] = {}
         self._slow_topics: set[bytes] = set()
         self._slots = np.zeros(_SLOTS_AT_FIRST, np.int64)
@@ -168,7 +204,9 @@ class HotState:
         found = self._topics.get(name)
         if found is None:
             address, words = self._topic_rows.take()
-            found = self._topics[name] = TopicRow(address, words, name)
+            found = self._topics[name] = self._by_address[address] = TopicRow(address, words, name)
+            while len(self._seen_counts) < self._topic_rows.chunk_count:
+                self._seen_counts.append(np.zeros((self._topic_rows.rows_per_chunk, 2), np.int64))
             words[state.TOPIC_KIND] = self._kind(name)
             words[state.TOPIC_WRITE_QUEUES] = self._write_queues.get(name, 0)
             if 2 * len(self._topics) > len(self._slots):
@@ -194,10 +232,23 @@ class HotState:
         (self._slow_topics.add if is_slow else self._slow_topics.discard)(name)
         self.set_slow(name, is_slow=is_slow)
 
-    def put_counts(self) -> dict[bytes, tuple[int, int]]:
-        """Return what was put: name of a topic -> messages and bytes."""
-        count, size = state.TOPIC_MESSAGE_COUNT, state.TOPIC_BYTE_COUNT
-        return {name: (row.words[count], row.words[size]) for name, row in self._topics.items()}
+    def put_news(self) -> Iterator[tuple[bytes, int, int]]:
+        """Yield what was put and not yielded before: name of a topic, messages, bytes of records.
+
+        What a dropped topic got since then is not in it. Anything may change between two of them.
+        """
+        counts = self._topic_rows.columns(state.TOPIC_MESSAGE_COUNT, state.TOPIC_BYTE_COUNT)
+        for number, (chunk, seen) in enumerate(zip(counts, self._seen_counts, strict=False)):
+            for index in np.flatnonzero(chunk[:, 0] != seen[:, 0]).tolist():
+                row = self._by_address.get(self._topic_rows.address(number, index))
+                if row is None:
+                    continue
+                messages = row.words[state.TOPIC_MESSAGE_COUNT]
+                size = row.words[state.TOPIC_BYTE_COUNT]
+                seen_messages, seen_size = seen[index].tolist()
+                if messages != seen_messages:
+                    seen[index] = messages, size
+                    yield row.name, messages - seen_messages, size - seen_size
 
     def count_more(self, name: bytes, count: int) -> None:
         """Add messages to the total of a topic whose record holds more than one."""
@@ -216,8 +267,30 @@ class HotState:
         """Forget a topic whose queues are dropped."""
         gone = self._topics.pop(name, None)
         if gone is not None:
-            self._rehash(len(self._slots))
+            self._take_out(gone)
+            chunk, index = self._topic_rows.place(gone.address)
+            self._seen_counts[chunk][index] = 0
+            gone.words[state.TOPIC_MESSAGE_COUNT] = gone.words[state.TOPIC_BYTE_COUNT] = 0
             self._topic_rows.give_back(gone.address, gone.words)
+            del self._by_address[gone.address]
+
+    def _take_out(self, gone: TopicRow) -> None:
+        """Empty the slot of a topic, and let those behind it move up that could have stood there.
+
+        To enter all others anew would make deletions of many topics quadratic.
+        """
+        slots, mask = self._slots, len(self._slots) - 1
+        free = gone.hash & mask
+        while slots[free] != gone.address:
+            free = (free + 1) & mask
+        at = (free + 1) & mask
+        while slots[at]:
+            home = self._by_address[int(slots[at])].hash & mask
+            if (at - home) & mask >= (at - free) & mask:
+                slots[free] = slots[at]
+                free = at
+            at = (at + 1) & mask
+        slots[free] = 0
 
     def _rehash(self, slot_count: int) -> None:
         self._slots = np.zeros(slot_count, np.int64)
@@ -226,10 +299,11 @@ class HotState:
         self._point_at_slots()
 
     def _enter(self, row: TopicRow) -> None:
-        slot = hot_twin.name_slot(row.name, len(self._slots))
-        while self._slots[slot]:
-            slot = (slot + 1) & (len(self._slots) - 1)
-        self._slots[slot] = row.address
+        slots, mask = self._slots, len(self._slots) - 1
+        slot = row.hash & mask
+        while slots[slot]:
+            slot = (slot + 1) & mask
+        slots[slot] = row.address
 
     # Queues -----------------------------------------------------------------------------------
 
@@ -246,8 +320,16 @@ class HotState:
 
     def drop_queue(self, topic: bytes, queue_id: int, address: int, words: Words) -> None:
         """Forget a queue that is on no list."""
-        assert not words[state.QUEUE_MARKS], "taken from the lists first"
+        self.hide_queue(topic, queue_id)
+        self.free_queue(address, words)
+
+    def hide_queue(self, topic: bytes, queue_id: int) -> None:
+        """Let kernels not find a queue any more."""
         self._topics[topic].set_queue(queue_id, 0)
+
+    def free_queue(self, address: int, words: Words) -> None:
+        """Give the row of a queue back that is on no list, and that kernels cannot find."""
+        assert not words[state.QUEUE_MARKS], "taken from the lists first"
         self._queue_count -= 1
         self._queue_rows.give_back(address, words)
 
@@ -261,10 +343,30 @@ class HotState:
         self._touched[self.block[state.TOUCHED_COUNT]] = address
         self.block[state.TOUCHED_COUNT] += 1
 
+    @property
+    def dirty_count(self) -> int:
+        """How many queue rows have units that are in no file."""
+        return self.block[state.DIRTY_COUNT]
+
     def dirty_rows(self) -> list[int]:
         """Return the addresses of queue rows with units that are in no file."""
         rows: list[int] = self._dirty[: self.block[state.DIRTY_COUNT]].tolist()
         return rows
+
+    def first_dirty_rows(self, count: int) -> list[int]:
+        """Return the addresses of those that have waited longest, at most ``count``."""
+        rows: list[int] = self._dirty[: min(count, self.block[state.DIRTY_COUNT])].tolist()
+        return rows
+
+    def put_off_dirty_rows(self, count: int, end: int, rows: list[int]) -> None:
+        """Take the first ``count`` off the list, and put some of them back before place ``end``.
+
+        The caller has cleared the marks of the others. Costs two copies, however many are left.
+        """
+        dirty = self._dirty[: self.block[state.DIRTY_COUNT]]
+        kept = (dirty[count:end], np.array(rows, np.int64), dirty[end:])
+        self.block[state.DIRTY_COUNT] += len(rows) - count
+        self._dirty[: self.block[state.DIRTY_COUNT]] = np.concatenate(kept)
 
     def set_dirty_rows(self, rows: list[int]) -> None:
         """Leave these on the list; the caller has cleared the marks of the others."""

@@ -54,6 +54,11 @@ class PutStatus(enum.Enum):
         """Whether the message is in the log."""
         return self in _STORED
 
+    @property
+    def is_final(self) -> bool:
+        """Whether the message is refused, and would be each time."""
+        return self in _FINAL
+
 
 _STORED = frozenset(
     {
@@ -61,6 +66,13 @@ _STORED = frozenset(
         PutStatus.FLUSH_DISK_TIMEOUT,
         PutStatus.FLUSH_SLAVE_TIMEOUT,
         PutStatus.SLAVE_NOT_AVAILABLE,
+    }
+)
+_FINAL = frozenset(
+    {
+        PutStatus.MESSAGE_ILLEGAL,
+        PutStatus.PROPERTIES_SIZE_EXCEEDED,
+        PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED,
     }
 )
 
@@ -84,8 +96,9 @@ class PutResult(NamedTuple):
     @property
     def offset_id(self) -> str:
         """The message id that is made of host and place; of a batch, all, separated by commas."""
-        offsets = self.physical_offsets or (self.physical_offset,)
-        return ",".join(message_id.encode_offset_id(self.store_host, one) for one in offsets)
+        return message_id.encode_offset_ids(
+            self.store_host, self.physical_offsets or (self.physical_offset,)
+        )
 
     @property
     def end_offset(self) -> int:
@@ -234,7 +247,7 @@ def with_crc_room(message: IncomingMessage) -> IncomingMessage:
     """Return a message whose properties end with a ``__CRC32#`` without its digits.
 
     Raises:
-        Refused: There is no room for it (anchors D22).
+        Refused: There is no room for it (known-bugs.md#record-checksum).
     """
     room = record.CRC_PROPERTY_PREFIX + b"0" * 10 + props.PROPERTY_SEPARATOR.encode()
     property_bytes = props.append(message.property_bytes, room)
@@ -283,8 +296,40 @@ def refuse_names(topics: Iterable[str]) -> None:
         if not names.is_folder_name(topic):
             raise Refused(
                 PutStatus.MESSAGE_ILLEGAL,
-                f"topic or light queue {topic!r}; allowed: what can be the name of a folder",
+                f"topic or light queue {topic[:300]!r}; allowed: what can be the name of a "
+                f"folder, at most {names.FOLDER_BYTES_MAX} bytes",
             )
+
+
+def refuse_light_names(topics: Iterable[str]) -> None:
+    """Check the names of light queues that a message goes to.
+
+    With another topic's name it would take that topic's queue offsets.
+
+    Raises:
+        Refused: One of them is none, or cannot be a folder's name.
+    """
+    topics = list(topics)
+    refuse_names(topics)
+    for topic in topics:
+        if not names.is_light(topic):
+            raise Refused(
+                PutStatus.MESSAGE_ILLEGAL,
+                f"light queue {topic!r}; allowed: names that begin with {names.LMQ_PREFIX}",
+            )
+
+
+def refuse_queue(queue_id: int) -> None:
+    """Check a queue id.
+
+    Raises:
+        Refused: There can be no such queue.
+    """
+    if not 0 <= queue_id <= names.QUEUE_ID_MAX:
+        raise Refused(
+            PutStatus.MESSAGE_ILLEGAL,
+            f"queue id {queue_id}; allowed: 0 to {names.QUEUE_ID_MAX}",
+        )
 
 
 def refuse_lengths(message: IncomingMessage, topic: bytes, config: StoreConfig) -> None:

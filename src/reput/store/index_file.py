@@ -5,8 +5,8 @@ the keys of a record over two files where one ends, and walks chains. File forma
 ``reput.format.index_entry``.
 
 A file's name is its time of creation; two files never share one, however fast they follow each
-other, and names only grow (anchors D12). Room is reserved ahead of the entries, so a full disk is
-an error and not a signal.
+other, and names only grow (known-bugs.md#index-file-names). Room is reserved ahead of the entries,
+so a full disk is an error and not a signal.
 """
 
 import datetime
@@ -15,6 +15,8 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from reput.errors import CorruptRecord, StoreUnavailable
 from reput.format import index_entry
@@ -28,7 +30,10 @@ from reput.store.index_view import IndexFileView
 from reput.store.mapped_file import MappedFile
 
 SLACK_MS = 1000
-"""Entry times are whole seconds: a search begins this much earlier (anchors D8)."""
+"""Entry times are whole seconds: a search begins this much earlier."""
+
+STEPS = 500
+"""Entries that a search walks through between two turns of others, half a millisecond."""
 
 _log = logging.getLogger(__name__)
 
@@ -41,6 +46,8 @@ class _File:
     file: MappedFile
     header: index_entry.Header
     """Of a file that is full; the current one's is in the state block."""
+    is_gone: bool = False
+    """Whether it was deleted, or unmapped: who walks through it ends there."""
     _view: memoryview | None = None
 
     def view(self) -> memoryview:
@@ -51,8 +58,13 @@ class _File:
             self._view = hot.view_at(self.file.address, self.file.size)
         return self._view
 
+    def view_if_there(self) -> memoryview | None:
+        """Return the file's bytes; None if it was deleted, or unmapped."""
+        return None if self.is_gone else self.view()
+
     def let_go(self) -> None:
         """Use the file's bytes no more."""
+        self.is_gone = True
         if self._view is not None:
             self._view = None
             self.file.release()
@@ -70,7 +82,8 @@ class IndexFiles:
 
     def __init__(self, root: str, config: StoreConfig, hot_state: HotState, disk: Disk) -> None:
         self._root = root
-        self._folder = f"{root}/{paths.INDEX}"
+        self.folder = self._folder = f"{root}/{paths.INDEX}"
+        """Where the files are."""
         self._disk = disk
         self._block = hot_state.block
         self._block_address = hot_state.address
@@ -120,6 +133,15 @@ class IndexFiles:
             self._disk.sync_folder(self._folder)
         if self._files:
             self._enter_last()
+
+    def current_file(self) -> MappedFile | None:
+        """Return the file that entries go to; None if there is none. For any thread."""
+        last = self._files[-1:]
+        return last[0].file if last else None
+
+    def file_paths(self) -> list[str]:
+        """Return the paths of all files. For any thread."""
+        return [one.file.path for one in list(self._files)]
 
     def _sizes(self) -> dict[str, int]:
         try:
@@ -282,7 +304,7 @@ class IndexFiles:
     def put(
         self, keys: Sequence[str], physical_offset: int, store_timestamp: int, now_ms: int
     ) -> None:
-        """Put entries one by one, rolling where a file ends; what kernels do for most records.
+        """Put the entries of a record, rolling where a file ends; kernels do so for most records.
 
         Args:
             keys: As ``index_entry.key_of`` and ``tag_key_of`` make them, in the broker's order.
@@ -293,12 +315,36 @@ class IndexFiles:
         Raises:
             DiskFull: There is no room on disk; the entries so far are put.
         """
-        for key in keys:
-            if not self.make_room(1, now_ms):
+        position = 0
+        while position < len(keys):
+            if not self._files:
+                self._add(index_entry.Header(0, 0, 0, -1, 0, 0), now_ms)
+            room = self._entry_max - self._block[state.INDEX_NEXT]
+            if room <= 0:
                 self.roll(now_ms)
-                self.make_room(1, now_ms)
-            hot_twin.put_entry(self._block_address, key, physical_offset, store_timestamp)
-        hot_twin.write_index_header(self._block_address)
+                continue
+            part = keys[position : position + room]
+            self.make_room(len(part), now_ms)
+            self._put_part(part, physical_offset, store_timestamp)
+            position += len(part)
+
+    def _put_part(self, keys: Sequence[str], physical_offset: int, store_timestamp: int) -> None:
+        """Put entries for which there is room: many by a kernel, if they are UTF-8."""
+        try:
+            texts = [key.encode() for key in keys] if len(keys) > 1 else None
+        except UnicodeEncodeError:
+            texts = None
+        if texts is None:
+            for key in keys:
+                hot_twin.put_entry(self._block_address, key, physical_offset, store_timestamp)
+            hot_twin.write_index_header(self._block_address)
+            return
+        sizes = np.array([len(text) for text in texts], np.int32)
+        data = np.frombuffer(b"".join(texts), np.uint8)
+        hot.put_texts(
+            self._block_address, hot.address_of(data), hot.address_of(sizes), len(keys),
+            physical_offset, store_timestamp,
+        )  # fmt: skip
 
     # Recovery ---------------------------------------------------------------------------------
 
@@ -324,11 +370,11 @@ class IndexFiles:
     def drop_unproven(self, timestamp_ms: int | None, log_end: int) -> None:
         """Delete files that are not known to be on disk, or reach beyond the end of the log.
 
-        Entries must be put again from ``end_physical_offset`` on (anchors D7).
+        Entries must be put again from ``end_physical_offset`` on (known-bugs.md#lost-index-files).
 
         Args:
             timestamp_ms: What the checkpoint says of full files; None if all files are proven.
-            log_end: Physical offset where the log ends (anchors D35).
+            log_end: Physical offset where the log ends (known-bugs.md#positions-after-a-cut).
         """
         kept = len(self._files) if timestamp_ms is None else self._count_proven(timestamp_ms)
         while kept and self._files[kept - 1].header.end_physical_offset >= log_end:
@@ -374,50 +420,52 @@ class IndexFiles:
 
     # Lookups ----------------------------------------------------------------------------------
 
-    def newest_first(self, index_key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
+    def newest_first(self, index_key: str, begin_ms: int, end_ms: int) -> Iterator[int | None]:
         """Yield where messages may stand that carry a key and were stored in a time range.
 
-        Newest first, without doubles. Each must be checked on the message (anchors D10). Files are
-        chosen by whether their times overlap the range (anchors D14), entries by their second; the
-        first entry of a file, whose time is relative to another file, is always proposed (D9).
+        Newest first, without doubles. Each must be checked on the message
+        (known-bugs.md#hash-collisions). Files are chosen by whether their times overlap the range
+        (known-bugs.md#index-overlap), entries by their second; the first entry of a file, whose
+        time is relative to another file, is always proposed (known-bugs.md#index-first-entry).
+
+        A chain is as long as clients have made it: None is yielded after each ``STEPS`` entries
+        that were walked through, so that others may have their turn. Files may come and go then.
         """
         key_hash = index_entry.key_hash(index_key)
+        slot = index_entry.slot_position(key_hash % self._slot_count)
         last = -1
-        for one, header in self._newest_first():
+        steps = 0
+        for one, header in list(self._newest_first()):
             is_before = header.end_timestamp < begin_ms - SLACK_MS
             if header.entry_count == 0 or header.begin_timestamp > end_ms + SLACK_MS or is_before:
                 continue
-            for physical_offset in self._chain(one, header, key_hash, begin_ms, end_ms):
-                if physical_offset != last:
-                    yield physical_offset
-                last = physical_offset
+            view = one.view_if_there()
+            if view is None:
+                continue
+            (number,) = index_entry.SLOT.unpack_from(view, slot)
+            newer = header.next_entry
+            while 0 < number < newer:
+                entry_hash, physical_offset, seconds, previous = index_entry.ENTRY.unpack_from(
+                    view, index_entry.entry_position(number, self._slot_count)
+                )
+                steps += 1
+                if entry_hash == key_hash and physical_offset != last:
+                    about_ms = header.begin_timestamp + 1000 * seconds
+                    if begin_ms - SLACK_MS < about_ms <= end_ms or number == 1:
+                        last = physical_offset
+                        yield physical_offset
+                        view = one.view_if_there()  # it may be unmapped now
+                if steps % STEPS == 0:
+                    yield None
+                    view = one.view_if_there()
+                if view is None:
+                    break
+                newer, number = number, previous
 
     def _newest_first(self) -> Iterator[tuple[_File, index_entry.Header]]:
         for i in range(len(self._files) - 1, -1, -1):
             one = self._files[i]
             yield one, self._header() if i == len(self._files) - 1 else one.header
-
-    def _chain(
-        self,
-        one: _File,
-        header: index_entry.Header,
-        key_hash: int,
-        begin_ms: int,
-        end_ms: int,
-    ) -> Iterator[int]:
-        slot = index_entry.slot_position(key_hash % self._slot_count)
-        (number,) = index_entry.SLOT.unpack_from(one.view(), slot)
-        newer = header.next_entry
-        while 0 < number < newer:
-            at = index_entry.entry_position(number, self._slot_count)
-            entry_hash, physical_offset, seconds, previous = index_entry.ENTRY.unpack_from(
-                one.view(), at
-            )
-            if entry_hash == key_hash:
-                about_ms = header.begin_timestamp + 1000 * seconds
-                if begin_ms - SLACK_MS < about_ms <= end_ms or number == 1:
-                    yield physical_offset
-            newer, number = number, previous
 
     # Durability and expiry --------------------------------------------------------------------
 
@@ -438,8 +486,10 @@ class IndexFiles:
     def delete_before(self, log_min: int) -> int:
         """Delete files, but the last, whose records are all gone from the log; return how many.
 
+        After a crash they may be there again, and are deleted again.
+
         Raises:
-            WriteFailed: One cannot be deleted, or not for good; it can be tried again.
+            WriteFailed: A file cannot be deleted; call it again.
         """
         deleted = 0
         while len(self._files) > 1 and self._files[0].header.end_physical_offset < log_min:
@@ -447,8 +497,6 @@ class IndexFiles:
             self._files[0].file.destroy(now_ms=0)
             self._files.pop(0)
             deleted += 1
-        if deleted:
-            self._disk.sync_folder(self._folder)
         return deleted
 
     def close(self) -> None:

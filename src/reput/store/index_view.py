@@ -1,8 +1,9 @@
 """Index files for reading: key -> physical offsets that may carry it.
 
-"May": an entry holds a hash, so whoever asks must look at the message (anchors D10). Entry times
-are not used at all: they are whole seconds, and wrong in the first entry of a rolled file (anchors
-D8, D9). Header times choose files, with a second of slack.
+"May": an entry holds a hash, so whoever asks must look at the message
+(known-bugs.md#hash-collisions). Entry times are not used at all: they are whole seconds, and wrong
+in the first entry of a rolled file (known-bugs.md#index-seconds, known-bugs.md#index-first-entry).
+Header times choose files, with a second of slack.
 """
 
 from collections.abc import Iterator
@@ -146,7 +147,10 @@ class IndexFileView:
             raise CorruptRecord(error.reason, file=self._path) from None
 
     def overlaps(self, begin_ms: int, end_ms: int) -> bool:
-        """Whether a message stored in ``[begin_ms, end_ms]`` can be indexed here (anchors D14)."""
+        """Whether a message stored in ``[begin_ms, end_ms]`` can be indexed here.
+
+        See known-bugs.md#index-overlap.
+        """
         header = self.header
         if header.entry_count == 0:
             return False

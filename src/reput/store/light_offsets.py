@@ -38,6 +38,7 @@ class LightConsumerOffsetTable(ConsumerOffsetTable):
         if config_tables.find(open_folder(root), cls.path) is None:
             for one in ConsumerOffsetTable.load(root, disk).all():
                 table.put(one.topic, one.group, one.queue_id, one.consumer_offset)
+        table.count = sum(map(len, table._queues.values()))
         return table
 
     def _stored_entry(self, key: tuple[str, str]) -> dict[int, int] | None:

@@ -17,6 +17,7 @@ import os
 import threading
 from typing import Protocol, Self
 
+from reput.descriptors import open_descriptor
 from reput.errors import NotInStore, StoreUnavailable, WriteFailed
 from reput.store import memory
 from reput.store.disk import Disk
@@ -77,6 +78,7 @@ class MappedFile:
         self._is_closed = False
         self._is_taken_away = False
         self._deleted_ms: int | None = None
+        self._is_unlinked = False  # by us, or about to be
         self._room = threading.Lock()  # of `reserved`
         self._syncs = threading.Lock()  # of `flushed` and `_failure`
         self._commits = threading.Lock()  # of `_buffer` and `_committed`
@@ -307,19 +309,27 @@ class MappedFile:
                 self.release()
         return self.committed
 
-    def flush(self) -> int:
+    def flush(self, *, fails_if_changed: bool = False) -> int:
         """Make committed bytes durable, and return the position up to which they are.
 
         The writer may append meanwhile; what it appends after the start is not counted.
 
+        Args:
+            fails_if_changed: Count nothing as durable that a foreign change has taken.
+
         Raises:
-            WriteFailed: The disk fails. This file then fails at every flush, as a sync that
-                succeeds after one that failed says nothing about the bytes of the first.
+            WriteFailed: The disk fails, or there is a foreign change. This file then fails at every
+                flush, as a sync that succeeds after one that failed says nothing about the bytes of
+                the first.
         """
         # One at a time: the system tells of bytes it lost once, and all must know.
         with self._syncs:
             target = self.committed
             if target > self.flushed and self._sync_held():
+                # A sync of a deleted file succeeds too. Before any thread sees `flushed`.
+                if fails_if_changed and (change := self.foreign_change()):
+                    self._failure = WriteFailed(self.path, change.removeprefix(f"{self.path} "))
+                    raise self._failure
                 self.flushed = target
                 if target == self.size:
                     self._descriptor = None  # closes when the last thread that uses it is done
@@ -333,6 +343,42 @@ class MappedFile:
         """
         with self._syncs:
             self._sync_held()
+
+    def foreign_change(self, *, is_thorough: bool = False) -> str:
+        """Return what somebody else has done to the file: deleted, cut or replaced it; mostly "".
+
+        Bytes that are written to a deleted file are lost with the process, and touching the map of
+        a file that was cut ends it: whoever acknowledges messages asks here.
+
+        Args:
+            is_thorough: Look at the name too, where an open descriptor tells of the file.
+        """
+        descriptor = self._descriptor
+        is_other = False
+        try:
+            if descriptor is None:
+                state = os.stat(self.path)  # noqa: PTH116
+                link_count, size = state.st_nlink, state.st_size
+            else:
+                link_count, size = self._disk.links_and_size(descriptor.number)
+                if is_thorough and link_count:
+                    named = os.stat(self.path)  # noqa: PTH116
+                    is_other = not os.path.samestat(os.fstat(descriptor.number), named)
+        except FileNotFoundError:
+            if self._is_unlinked or self._is_closed:
+                return ""
+            return f"{self.path} was deleted while the store is open"
+        except OSError as error:
+            return f"{self.path} cannot be looked at: {error.strerror}"
+        if self._is_unlinked or self._is_closed:
+            return ""
+        if not link_count:
+            return f"{self.path} was deleted while the store is open"
+        if is_other:
+            return f"{self.path} was replaced while the store is open"
+        if size != self.size:
+            return f"{self.path} was {self.size} bytes, now {size}: something else cut it"
+        return ""
 
     # --- life -----------------------------------------------------------------
 
@@ -379,7 +425,12 @@ class MappedFile:
             WriteFailed: The file cannot be deleted; nothing has changed.
         """
         if self._deleted_ms is None:
-            self._disk.unlink(self.path)
+            self._is_unlinked = True
+            try:
+                self._disk.unlink(self.path)
+            except WriteFailed:
+                self._is_unlinked = False
+                raise
             self._deleted_ms = now_ms
             self.close()
         with self._lock:
@@ -415,7 +466,10 @@ class MappedFile:
 
     def _unmap(self) -> None:
         if self._map is not None:
-            self._map.close()
+            if self._is_unlinked:
+                self._disk.discard(self._map, self._descriptor)
+            else:
+                self._map.close()
         self._map = None
         self._descriptor = None
         self.address = self.write_address = 0
@@ -497,7 +551,7 @@ class _Descriptor:
 
 def _open_to_read(path: str) -> _Descriptor:
     try:
-        return _Descriptor(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        return _Descriptor(open_descriptor(path, os.O_RDONLY))
     except OSError as error:
         raise StoreUnavailable(f"{path} cannot be opened: {error.strerror}") from error
 

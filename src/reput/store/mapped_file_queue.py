@@ -30,8 +30,9 @@ class BufferPool(Protocol):
 class MappedFileQueue:
     """Files named by the offset they start at, of which the last is written to.
 
-    The next one may be made ahead (``prepare_next``). ``files`` is replaced, never changed: a
-    thread may go on reading the one it has.
+    One thread rolls, truncates and deletes; another may make the next file ahead
+    (``prepare_next``). ``files`` is replaced, never changed: a thread may go on reading the one it
+    has.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class MappedFileQueue:
         self._size_key = size_key
         self._pool = pool
         self._is_warmed = is_warmed
-        self._making = threading.Lock()  # of `files` and of what follows
+        self._making = threading.Lock()  # of the next file; held while the disk works
         self._prepared: MappedFile | None = None
         self._hanging: list[MappedFile] = []  # deleted, but held by somebody
 
@@ -162,6 +163,12 @@ class MappedFileQueue:
         """Whether ``roll`` will take a file that is made already."""
         return self._prepared is not None
 
+    @property
+    def writable(self) -> tuple[MappedFile, ...]:
+        """The file that is written to and the one that is made ahead, as far as there are any."""
+        prepared = self._prepared
+        return self.files[-1:] if prepared is None else (*self.files[-1:], prepared)
+
     def prepare_next(self) -> None:
         """Make the file behind the last one, with room and pages for the first step.
 
@@ -203,11 +210,12 @@ class MappedFileQueue:
         """Make committed bytes durable, in order; return the offset below which all are.
 
         Raises:
-            WriteFailed: The disk fails. See ``MappedFile.flush``.
+            WriteFailed: The disk fails, see ``MappedFile.flush``; or a file is not the one any
+                more that its name leads to.
         """
         flushed = self.min_offset
         for file in self._unfinished():
-            flushed = file.start + file.flush()
+            flushed = file.start + file.flush(fails_if_changed=True)
             if file.flushed < file.size:
                 break
         return flushed
@@ -249,20 +257,19 @@ class MappedFileQueue:
 
     @property
     def has_hanging(self) -> bool:
-        """Whether a deleted file is still held, so that the disk has not got its room back."""
-        return any(file.address for file in self._hanging)
+        """True if the disk has not got back the room of a deleted file."""
+        return self._disk.has_discarded or any(file.address for file in self._hanging)
 
     def step(self, now_ms: int, forced_after_ms: int = FORCED_AFTER_MS) -> bool:
         """Try again to give back the room of deleted files; return whether one was.
 
         Call it every redeleteHangedFileInterval.
         """
-        with self._making:
-            before = len(self._hanging)
-            self._hanging = [
-                file for file in self._hanging if not file.destroy(now_ms, forced_after_ms)
-            ]
-            return len(self._hanging) < before
+        before = len(self._hanging)
+        self._hanging = [
+            file for file in self._hanging if not file.destroy(now_ms, forced_after_ms)
+        ]
+        return len(self._hanging) < before
 
     def close(self) -> None:
         """Close all files; who holds one keeps it. Neither commits nor flushes."""
@@ -282,11 +289,10 @@ class MappedFileQueue:
         return files[index:]
 
     def _destroy(self, file: MappedFile, now_ms: int, forced_after_ms: int) -> None:
-        with self._making:
-            is_gone = file.destroy(now_ms, forced_after_ms)
-            self.files = tuple(one for one in self.files if one is not file)
-            if not is_gone:
-                self._hanging.append(file)
+        is_gone = file.destroy(now_ms, forced_after_ms)
+        self.files = tuple(one for one in self.files if one is not file)
+        if not is_gone:
+            self._hanging.append(file)
 
     def _make(self, start: int, *, is_touched: bool = False) -> MappedFile:
         failure = WriteFailed(", ".join(self.folders), "no new file: every folder is read-only")

@@ -176,8 +176,7 @@ class MemoryStore:
             raise Refused(PutStatus.MESSAGE_ILLEGAL, f"body has {len(message.body)} bytes")
         if message.sys_flag & flags.INNER_BATCH:
             raise Refused(PutStatus.MESSAGE_ILLEGAL, "a batch goes to a batch queue: there is none")
-        if message.queue_id < 0:
-            raise Refused(PutStatus.MESSAGE_ILLEGAL, f"queue id {message.queue_id}")
+        incoming.refuse_queue(message.queue_id)
         if is_single:  # batches are not delayed, and go to no light queues
             message = incoming.delayed(message, len(config.delay_levels_ms))
             message = self._with_light_offsets(message)
@@ -193,7 +192,7 @@ class MemoryStore:
         if not self._is_light(message.topic, properties):
             return message
         topics = properties[props.INNER_MULTI_DISPATCH].split(props.LMQ_SEPARATOR)
-        incoming.refuse_names(topics)
+        incoming.refuse_light_names(topics)
         offsets = []
         for topic in topics:
             key = _further_queue(topic, message.queue_id)

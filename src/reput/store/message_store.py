@@ -16,10 +16,11 @@ import dataclasses
 import logging
 import os
 import threading
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Self
 
 from reput.clock import Clock, SystemClock
+from reput.descriptors import spares
 from reput.errors import DiskFull, WriteFailed
 from reput.format import java, names
 from reput.format.kernels import state
@@ -37,6 +38,7 @@ from reput.store.dispatch import Dispatcher, Listener
 from reput.store.files import open_folder
 from reput.store.flush import Flusher, GroupCommit, PendingPut
 from reput.store.folder_lock import FolderLock
+from reput.store.folder_watch import FolderWatch
 from reput.store.getting import GetResult, Getter, MessageFilter, QueryResult
 from reput.store.hot_state import HotState
 from reput.store.incoming import IncomingMessage, PutResult, PutStatus
@@ -45,6 +47,7 @@ from reput.store.putting import Putter
 from reput.store.reader import END_OF_TIME_MS, Boundary, refuse_rocksdb
 from reput.store.receiving import Received, Receiver
 from reput.store.recovery import Progress, Recovery, RecoveryReport
+from reput.store.removal import Removal, Removals
 from reput.store.retention import Retention
 from reput.store.summary import Summary
 from reput.store.taking import Taker
@@ -87,7 +90,13 @@ class MessageStore:
         )
         self.index = IndexFiles(self.root, config, self._hot, disk)
         self.checkpoint = CheckpointFile(f"{self.root}/{paths.CHECKPOINT}", disk)
+        self.watch = FolderWatch(
+            self.root, disk, lock, self.log, self.queues, self.index, self.checkpoint
+        )
+        """What looks whether anybody else deletes or cuts files."""
         self._tombstones = Tombstones(self.root, disk)
+        self.removals = Removals(self.root, disk, self.queues, self._batch_queues, self._tombstones)
+        """Queues that are being deleted."""
         self.dispatcher = Dispatcher(
             config,
             self._hot,
@@ -172,8 +181,10 @@ class MessageStore:
         disk.make_folder(config.store_path_root_dir)
         lock = FolderLock(config.store_path_root_dir)
         try:
+            read_only = config.read_only_commit_log_folders
             for folder in config.commit_log_folders:
                 disk.make_folder(folder)
+            lock.add_folders([one for one in config.commit_log_folders if one not in read_only])
             store = cls(config, clock or SystemClock(), disk, lock)
             if filters is not None and config.enable_calc_filter_bit_map:
                 # Not at the top: compiling filters takes a library that takes long to import.
@@ -204,10 +215,16 @@ class MessageStore:
         )
         try:
             recovery.load()
+            self.retention.note_opening(self._clock.now_ms())
+            for path in {self.root, *self.config.commit_log_folders}:
+                self._disk.keep_open(path)
             self._write_abort()
             self.recovery = recovery.run(self._clock.now_ms(), progress)
             self._go_live()
             self._set_limits()
+            self._disk.defer_discards()
+            self.watch.start(self.log.files.folders)
+            spares.fill()
         except BaseException:
             self._let_go()
             raise
@@ -232,6 +249,8 @@ class MessageStore:
             return "the store is closed"
         if self.flusher.failure is not None:
             return f"the disk failed: {self.flusher.failure}"
+        if self.watch.refusal:
+            return self.watch.refusal
         if self.config.broker_role is BrokerRole.SLAVE:
             return "brokerRole is SLAVE: only its master writes here"
         return self.retention.refusal
@@ -264,7 +283,12 @@ class MessageStore:
             self.dispatcher.notify()
             self.flusher.flush_all()
             self.log.files.drop_prepared()
+            self.removals.finish()  # behind all that messages need: it may fail
             log = self.log
+            self.watch.look()
+            if self.watch.refusal:
+                _log.warning("not a clean stop: the next start repairs what it can")
+                return
             summary = Summary.of(
                 log.min_offset, log.written_offset, self.queues, self._batch_queues, self.index
             )
@@ -284,6 +308,8 @@ class MessageStore:
 
     def _let_go(self) -> None:
         self.deliverer.close()
+        self._disk.close_kept()
+        self._disk.release_discarded()
         self.log.close()
         self.index.close()
         self.queues.close()
@@ -495,8 +521,36 @@ class MessageStore:
         with self._disk_half:
             if not self._is_open:
                 return False
-            did = self.flusher.step_disk(self._clock.monotonic_ms())
-            return self.log.step_ahead() or did
+            monotonic_ms = self._clock.monotonic_ms()
+            did = self._disk.release_discarded()  # first: it gives room to what follows
+            try:
+                self.watch.step(monotonic_ms)
+                did = self.retention.step_disk(monotonic_ms) or did
+                did = self.flusher.step_disk(monotonic_ms) or did
+                did = self._step_files() or did
+            finally:
+                # Last, as a disk without room for them may get some by what comes before; and
+                # always, as queues wait for it.
+                did = self.queues.make_files() or did
+            return did
+
+    def _step_files(self) -> bool:
+        """Delete files and make new ones; a step that fails does not prevent the next."""
+        spares.fill()
+        did, failure = False, None
+        for step in (
+            self.removals.finish,
+            self.removals.clear,
+            self._tombstones.save_expired,
+            self.log.step_ahead,
+        ):
+            try:
+                did = bool(step()) or did
+            except WriteFailed as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        return did
 
     def step_memory(self, now_ms: int | None = None) -> bool:
         """Do the half of ``step`` that only the thread may do which puts.
@@ -530,8 +584,14 @@ class MessageStore:
 
     @property
     def _dispatch_limit(self) -> int:
-        """Physical offset that dispatch must not pass (anchors D3)."""
+        """Physical offset that dispatch must not pass (known-bugs.md#dispatch-before-flush)."""
         return self.log.flushed_offset if self.flusher.is_sync else self.log.readable_offset
+
+    @property
+    def has_more_to_do(self) -> bool:
+        """Whether the last ``step_memory`` has left something that the next can do at once."""
+        is_behind = self.dispatcher.dispatched_offset < self._dispatch_limit
+        return is_behind or self.flusher.can_write_more
 
     def _go_live(self) -> None:
         """Let what is put be dispatched in the same pass, if nothing waits and nothing has to."""
@@ -602,6 +662,10 @@ class MessageStore:
         """Return how far back in the log a consumer reads, bytes; see ``Getter.lag_bytes``."""
         return self._getter.lag_bytes(topic, queue_id, consumer_offset)
 
+    def is_on_disk(self, topic: str, queue_id: int) -> bool:
+        """True if the first message of a queue is so old that it is not in memory, most likely."""
+        return self.lag_bytes(topic, queue_id, 0) > self.memory_bytes
+
     def record_at(self, physical_offset: int) -> bytes | None:
         """Return the record at a physical offset; None if none stands there."""
         return self._getter.record_at(physical_offset)
@@ -619,18 +683,35 @@ class MessageStore:
         """Return the newest messages that carry a key; see ``Getter.query``."""
         return self._getter.query(topic, key, max_count, begin_ms, end_ms, is_tags=is_tags)
 
+    def query_in_steps(
+        self,
+        topic: str,
+        key: str,
+        max_count: int,
+        begin_ms: int,
+        end_ms: int,
+        *,
+        is_tags: bool,
+        bytes_max: int,
+    ) -> Generator[None, None, QueryResult]:
+        """Do so in steps, between which others may use the store; see ``Getter``."""
+        return self._getter.query_in_steps(
+            topic, key, max_count, begin_ms, end_ms, is_tags=is_tags, bytes_max=bytes_max
+        )
+
     @property
     def memory_bytes(self) -> int:
         """How far back in the log messages are thought to be in memory still."""
         return self._block[state.MEMORY_BYTES]
 
-    def put_counts(self) -> dict[str, tuple[int, int]]:
-        """Return what was put since the opening: topic -> messages, and bytes of their records.
+    def put_news(self) -> Iterator[tuple[str, int, int]]:
+        """Yield what was put and not yielded before: topic, messages, bytes of their records.
 
-        A topic that is deleted leaves; made anew, it begins at 0.
+        What a topic got that was deleted since then is not in it. Anything may change between two
+        of them.
         """
-        counts = self._hot.put_counts()
-        return {java.decode_utf8(name): found for name, found in counts.items()}
+        for name, messages, size in self._hot.put_news():
+            yield java.decode_utf8(name), messages, size
 
     @property
     def min_physical_offset(self) -> int:
@@ -649,13 +730,25 @@ class MessageStore:
         """Behind the last record that can be read."""
         return self.log.readable_offset
 
+    def queue_counts(self) -> dict[str, int]:
+        """Return topic -> how many queues it needs at least: one more than its highest id."""
+        counts: dict[str, int] = {}
+        for queue in (*self.queues, *self._batch_queues):
+            counts[queue.topic] = max(counts.get(queue.topic, 0), queue.queue_id + 1)
+        return counts
+
+    def has_batch_queues(self, topic: str) -> bool:
+        """Whether the queues of a topic are batch queues."""
+        return bool(self._batch_queues.of_topic(topic))
+
     # Deleting ---------------------------------------------------------------------------------
 
     def delete_topic(self, topic: str) -> int:
         """Delete the queues of a topic; its messages stay in the log until they expire.
 
         A tombstone keeps them out of the queues, after a crash and when the topic is made anew,
-        with queue offsets from 0 (anchors D18). Queries by key still find them, as in Java.
+        with queue offsets from 0 (known-bugs.md#deleted-topics). Queries by key still find them, as
+        in Java.
 
         Returns:
             How many queues there were.
@@ -663,13 +756,49 @@ class MessageStore:
         Raises:
             WriteFailed: The disk failed. Call it again, or open the store again, to finish.
         """
-        return self._delete_topics([topic])
+        return self._remove_whole(self.begin_deletion([topic]))
 
-    def clean_topics(self, known: Collection[str]) -> int:
-        """Delete the queues of topics that are not known, but for RocketMQ's own and light queues.
+    def begin_deletion(self, topics: Iterable[str]) -> Removal | None:
+        """Let nobody find the queues of topics any more; see ``removal`` for what has to follow.
+
+        Returns:
+            What is deleted; None if they have no queues.
+
+        Raises:
+            WriteFailed: The disk failed, and nothing has changed.
+        """
+        doomed = [
+            topic
+            for topic in topics
+            if self.queues.of_topic(topic) or self._batch_queues.of_topic(topic)
+        ]
+        if not doomed:
+            return None
+        if self.dispatcher.dispatched_offset < self.log.written_offset:
+            self._catch_up()  # behind the tombstone stand only records that were put later
+        queues = [queue for topic in doomed for queue in self.queues.of_topic(topic).values()]
+        batches = [queue for topic in doomed for queue in self._batch_queues.of_topic(topic)]
+        self.deliverer.clear()  # it knows where queues are
+        removal = self.removals.begin(doomed, queues, batches, self.log.written_offset)
+        _log.info("deleted topics %s: %d queues", ", ".join(doomed), removal.count)
+        return removal
+
+    def unknown_topics(self, known: Collection[str]) -> list[str]:
+        """Return topics with queues that are not known, but for RocketMQ's own and light queues.
 
         Args:
             known: The topics to keep: those of the topic table.
+        """
+        return [
+            topic
+            for topic in {*self.queues.topics(), *self._batch_queues.topics}
+            if topic not in known
+            and not names.is_system_topic(topic)
+            and not topic.startswith(names.LMQ_PREFIX)
+        ]
+
+    def clean_topics(self, known: Collection[str]) -> int:
+        """Delete the queues of topics that are not known; see ``unknown_topics``.
 
         Returns:
             How many queues there were.
@@ -677,16 +806,21 @@ class MessageStore:
         Raises:
             WriteFailed: As ``delete_topic``.
         """
-        return self._delete_topics(
-            topic
-            for topic in {*self.queues.topics(), *self._batch_queues.topics}
-            if topic not in known
-            and not names.is_system_topic(topic)
-            and not topic.startswith(names.LMQ_PREFIX)
-        )
+        return self._remove_whole(self.begin_deletion(self.unknown_topics(known)))
+
+    def unused_queues(self) -> list[ConsumeQueue | BatchQueue]:
+        """Return queues whose last message has left the log, but for those of delayed messages."""
+        return [
+            queue
+            for queue in (*self.queues, *self._batch_queues)
+            if queue.topic != names.SCHEDULE_TOPIC and self._is_unused(queue)
+        ]
+
+    def _is_unused(self, queue: ConsumeQueue | BatchQueue) -> bool:
+        return 0 < queue.end_physical_offset <= self.log.min_offset
 
     def clean_unused_queues(self) -> int:
-        """Delete queues whose last message has left the log, but for those of delayed messages.
+        """Delete queues whose last message has left the log; see ``unused_queues``.
 
         As in Java, a queue that is used again begins at queue offset 0.
 
@@ -696,47 +830,46 @@ class MessageStore:
         Raises:
             WriteFailed: The disk failed; call it again.
         """
-        self._catch_up()
-        log_min = self.log.min_offset
-        unused = [
-            queue
-            for queue in self.queues
-            if queue.topic != names.SCHEDULE_TOPIC and 0 < queue.end_physical_offset <= log_min
-        ]
-        batches = [one for one in self._batch_queues if 0 < one.end_physical_offset <= log_min]
-        self.queues.drop(unused)
-        self._batch_queues.drop(batches)
-        gone: list[ConsumeQueue | BatchQueue] = [*unused, *batches]
-        for one in gone:
-            _log.info(
-                "deleted queue %s/%d: the log has lost its last message", one.topic, one.queue_id
-            )
-        return len(gone)
+        return self._remove_whole(self.begin_removal(self.unused_queues()))
 
-    def _delete_topics(self, topics: Iterable[str]) -> int:
-        doomed = [
-            topic
-            for topic in topics
-            if self.queues.of_topic(topic) or self._batch_queues.of_topic(topic)
-        ]
-        if not doomed:
-            return 0
-        # Behind the tombstone stand only records that were put later.
-        self._catch_up()
-        self._tombstones.put(doomed, self.log.written_offset)
-        queues = [queue for topic in doomed for queue in self.queues.of_topic(topic).values()]
-        batches = [queue for topic in doomed for queue in self._batch_queues.of_topic(topic)]
-        self.queues.drop(queues)
-        self._batch_queues.drop(batches)
-        self._batch_queues.topics.difference_update(doomed)
-        count = len(queues) + len(batches)
-        _log.info("deleted topics %s: %d queues", ", ".join(doomed), count)
-        return count
+    def begin_removal(self, queues: Iterable[ConsumeQueue | BatchQueue]) -> Removal | None:
+        """Let nobody find those of some queues any more that are unused still.
+
+        Returns and raises as ``begin_deletion``.
+        """
+        if self.dispatcher.dispatched_offset < self.log.written_offset:
+            self._catch_up()
+        plain: list[ConsumeQueue] = []
+        batches: list[BatchQueue] = []
+        for queue in queues:
+            topic, queue_id = queue.topic, queue.queue_id
+            if not self._is_unused(queue):
+                continue
+            if isinstance(queue, BatchQueue) and self._batch_queues.find(topic, queue_id) is queue:
+                batches.append(queue)
+            elif isinstance(queue, ConsumeQueue) and self.queues.find(topic, queue_id) is queue:
+                plain.append(queue)
+            else:
+                continue  # it was deleted
+            _log.info("deleted queue %s/%d: the log has lost its last message", topic, queue_id)
+        if not plain and not batches:
+            return None
+        self.deliverer.clear()
+        return self.removals.begin([], plain, batches, self.log.written_offset)
+
+    def _remove_whole(self, removal: Removal | None) -> int:
+        for _ in self.removals.release(removal) if removal is not None else ():
+            pass
+        finished = self.removals.finish()  # also one that failed before
+        while self.removals.clear():
+            pass
+        return sum(one.count for one in finished)
 
     def _catch_up(self) -> None:
-        """Flush and dispatch all that was put."""
+        """Dispatch all that was put."""
         self.flusher.commit()
-        self.flusher.flush_log()
+        if self.flusher.is_sync:  # only durable messages are dispatched
+            self.flusher.flush_log()
         self._settle()
         while self._dispatch():
             pass

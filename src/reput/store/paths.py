@@ -16,6 +16,8 @@ QUEUE_SUMMARY = "queues.summary"
 """Ours alone: where queues ended at a clean stop. Brokers of RocketMQ do not look at it."""
 TOMBSTONES = "topics.deleted"
 """Ours alone: before which physical offset messages of deleted topics are no longer theirs."""
+DELETED_QUEUES = "queues.deleted"
+"""Ours alone: a folder of queues that were deleted, until their files are gone."""
 BULK_APPENDS = "appends.json"
 """Ours alone: which import was begun, and which batches of streams are in the log."""
 

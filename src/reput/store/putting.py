@@ -4,11 +4,13 @@ The common message costs one record, one call of a kernel, one result. What a ke
 full file, a new topic, room on disk) is provided here, and it is called again.
 """
 
+import dataclasses
 import logging
 from collections.abc import Sequence
 
 import numpy as np
 
+from reput import limits
 from reput.clock import Clock
 from reput.errors import CorruptRecord, DiskFull, WriteFailed
 from reput.format import (
@@ -34,7 +36,10 @@ _PLACES_AT_FIRST = 256
 _TOPICS_REMEMBERED_MAX = 100_000
 _PUT_OK = PutStatus.PUT_OK
 _LIGHT = props.INNER_MULTI_DISPATCH.encode()
+_LIGHT_OFFSETS = props.INNER_MULTI_QUEUE_OFFSET.encode()
 _DELAY = props.DELAY.encode()
+_OF_BROKERS = [name.encode() for name in sorted(props.OF_BROKERS)]
+_PAIR_END = props.PROPERTY_SEPARATOR.encode()
 
 _log = logging.getLogger(__name__)
 
@@ -156,6 +161,11 @@ class Putter:
             numbers = props.LMQ_SEPARATOR.join(map(str, offsets))
             properties[props.INNER_MULTI_QUEUE_OFFSET] = numbers
             message = incoming.with_properties(message, properties)
+        elif _LIGHT_OFFSETS in message.property_bytes:
+            # Of a copy, or forged: dispatch would believe it.
+            properties = message.properties
+            properties.pop(props.INNER_MULTI_QUEUE_OFFSET, None)
+            message = incoming.with_properties(message, properties)
         data = self._record_of(message)
         stored, status, reason = self._append(data, 1, now_ms)
         if not stored:
@@ -174,7 +184,7 @@ class Putter:
         if not named or not names.may_have_light_queues(stored.topic):
             return []
         topics = named.split(props.LMQ_SEPARATOR)
-        incoming.refuse_names(topics)
+        incoming.refuse_light_names(topics)
         queues = []
         for topic in topics:
             is_light = topic.startswith(names.LMQ_PREFIX)
@@ -198,22 +208,21 @@ class Putter:
             incoming.refuse_batch(message, self._body_bytes_max)
             if message.sys_flag & flags.INNER_BATCH:
                 return self._put_whole_batch(message, self._store_time(now_ms))
-            records = self._records_of_batch(message)
+            data, count = self._records_of_batch(message)
         except Refused as refused:
             return PutResult(refused.status, reason=refused.reason)
         now_ms = self._store_time(now_ms)
-        data = b"".join(records)
-        stored, status, reason = self._append(data, len(records), now_ms, is_together=True)
-        if stored < len(records):
+        stored, status, reason = self._append(data, count, now_ms, is_together=True)
+        if stored < count:
             return PutResult(status, reason=reason)
-        places = self._place_words[: 2 * len(records)].tolist()
+        places = self._place_words[: 2 * count].tolist()
         return PutResult(
             PutStatus.PUT_OK,
             places[0],
             len(data),
             places[1],
             now_ms,
-            len(records),
+            count,
             message.store_host,
             tuple(places[0::2]),
         )
@@ -224,7 +233,8 @@ class Putter:
         Raises:
             Refused: It cannot be stored.
         """
-        count = len(_parts_of(message))
+        plain = dataclasses.replace(message, body=b"", property_bytes=b"")
+        count, _ = self._count_parts(message, _Common(plain, b""))
         if count > batches.COUNT_MAX:
             raise Refused(
                 PutStatus.MESSAGE_ILLEGAL,
@@ -247,26 +257,53 @@ class Putter:
         self._hot.count_more(java.encode_utf8(message.topic), count - 1)
         return self._stored(0, len(data), now_ms, message.store_host)._replace(message_count=count)
 
-    def _records_of_batch(self, message: IncomingMessage) -> list[bytes]:
-        return [
-            self._record_of(
-                IncomingMessage(
-                    message.topic,
-                    part.body,
-                    message.queue_id,
-                    part.property_bytes,
-                    message.born_timestamp,
-                    message.born_host,
-                    message.store_host,
-                    part.flag,
-                    message.sys_flag,
-                    message.reconsume_times,
-                    message.prepared_transaction_offset,
-                ),
-                may_wait=False,
-            )
-            for part in _parts_of(message)
-        ]
+    def _records_of_batch(self, message: IncomingMessage) -> tuple[bytes, int]:
+        """Return the records of a batch's messages, one behind the other, and how many they are.
+
+        Raises:
+            Refused: One of them cannot be stored.
+            LimitExceeded: They are too many.
+        """
+        empty = dataclasses.replace(message, body=b"", property_bytes=b"")
+        self._record_of(empty, may_wait=False)
+        common = _Common(empty, java.encode_utf8(message.topic))
+        if any(name in message.body for name in _OF_BROKERS):  # perhaps in a body; most have none
+            common.dropped = b"".join(name + _PAIR_END for name in _OF_BROKERS)
+        if self._config.enabled_append_prop_crc:
+            common.tail = incoming.with_crc_room(empty).property_bytes
+        count, size = self._count_parts(message, common)
+        target = np.empty(size, np.uint8)
+        common.call(message.body, self._record_bytes_max, hot.address_of(target))
+        return target.tobytes(), count
+
+    def _count_parts(self, message: IncomingMessage, common: "_Common") -> tuple[int, int]:
+        """Return how many messages a batch holds, and the bytes of their records.
+
+        Raises:
+            Refused: It holds none, or one that cannot be stored.
+            LimitExceeded: They are too many.
+        """
+        body = message.body
+        if not body:
+            raise Refused(PutStatus.MESSAGE_ILLEGAL, "the batch holds no message")
+        count, behind, size = common.call(body, self._record_bytes_max)
+        limits.BATCH_MESSAGES.check(count)
+        if behind < len(body):
+            try:
+                part, _ = batches.decode_one(body, behind)
+                part.property_bytes.decode()
+            except CorruptRecord as error:
+                raise Refused(PutStatus.MESSAGE_ILLEGAL, str(error)) from error
+            except UnicodeDecodeError as error:
+                # Such a record is Python's to dispatch: 4 MB of them would take a quarter minute.
+                raise Refused(
+                    PutStatus.MESSAGE_ILLEGAL,
+                    f"properties of the batch message at {behind}: {error}; allowed: UTF-8",
+                ) from error
+            one = dataclasses.replace(message, body=part.body, property_bytes=part.property_bytes)
+            self._record_of(one, may_wait=False)
+            raise AssertionError(f"message at {behind} of a batch is neither right nor wrong")
+        return count, size
 
     # Checks -----------------------------------------------------------------------------------
 
@@ -308,8 +345,8 @@ class Putter:
             )
         if may_wait and message.sys_flag & flags.INNER_BATCH:
             raise Refused(PutStatus.MESSAGE_ILLEGAL, "a batch goes to a batch queue, as one")
-        if message.queue_id < 0:
-            raise Refused(PutStatus.MESSAGE_ILLEGAL, f"queue id {message.queue_id}; allowed: 0 on")
+        if not 0 <= message.queue_id <= names.QUEUE_ID_MAX:  # a call for each put costs 3 % of it
+            incoming.refuse_queue(message.queue_id)
         if may_wait and properties and _DELAY in properties:
             message = incoming.delayed(message, self._block[state.DELAY_COUNT])
             topic = java.encode_utf8(message.topic)
@@ -471,12 +508,42 @@ class Putter:
         return 1
 
 
-def _parts_of(message: IncomingMessage) -> list[batches.InnerMessage]:
-    """Return the messages of a batch. Raises ``Refused``."""
-    try:
-        parts = batches.decode(message.body)
-    except CorruptRecord as error:
-        raise Refused(PutStatus.MESSAGE_ILLEGAL, str(error)) from error
-    if not parts:
-        raise Refused(PutStatus.MESSAGE_ILLEGAL, "the batch holds no message")
-    return parts
+class _Common:
+    """What the records of a batch's messages have in common.
+
+    Args:
+        message: One of them, without body and properties.
+        topic: Its topic in UTF-8.
+    """
+
+    def __init__(self, message: IncomingMessage, topic: bytes) -> None:
+        data = incoming.encode(message, topic)
+        is_v1 = len(topic) <= record.TOPIC_BYTES_MAX_V1
+        topic_length = record.TOPIC_LENGTH_V1 if is_v1 else record.TOPIC_LENGTH_V2
+        behind_topic = len(data) - record.PROPERTIES_LENGTH.size
+        body_at = behind_topic - len(topic) - topic_length.size
+        self._head = data[:body_at]
+        self._topic = data[body_at:behind_topic]
+        self.dropped = b""
+        """Names of properties that are left out, each with a separator behind it."""
+        self.tail = b""
+        """What is appended to the properties of each."""
+
+    def call(self, body: bytes, record_max: int, target: int = 0) -> tuple[int, int, int]:
+        """Return how many records a batch has, the position behind them, and their bytes.
+
+        They are written to an address, if one is given.
+
+        Raises:
+            LimitExceeded: Their properties have too many words.
+        """
+        arguments: list[int] = []
+        kept = []
+        for text in (body, self._head, self._topic, self.dropped, self.tail):
+            array = np.frombuffer(text or b"?", np.uint8)  # an empty array has no address
+            kept.append(array)
+            arguments += (hot.address_of(array), len(text))
+        told = np.zeros(3, np.int64)
+        count = hot.batch_records(*arguments, record_max, target, hot.address_of(told))
+        limits.BATCH_KEYS.check(int(told[2]))
+        return count, int(told[0]), int(told[1])

@@ -5,10 +5,11 @@
 
 ``end_offset`` is where the log ends, which no file says. A broker knows it from its queues and from
 walking the tail, and so does this reader (``_find_end``): what lies behind is the torn tail of a
-crash, or records that an earlier recovery cut off and left on disk (anchors D6). Neither is part
-of the log; both are reported.
+crash, or records that an earlier recovery cut off and left on disk (known-bugs.md#stale-tail).
+Neither is part of the log; both are reported.
 
-Never writes, never locks, never creates (anchors D18); takes file sizes from the files.
+Never writes, never locks, never creates (known-bugs.md#deleted-topics); takes file sizes from the
+files.
 """
 
 import bisect
@@ -50,7 +51,7 @@ _UNITS_AT_ONCE = 4096
 
 
 class Boundary(enum.Enum):
-    """Which message an offset by time names (anchors D15)."""
+    """Which message an offset by time names (known-bugs.md#offset-by-time)."""
 
     LOWER = "lower"
     """The first at or after the time; behind the last if all are before it."""
@@ -542,7 +543,8 @@ class StoreReader:
         the store is tried. Both kinds of id have the same lengths, so both are tried.
 
         Raises:
-            CorruptRecord: Nothing was found, but what may be it cannot be read (anchors D37).
+            CorruptRecord: Nothing was found, but what may be it cannot be read
+            (known-bugs.md#errors-as-empty-results).
         """
         found: list[StoredMessage] = []
         problems: list[CorruptRecord] = []
@@ -589,7 +591,8 @@ class StoreReader:
         """Return the messages of a topic that carry a key, or have it as unique key, in log order.
 
         The index only proposes; topic, key and store time (``begin_ms <= t <= end_ms``) are checked
-        on each message (anchors D8, D9, D10). All of them: no limit of 64.
+        on each message (known-bugs.md#index-seconds, known-bugs.md#index-first-entry,
+        known-bugs.md#hash-collisions). All of them: no limit of 64.
 
         Raises:
             CorruptRecord: An index file that may hold the key is damaged.
@@ -617,7 +620,8 @@ class StoreReader:
         """Return the queue offset that a time names, within ``[min_offset, max_offset]``.
 
         ``LOWER``: the first message stored at or after it, ``max_offset`` if none. ``UPPER``: the
-        last at or before it, ``min_offset`` if none. Equal times count as one block (anchors D15).
+        last at or before it, ``min_offset`` if none. Equal times count as one block
+        (known-bugs.md#offset-by-time).
         """
         if queue_id in self.batch_queue_ids.get(topic, ()):
             return self._batch_offset_by_time(topic, queue_id, timestamp_ms, boundary)

@@ -21,6 +21,11 @@ from reput.store.putting import Putter
 _REPLIES_BYTES = 512 * 1024
 _SCRATCH_BYTES = 512 * 1024
 _NOTES = 2048
+_NOTES_AFTER_STOP = 8
+"""Frames of a round after the kernel has stopped for something: of those behind the one that it
+stopped for the records are made again, and there may be a stop for each of them."""
+_STOPS_MAX = 32
+"""Queues, files and such that one call provides: each takes a tenth of a millisecond, or more."""
 _DELAY_MS_MAX = 1 << 40
 """34 years: what wants to wait for longer is the caller's, whatever is allowed."""
 _DONE = frozenset({state.STOP_DONE, state.STOP_FRAME, state.STOP_REPLIES, state.STOP_LENGTH})
@@ -129,7 +134,8 @@ class Receiver:
         if takes_sends:
             block[state.BORN_ADDRESS] = int.from_bytes(born_host.address, "big")
             block[state.BORN_PORT] = born_host.port
-        count = 0
+        count = stop_count = 0
+        block[state.NOTES_ROOM] = _NOTES
         now_ms = block[state.INPUT_TIME] = self._putter.begin()
         try:
             while True:
@@ -137,6 +143,11 @@ class Receiver:
                 stop = block[state.STOP]
                 if stop in _DONE or not self._provide(stop, now_ms):
                     break
+                stop_count += 1
+                if stop_count == _STOPS_MAX:
+                    stop = state.STOP_REPLIES
+                    break
+                block[state.NOTES_ROOM] = _NOTES_AFTER_STOP
         finally:
             self._putter.end()
         pull_count = block[state.DELIVER_COUNT]

@@ -1,18 +1,20 @@
 """Opening a store: where the log ends, what must be dispatched again, and what cannot be trusted.
 
 Recovery trusts bytes, not pointers. The log ends where ``StoreReader.tail`` finds its end: a torn
-tail is cut, zeroed and synced before anything is appended (anchors D6); damage with valid records
-behind it stays where it is and is reported (anchors D5). Queues and index follow from the log, so
-whatever is in doubt about them is taken out and dispatched again from a point that is proven:
+tail is cut, zeroed and synced before anything is appended (known-bugs.md#stale-tail); damage with
+valid records after it stays in place and is reported (known-bugs.md#recovery-truncates). Queues
+and index follow from the log, so whatever is in doubt about them is taken out and dispatched again
+from a point that is proven:
 
     clean stop   where queues and index end
     crash        queues: the checkpoint's queue offset, or where it has none the last log file whose
                  first record is older than its times; index: where the last file ends that is
-                 known to be on disk (anchors D1, D7)
+                 known to be on disk (known-bugs.md#undispatched-messages,
+                 known-bugs.md#lost-index-files)
 
 A queue that lacks units before that point (its files are short, or gone) is made anew from the
-oldest record on. Nothing is deleted because a check failed (anchors D34): only what will be derived
-again.
+oldest record on. Nothing is deleted because a check failed (known-bugs.md#failed-check-deletes):
+only what will be derived again.
 
 Recovery may crash too. ``abort`` is there before anything is changed, and the checkpoint says less,
 durably, before queues have less.
@@ -24,6 +26,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from reput.errors import CorruptRecord, StoreUnavailable
+from reput.format import message as record
 from reput.format.checkpoint_page import Checkpoint
 from reput.format.kernels import state
 from reput.store.batch_queue import BatchQueue, BatchQueues
@@ -41,6 +44,9 @@ from reput.store.reader import Condition, LogTail, StoreReader
 from reput.store.summary import Summary
 from reput.store.tombstones import Tombstones
 from reput.store.torn_records import find_torn_records
+
+_SEARCHED_BYTES = 16 * 1024 * 1024
+"""Of the log, for a message that a queue lacks at its beginning."""
 
 _log = logging.getLogger(__name__)
 
@@ -160,7 +166,7 @@ class Recovery:
         index_start = self._index_start(saved, end)
         queue_start = self._clean_start(end) if was_clean else self._crashed_start(saved, end)
         start = max(min(queue_start, index_start, deleted, end), log_min)
-        if self._lacks_queues(end):
+        if self._lacks_queues(end, queue_start):
             self._checkpoint.distrust_queues()
             start = log_min
         if self._checkpoint.fields != saved:
@@ -232,7 +238,8 @@ class Recovery:
     def _finish_deletions(self, end: int) -> int:
         """Delete queues that a crash left of deleted topics; return from where to make them anew.
 
-        They are those that begin before the tombstone, or not at all (anchors D18).
+        They are those that begin before the tombstone, or not at all
+        (known-bugs.md#deleted-topics).
         """
         start = end
         for topic, tombstone in self._tombstones.by_topic.items():
@@ -271,8 +278,13 @@ class Recovery:
         if report.cut_units:
             _log.warning("%d units pointed behind the end of the log", report.cut_units)
 
-    def _lacks_queues(self, end: int) -> bool:
-        """Mark queues that are gone or short, by what the last clean stop noted; are there any?"""
+    def _lacks_queues(self, end: int, proven: int) -> bool:
+        """Mark queues that are gone, short or damaged; are there any?
+
+        Args:
+            end: Where the log ends.
+            proven: Physical offset before which all units were durable.
+        """
         for broken in self._queues.broken:
             _log.warning("%s had %d bytes; its queue is made anew", broken.path, broken.size)
         for (topic, queue_id), known in self._summary.ends.items() if self._summary else ():
@@ -286,31 +298,67 @@ class Recovery:
             batches.is_damaged |= batches.max_offset < max_offset
         for queue in self._queues:
             # After a crash that is what was not synced; else units before it were lost.
-            queue.is_damaged |= queue.has_rest and self._was_clean
+            if queue.has_rest and not queue.is_damaged:
+                queue.is_damaged = self._was_clean or self._queues.has_units_in_rest(queue, proven)
+            queue.is_damaged = queue.is_damaged or self._lacks_first_file(queue, proven)
         if not any(self._all_queues()) and end > self._commit_log.min_offset:
             return True
-        return any(one.is_damaged for one in self._all_queues()) or bool(self._missing_topics())
+        return any(one.is_damaged for one in self._all_queues()) or bool(self._missing_queues())
+
+    def _lacks_first_file(self, queue: ConsumeQueue, proven: int) -> bool:
+        """Whether the log has messages of a queue from before its first file.
+
+        A file goes when the log begins behind its last unit. So it does behind the first unit of
+        the next file too, but in one case in as many as a file has units.
+        """
+        if self._summary is not None or not queue.files or not queue.files[0]:
+            return False
+        first = queue.unit(queue.first_offset)
+        if first is None or not first.is_written:
+            return False
+        log, position = self._commit_log, self._commit_log.min_offset
+        stop = min(first.physical_offset, proven)
+        while position < stop:
+            if position - log.min_offset > _SEARCHED_BYTES:
+                return True  # or not: then it is made anew in vain
+            data = log.record(position)
+            if data is None:
+                file = log.files.file_at(position)
+                position = file.end if file is not None else stop
+                continue
+            one = record.decode(data)
+            if (one.topic, one.queue_id) == (queue.topic, queue.queue_id):
+                return True
+            position += len(data)
+        return False
 
     def _reset_damaged(self) -> None:
         for queue in self._all_queues():
             if queue.is_damaged:
                 queue.reset()
 
-    def _missing_topics(self) -> list[str]:
-        """Return topics that groups have read, and that have no queue at all."""
+    def _missing_queues(self) -> list[tuple[str, int]]:
+        """Return queues that groups have read, and that are not there.
+
+        Where a clean stop has noted which queues there were, only those whose topic has none.
+        """
         try:
             offsets = self._reader.consumer_offsets()
         except CorruptRecord as error:
             _log.warning("consumer offsets cannot be read: %s", error)
             return []
-        known = {*(one.topic for one in self._all_queues()), *self._tombstones.by_topic}
-        return sorted(
-            {
-                one.topic
-                for one in offsets
-                if one.consumer_offset > 0 and one.topic in self._topics and one.topic not in known
-            }
-        )
+        queues = {(one.topic, one.queue_id) for one in self._all_queues()}
+        topics = {*(topic for topic, _ in queues), *self._tombstones.by_topic}
+        found = []
+        for one in offsets:
+            config = self._topics.get(one.topic)
+            if config is None or one.consumer_offset <= 0 or one.topic in self._tombstones.by_topic:
+                continue
+            is_queue = one.queue_id < max(config.read_queue_count, config.write_queue_count)
+            is_missing = self._summary is None and (one.topic, one.queue_id) not in queues
+            if one.topic not in topics or (is_missing and is_queue):
+                found.append((one.topic, one.queue_id))
+        return sorted(set(found))
 
     def _load_topics(self) -> dict[str, TopicConfig]:
         try:
@@ -337,6 +385,7 @@ class Recovery:
         if not report.was_clean:
             torn = find_torn_records(self._reader.log, unsynced, end)
         dispatcher.finish_keys(now_ms)
+        ends: dict[ConsumeQueue, int] = {}
         while True:
             dispatcher.go_to(start, torn)
             report.dispatched_from = start
@@ -345,7 +394,19 @@ class Recovery:
             try:
                 while dispatcher.step(end, now_ms):
                     progress("dispatch", dispatcher.dispatched_offset - start, end - start)
-                break
+                blank = self._blank_queues() if start > log_min else []
+                if not blank:
+                    break
+                # They may have had units, which nothing but the whole log can tell.
+                for queue in blank:
+                    _log.warning("%s has no unit: it is made anew from the log", queue.folder)
+                    damaged.add((queue.topic, queue.queue_id))
+                self._checkpoint.distrust_queues()
+                self._checkpoint.flush()
+                ends = {queue: queue.max_offset for queue in blank}
+                for queue in blank:
+                    queue.reset()
+                start = log_min
             except QueueGap as gap:
                 _log.warning("%s: it is made anew from the log", gap)
                 damaged.add((gap.queue.topic, gap.queue.queue_id))
@@ -354,9 +415,24 @@ class Recovery:
                 gap.queue.reset()
                 start = log_min
         dispatcher.is_strict = False
+        for queue, max_offset in ends.items():
+            if queue.is_fresh and max_offset:
+                queue.start_at(max_offset)  # its messages are gone; offsets go on behind them
+            elif queue.is_fresh and not queue.max_offset:
+                self._queues.drop([queue])
         report.holes = list(dispatcher.holes)
         report.refilled_units = dispatcher.refilled_units
         report.rebuilt_queues = sorted(damaged)
+
+    def _blank_queues(self) -> list[ConsumeQueue]:
+        """Return the queues that were found in the store and have no unit of any message."""
+        if self._summary is not None:
+            return []  # which queues have units is known
+        return [
+            queue
+            for queue in self._queues
+            if not queue.end_physical_offset and queue.topic not in self._tombstones.by_topic
+        ]
 
     def _finish(self, end: int) -> None:
         for queue in self._all_queues():

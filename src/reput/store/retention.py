@@ -9,22 +9,23 @@ With ``reputExpireOnlyArchived`` a file that is not in that archive stays, in al
 disk that fills up then ends puts, and no message.
 
 Oldest first, up to the first that stays, and never the last one, nor one that dispatch has not
-read. Then queues and index follow: minimum offsets at once (anchors D16), the files behind them at
-their pace. Each file is gone for good before anything follows from it, so that a crash leaves no
-gap and no queue that lacks what the log still has.
+read. Then queues and index follow: minimum offsets at once (known-bugs.md#minimum-offsets), the
+files one by one. The deletion of each log file is durable (``step_disk``) before anything else is
+deleted, so that a crash leaves no gap and no queue without units for existing messages.
 
 Nothing goes silently: each file is logged with the reason, and with the messages that a group had
 not read; ``RetentionCounts`` adds them up.
 
 The disk is looked at by itself: a deletion that fails, or waits for its turn, does not keep puts
-from being refused or taken again (anchors D30).
+from being refused or taken again (known-bugs.md#disk-check).
 """
 
 import logging
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 
 from reput.errors import CorruptRecord, DiskFull, StoreUnavailable, WriteFailed
@@ -39,6 +40,7 @@ from reput.store.config_tables import ConsumerOffset
 from reput.store.consume_queue import ConsumeQueue, ConsumeQueues
 from reput.store.disk import Disk
 from reput.store.dispatch import Dispatcher
+from reput.store.file_ages import FileAges
 from reput.store.flush import Flusher
 from reput.store.index_file import IndexFiles
 from reput.store.mapped_file import MappedFile
@@ -50,6 +52,10 @@ DISK_CHECK_INTERVAL_MS = 10_000
 MANUAL_ROUNDS = 20
 QUEUES_PER_STEP = 64
 """Queues that one step looks at, 15 us each: a put must not wait longer for it."""
+OFFSETS_PER_STEP = 1_000
+"""Consumer offsets that one step reads, 1 us each."""
+REPORTED_MAX = 20
+"""Topics and groups with unread messages that are logged for one file."""
 _MS_PER_HOUR = 3_600_000
 
 _log = logging.getLogger(__name__)
@@ -113,8 +119,11 @@ class Retention:
         self.consumer_offsets = consumer_offsets
         """A broker that keeps them in memory puts its own source here."""
         self.counts = self._followers.counts
+        self.ages = FileAges()
+        """How old files are, whatever the clock was set to."""
         self._disk = disk
-        self._unsynced_folder = ""
+        self._unsynced_folder = ""  # of the last log file that was deleted
+        self._sync_ms = 0
         self._manual_rounds = 0
         self._kept = ("", False)  # the file that waits to be archived, and whether in an emergency
         self._left = 0  # files that may go in this round
@@ -146,6 +155,7 @@ class Retention:
             now_ms: Time of day: hours and ages.
             monotonic_ms: For intervals.
         """
+        self.ages.note_time(now_ms, monotonic_ms)
         if self._is_first_step:
             self._is_first_step = False
             self._disk_check_ms = self._redelete_ms = self._retry_ms = monotonic_ms
@@ -165,9 +175,28 @@ class Retention:
             _log.error("what has expired cannot be deleted now: %s", error)
             return False
 
+    def step_disk(self, monotonic_ms: int) -> bool:
+        """Make the last deletion durable; return whether there was one.
+
+        Waits for the disk; may run in another thread than ``step``, which deletes nothing before.
+        A disk that fails is logged and counted, and is tried again with the next round.
+        """
+        if not self._unsynced_folder or monotonic_ms < self._sync_ms:
+            return False
+        try:
+            self._disk.sync_folder(self._unsynced_folder)
+        except WriteFailed as error:
+            self.counts.failures += 1
+            self._sync_ms = monotonic_ms + self._config.clean_resource_interval
+            _log.error("a deletion is not durable yet: %s", error)
+            return False
+        self._unsynced_folder = ""
+        return True
+
     def _step_files(self, now_ms: int, monotonic_ms: int) -> bool:
         config = self._config
-        self._sync_folder()
+        if self._unsynced_folder:
+            return False
         if monotonic_ms >= self._redelete_ms:
             self._redelete_ms = monotonic_ms + config.redelete_hanged_file_interval
             forced_after_ms = config.destroy_maped_file_interval_forcibly
@@ -209,17 +238,17 @@ class Retention:
         """
         if file.end <= self._checkpoint.fields.queue_physical_offset:
             return True
-        if self._flush_asked < file.end:
-            try:
-                self._flusher.write_out_queues()
-            except DiskFull as error:
-                _log.warning("room for the log comes first: %s", error)
-                return True
+        if self._flush_asked >= file.end:
+            return self._flusher.lacks_room  # room for the log comes first
+        try:
+            self._flusher.begin_writing_out()
+        except DiskFull as error:
+            _log.warning("room for the log comes first: %s", error)
+            return True
         return False
 
     def _delete(self, file: MappedFile, reason: str, monotonic_ms: int) -> None:
         config = self._config
-        offsets = self._offsets()
         self._commit_log.delete_first(monotonic_ms, config.destroy_maped_file_interval_forcibly)
         self._deletion_ms = monotonic_ms + config.delete_commit_log_files_interval
         self._unsynced_folder = str(Path(file.path).parent)
@@ -229,15 +258,8 @@ class Retention:
             "deleted %s, physical offsets %d to %d: %s", file.path, file.start, file.end, reason
         )
         # Minimum offsets first: they are right even where the disk fails.
-        self._followers.follow(file.path, offsets)
+        self._followers.follow(file.path, self._offsets())
         self._followers.correct_some()
-        self._sync_folder()
-
-    def _sync_folder(self) -> None:
-        """Make the last deletion durable; nothing is deleted that follows from it before."""
-        if self._unsynced_folder:
-            self._disk.sync_folder(self._unsynced_folder)
-            self._unsynced_folder = ""
 
     def _reason(self, file: MappedFile, now_ms: int) -> str:
         """Return why a file may go; empty if it may not."""
@@ -263,29 +285,51 @@ class Retention:
         files = self._commit_log.files
         if len(files.files) < 2 or file.end > self._dispatcher.dispatched_offset:
             return ""
-        try:
-            modified_ms = Path(file.path).stat().st_mtime_ns // 1_000_000
-        except OSError as error:
-            raise WriteFailed(
-                file.path, f"cannot be asked for its age: {error.strerror}"
-            ) from error
+        age_ms = self._age_ms(now_ms)
         hours = self._config.file_reserved_time
-        if now_ms >= modified_ms + hours * _MS_PER_HOUR:
-            age = (now_ms - modified_ms) / _MS_PER_HOUR
+        if age_ms >= hours * _MS_PER_HOUR:
+            age = age_ms / _MS_PER_HOUR
             return f"last written {age:.1f} hours ago, fileReservedTime is {hours}"
         if not self._config.clean_file_forcibly_enable or files.has_hanging:
             return ""  # of a file that hangs the disk has not got the room back yet
         self._disk_space.look()  # the deletion before may have been enough
         return self._disk_space.emergency
 
-    def _offsets(self) -> list[ConsumerOffset] | None:
+    def _age_ms(self, now_ms: int) -> int:
+        """Return the age of the oldest file."""
+        modified_ms = []
+        for file in self._commit_log.files.files:
+            modified_ms.append(_modified_ms(file))
+            if modified_ms[0] <= now_ms:
+                break  # what later files say matters only beside a time in the future
+        return self.ages.age_ms(modified_ms, now_ms)
+
+    def note_opening(self, now_ms: int) -> None:
+        """Look at the files as they are when the store is opened: see ``file_ages``."""
+        try:
+            newest_ms = max((_modified_ms(one) for one in self._commit_log.files.files), default=0)
+        except WriteFailed as error:
+            _log.warning("%s", error)
+            return
+        if newest_ms:
+            reserved_ms = self._config.file_reserved_time * _MS_PER_HOUR
+            self.ages.note_opening(now_ms, newest_ms, reserved_ms)
+
+    def _offsets(self) -> Iterator[ConsumerOffset] | None:
         if self.consumer_offsets is None:
             return None
         try:
-            return list(self.consumer_offsets())
+            return iter(self.consumer_offsets())
         except (CorruptRecord, StoreUnavailable) as error:
             _log.warning("nobody knows what was read of the messages that expire: %s", error)
             return None
+
+
+def _modified_ms(file: MappedFile) -> int:
+    try:
+        return Path(file.path).stat().st_mtime_ns // 1_000_000
+    except OSError as error:
+        raise WriteFailed(file.path, f"cannot be asked for its age: {error.strerror}") from error
 
 
 # --- the disk ---------------------------------------------------------------------------------
@@ -387,12 +431,13 @@ class _Followers:
         self._deletion_ms = 0
         self._report: _Report | None = None
 
-    def follow(self, path: str, offsets: list[ConsumerOffset] | None) -> None:
-        """Note that the log has lost a file; what had not been read of it is reported.
+    def follow(self, path: str, offsets: Iterator[ConsumerOffset] | None) -> None:
+        """Report the deletion of a log file, and what groups had not read of it.
 
         Args:
-            path: Of the file.
-            offsets: What groups have read; None if nobody knows.
+            path: Path of the file.
+            offsets: Consumer offsets of all groups, which may change while they are read in
+                steps; None if they are not known.
         """
         assert not self._to_correct, "the file before has not been reported"
         self._report = _Report(path, offsets) if offsets is not None else None
@@ -409,6 +454,8 @@ class _Followers:
             self._begin()  # just opened: a crash may have come in between
         if not self._to_correct:
             return False
+        if self._report is not None and self._report.add_readers():
+            return True
         for _ in range(min(QUEUES_PER_STEP, len(self._to_correct))):
             queue = self._to_correct.popleft()
             if self._is_there(queue):
@@ -447,13 +494,19 @@ class _Followers:
 class _Report:
     """What of a deleted log file had not been read."""
 
-    def __init__(self, path: str, offsets: list[ConsumerOffset]) -> None:
+    def __init__(self, path: str, offsets: Iterator[ConsumerOffset]) -> None:
         self._path = path
+        self._offsets = offsets
         self._readers: defaultdict[tuple[str, int], list[ConsumerOffset]] = defaultdict(list)
-        for one in offsets:
-            self._readers[one.topic, one.queue_id].append(one)
         self._unread: Counter[tuple[str, str]] = Counter()
         self._never_read: Counter[str] = Counter()
+
+    def add_readers(self) -> bool:
+        """Add some of the consumer offsets; return whether there were any left."""
+        offsets = list(islice(self._offsets, OFFSETS_PER_STEP))
+        for offset in offsets:
+            self._readers[offset.topic, offset.queue_id].append(offset)
+        return bool(offsets)
 
     def add(self, queue: ConsumeQueue | BatchQueue, before: int) -> None:
         """Add a queue whose minimum offset was another one before."""
@@ -469,7 +522,7 @@ class _Report:
 
     def tell(self, counts: RetentionCounts) -> None:
         """Log it and add it to the totals."""
-        for (topic, group), count in sorted(self._unread.items()):
+        for (topic, group), count in sorted(self._unread.most_common(REPORTED_MAX)):
             _log.warning(
                 "%s went with %d messages of topic %s that group %s had not read",
                 self._path,
@@ -477,12 +530,21 @@ class _Report:
                 topic,
                 group,
             )
-        for topic, count in sorted(self._never_read.items()):
+        for topic, count in sorted(self._never_read.most_common(REPORTED_MAX)):
             _log.warning(
                 "%s went with %d messages of topic %s that no group had read",
                 self._path,
                 count,
                 topic,
+            )
+        if max(len(self._unread), len(self._never_read)) > REPORTED_MAX:
+            _log.warning(
+                "%s went with unread messages of %d topics and groups, and of %d topics that no "
+                "group had read; the %d largest of each are above",
+                self._path,
+                len(self._unread),
+                len(self._never_read),
+                REPORTED_MAX,
             )
         counts.unread.update(self._unread)
         counts.never_read.update(self._never_read)

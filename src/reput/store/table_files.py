@@ -1,8 +1,9 @@
 """The JSON tables under config/, kept: changed in memory, written whole, never half.
 
 A table is written beside the old one, synced, and renamed over it, so there is a whole one at any
-moment (anchors D26). The old one becomes the ``.bak`` if it can be read: a bad file never takes the
-place of a good backup. Java's own ways differ by version; all of them read what is written here.
+moment (known-bugs.md#torn-tables). The old one becomes the ``.bak`` if it can be read: a bad file
+never takes the place of a good backup. Java's own ways differ by version; all of them read what is
+written here.
 
 What is written is JSON as Java 4.9 and 5.x read it: numeric keys in quotes, and members that this
 version does not know as they were found. Each table is a few verbs over typed entries. They change
@@ -13,7 +14,10 @@ the entry changes; and what waits for the disk is apart: ``take`` returns what i
 ``write`` may be called in any thread. ``save`` is both.
 """
 
+import enum
+import heapq
 import json
+import logging
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,14 +27,31 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import msgspec
 
-from reput.errors import WriteFailed
+from reput.descriptors import open_descriptor
+from reput.errors import CorruptRecord
 from reput.format import fastjson
 from reput.store import config_tables, paths
 from reput.store.config_tables import GROUP_SEPARATOR, ConsumerOffset, Table, TopicConfig
-from reput.store.disk import Disk
+from reput.store.disk import Disk, failed_opening
 from reput.store.files import open_folder
 
+DAMAGED_SUFFIX = ".damaged"
+"""Of tables that were put aside; nobody reads or deletes them."""
+
+_log = logging.getLogger(__name__)
+
+
 # --- a file and its backup --------------------------------------------------
+
+
+class Written(enum.Enum):
+    """What became of a text that was to be written."""
+
+    OVERTAKEN = enum.auto()
+    """It was not put in place, as a later one was begun; that one may not be in place yet."""
+    IN_PLACE = enum.auto()
+    """It outlives the process, not the machine."""
+    DURABLE = enum.auto()
 
 
 class _Identity(NamedTuple):
@@ -54,9 +75,15 @@ class _SavedFile:
         self._folder = str(Path(path).parent)
         self._draft = path + paths.DRAFT_SUFFIX
         self._disk = disk
+        self._durable_lock = threading.Lock()
+        """For one durable write at a time: two would overtake each other again and again."""
         self._lock = threading.Lock()
         """For writing a draft and for putting it in place; not while the disk is waited for."""
         self._turn = 0
+        """The latest text that was begun."""
+        self._turn_in_place = 0
+        self.durable_turn = 0
+        """The latest text that the disk is known to have."""
         self._known: _Identity | None = None
         """The file in place, if it is known that brokers can load it."""
         self._is_synced = False
@@ -72,7 +99,7 @@ class _SavedFile:
         self._sync_in_place()
         self._is_synced = True
 
-    def replace(self, turn: int, data: bytes, *, is_durable: bool) -> bool:
+    def replace(self, turn: int, data: bytes, *, is_durable: bool) -> Written:
         """Put a text in place.
 
         After any failure, and after the end of the process at any moment, the file is the old or
@@ -85,38 +112,53 @@ class _SavedFile:
             is_durable: Wait for the disk.
 
         Returns:
-            Whether it is durable: not if a later one came in between.
+            What became of it, or of a later one that stands in its place.
 
         Raises:
             WriteFailed: It was not written, or (by the last step, a sync) perhaps not for good.
         """
         self._disk.make_folder(self._folder)
+        if is_durable:
+            with self._durable_lock:
+                return self._replace_durably(turn, data)
         with self._lock:
             if turn < self._turn:
-                return False
-            self._turn = turn
-            descriptor = self._new_draft(data)
-            if not is_durable:
-                os.close(descriptor)
-                self._put_in_place(is_synced=False)
-                return False
-        try:
-            self._disk.sync_file(descriptor, self._draft)
-        finally:
-            os.close(descriptor)
-        with self._lock:
-            if turn < self._turn:
-                return False
-            self._put_in_place(is_synced=True)
-        self._disk.sync_folder(self._folder)
-        return True
+                is_there = turn <= self._turn_in_place
+                return Written.IN_PLACE if is_there else Written.OVERTAKEN
+            os.close(self._new_draft(turn, data))
+            self._put_in_place(turn, is_synced=False)
+            return Written.IN_PLACE
 
-    def _new_draft(self, data: bytes) -> int:
+    def _replace_durably(self, turn: int, data: bytes) -> Written:
+        with self._lock:
+            descriptor = self._new_draft(turn, data) if turn >= self._turn else None
+        if descriptor is not None:
+            try:
+                self._disk.sync_file(descriptor, self._draft)
+            finally:
+                os.close(descriptor)
+        with self._lock:
+            if turn == self._turn:
+                self._put_in_place(turn, is_synced=True)
+            elif turn > self._turn_in_place or _identity(self._path) != self._known:
+                return Written.OVERTAKEN  # by one that failed, or somebody else wrote the file
+            elif not self._is_synced:
+                # Those who do not wait for the disk may come faster than it syncs. They wait here:
+                # what is synced becomes the backup of the next one.
+                self._sync_in_place()
+                self._is_synced = True
+            durable_turn = self._turn_in_place
+        self._disk.sync_folder(self._folder)
+        self.durable_turn = max(self.durable_turn, durable_turn)
+        return Written.DURABLE
+
+    def _new_draft(self, turn: int, data: bytes) -> int:
+        self._turn = turn
         # A file of its own: the last one's may be waiting for the disk, and who would cut it too.
         self._disk.unlink(self._draft)
         return _create(self._draft, data, self._disk)
 
-    def _put_in_place(self, *, is_synced: bool) -> None:
+    def _put_in_place(self, turn: int, *, is_synced: bool) -> None:
         old = _identity(self._path)
         if old is not None and old != self._known:  # somebody else's
             if _is_readable(self._path):
@@ -125,14 +167,15 @@ class _SavedFile:
         elif old is not None and self._is_synced:
             self._back_up()
         self._disk.rename(self._draft, self._path)
+        self._turn_in_place = turn
         self._known = _identity(self._path)
         self._is_synced = is_synced
 
     def _sync_in_place(self) -> None:
         try:
-            descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = open_descriptor(self._path, os.O_RDONLY)
         except OSError as error:
-            raise WriteFailed(self._path, f"cannot open: {error.strerror}") from error
+            raise failed_opening(self._path, "open", error) from error
         try:
             self._disk.sync_file(descriptor, self._path)
         finally:
@@ -156,12 +199,22 @@ class _SavedFile:
         self._disk.rename(draft, backup)
 
 
+def _put_aside(path: str, disk: Disk) -> str:
+    """Give a file, and its backup, a name under which nobody loads it; return that of the file."""
+    aside = f"{path}{DAMAGED_SUFFIX}"
+    for suffix in (paths.BACKUP_SUFFIX, ""):
+        if Path(path + suffix).exists():
+            disk.rename(path + suffix, aside + suffix)
+    disk.sync_folder(str(Path(path).parent))
+    return aside
+
+
 def _create(path: str, data: bytes, disk: Disk) -> int:
     """Return the descriptor of a new file with these bytes."""
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        descriptor = open_descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     except OSError as error:
-        raise WriteFailed(path, f"cannot create: {error.strerror}") from error
+        raise failed_opening(path, "create", error) from error
     try:
         disk.write(descriptor, path, 0, data)
     except BaseException:
@@ -179,10 +232,20 @@ def _identity(path: str) -> _Identity | None:
 
 
 def _is_readable(path: str) -> bool:
-    """Whether there is a table that a broker could load."""
+    """Whether there is a table that a broker could load.
+
+    Raises:
+        WriteFailed: Nobody can say: it cannot be read.
+    """
     try:
-        return isinstance(fastjson.parse(Path(path).read_bytes().decode()), dict)
-    except (OSError, ValueError, RecursionError):
+        data = Path(path).read_bytes()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise failed_opening(path, "read", error) from error
+    try:
+        return isinstance(fastjson.parse(data.decode()), dict)
+    except (ValueError, RecursionError):
         return False
 
 
@@ -252,6 +315,11 @@ class ConsumerFilter:
 PREPARED_AT_ONCE = 200
 """Entries whose texts are made in less than 2 ms."""
 
+_SORTED_AT_ONCE = 2_000
+"""Names that are sorted, or put in order, in about 1 ms."""
+_PREPARED_BYTES = 1 << 16
+"""Likewise: entries may be large, as that of a group that reads thousands of queues."""
+
 _SEPARATOR = b",\n\t\t"
 """Between two entries."""
 
@@ -275,6 +343,9 @@ class SavedTable:
     entries_member: ClassVar[str]
     is_versioned: ClassVar[bool] = False
     """Whether Java of every version keeps a data version in it."""
+    is_progress: ClassVar[bool] = False
+    """Whether it only says how far a delivery is: without it the broker begins at the oldest
+    message there is, which repeats messages and loses none."""
 
     def __init__(self, root: str, disk: Disk, *, interval_ms: int = 0) -> None:
         self.is_dirty = False
@@ -289,11 +360,16 @@ class SavedTable:
         """Name of an entry -> its text, with the name; sorted, but for new names."""
         self._has_new_names = False
         self._taken_turn = 0
-        self._durable_turn = 0
+        self.is_new = True
+        """Whether neither the file nor its backup was there, or both were empty."""
+        self.damage = ""
+        """Why a table of progress begins anew; empty if it does not."""
 
     @classmethod
     def load(cls, root: str, disk: Disk, *, interval_ms: int = 0) -> Self:
         """Return the table of a store; empty if it has none.
+
+        A table of progress that cannot be read is put aside, and an empty one takes its place.
 
         Args:
             root: Folder of the store.
@@ -301,12 +377,27 @@ class SavedTable:
             interval_ms: ``step`` writes no more often.
 
         Raises:
-            CorruptRecord: Neither the file nor its backup is such a table.
+            CorruptRecord: Neither the file nor its backup is such a table. If it is no table of
+                progress: nothing else says what it said.
             StoreUnavailable: There is no such folder.
             WriteFailed: The disk cannot make the file durable.
         """
+        try:
+            return cls._load(root, disk, interval_ms)
+        except CorruptRecord as error:
+            if not cls.is_progress:
+                raise
+            aside = _put_aside(f"{root}/{cls.path}", disk)
+            table = cls._load(root, disk, interval_ms)
+            table.damage = f"{error}; it was put aside as {aside}, and what it counted begins anew"
+            _log.error("%s", table.damage)
+            return table
+
+    @classmethod
+    def _load(cls, root: str, disk: Disk, interval_ms: int) -> Self:
         table = cls(root, disk, interval_ms=interval_ms)
         found = config_tables.find(open_folder(root), cls.path)
+        table.is_new = found is None
         members, source = ({}, None) if found is None else found
         version = config_tables.member(members, "dataVersion", cls.path)
         entries = config_tables.member(members, cls.entries_member, cls.path)
@@ -330,7 +421,7 @@ class SavedTable:
     @property
     def is_saved(self) -> bool:
         """Whether all of it is durable; not while it is being written."""
-        return not self.is_dirty and self._durable_turn == self._taken_turn
+        return not self.is_dirty and self._file.durable_turn == self._taken_turn
 
     def is_due(self, now_ms: int) -> bool:
         """Whether it is to be written now."""
@@ -361,12 +452,38 @@ class SavedTable:
 
     def prepare(self) -> Iterator[None]:
         """Do the work of the next ``take``, as far as it is known, with pauses."""
+        size = 0
         for number, key in enumerate(list(self._changed), 1):
             if key in self._changed:
                 self._changed.remove(key)
-                self._make_text(key)
-            if number % PREPARED_AT_ONCE == 0:
+                size += self._make_text(key)
+            if number % PREPARED_AT_ONCE == 0 or size > _PREPARED_BYTES:
+                size = 0
                 yield
+        yield from self._sort_slowly()
+
+    def _sort_slowly(self) -> Iterator[None]:
+        """Bring the texts in the order of their names, with pauses.
+
+        Names that come meanwhile are left to ``take``.
+        """
+        if not self._has_new_names or len(self._texts) <= _SORTED_AT_ONCE:
+            return
+        runs = []
+        names = list(self._texts)
+        for start in range(0, len(names), _SORTED_AT_ONCE):
+            runs.append(sorted(names[start : start + _SORTED_AT_ONCE]))
+            yield
+        known: dict[str, None] = {}
+        for number, name in enumerate(heapq.merge(*runs), 1):
+            known[name] = None
+            if number % _SORTED_AT_ONCE == 0:
+                yield
+        texts = self._texts
+        later = [name for name in texts if name not in known]
+        self._texts = {name: texts[name] for name in known if name in texts}
+        self._texts.update((name, texts[name]) for name in later)
+        self._has_new_names = bool(later)
 
     def take(self, now_ms: int) -> Draft:
         """Return the table as it is now."""
@@ -378,18 +495,21 @@ class SavedTable:
         self._taken_turn += 1
         return Draft(self._taken_turn, self._lines())
 
-    def write(self, draft: Draft, now_ms: int, *, is_durable: bool = True) -> None:
-        """Write what was taken, in any thread. Arguments and errors are those of ``save``."""
-        is_saved = False
+    def write(self, draft: Draft, now_ms: int, *, is_durable: bool = True) -> Written:
+        """Write what was taken, in any thread; return what became of it.
+
+        Arguments and errors are those of ``save``.
+        """
+        written = Written.OVERTAKEN
         try:
             data = _SEPARATOR.join(draft.lines)
-            is_saved = self._file.replace(draft.turn, data, is_durable=is_durable)
+            written = self._file.replace(draft.turn, data, is_durable=is_durable)
         finally:
-            if not is_saved:
+            if written is not Written.DURABLE:
                 self.is_dirty = True
-        if is_saved:
-            self._durable_turn = draft.turn
+        if written is Written.DURABLE:
             self._saved_ms = now_ms
+        return written
 
     def touch(self, now_ms: int) -> None:
         """Make the table newer: what is told with it has changed, though no entry has."""
@@ -441,13 +561,15 @@ class SavedTable:
             self._texts = {name: self._texts[name] for name in sorted(self._texts)}
             self._has_new_names = False
 
-    def _make_text(self, key: Any) -> None:
+    def _make_text(self, key: Any) -> int:
+        """Make the text of an entry, or forget it; return its size."""
         name, value = self._name(key), self._stored_entry(key)
         if value is None:
             self._texts.pop(name, None)
-        else:
-            self._has_new_names |= name not in self._texts
-            self._texts[name] = _quoted(name) + b":" + self._entry_text(value)
+            return 0
+        self._has_new_names |= name not in self._texts
+        self._texts[name] = text = _quoted(name) + b":" + self._entry_text(value)
+        return len(text)
 
     def _name(self, key: Any) -> str:
         """Return the name in the file of an entry."""
@@ -596,6 +718,13 @@ class ConsumerOffsetTable(SavedTable):
     path = paths.CONSUMER_OFFSETS
     entries_member = "offsetTable"
 
+    count = 0
+    """Consumer offsets: one per group and queue."""
+
+    def queue_count(self, topic: str, group: str) -> int:
+        """Return in how many queues of a topic a group has an offset."""
+        return len(self._queues.get((topic, group), ()))
+
     def get(self, topic: str, group: str, queue_id: int) -> int | None:
         """Return the queue offset that a group reads next, or None."""
         queues = self._queues.get((topic, group))
@@ -610,31 +739,45 @@ class ConsumerOffsetTable(SavedTable):
         yield from list(self._queues)
 
     def all(self) -> Iterator[ConsumerOffset]:
-        """Yield every consumer offset."""
-        for (topic, group), queues in self._queues.items():
-            for queue_id, consumer_offset in queues.items():
+        """Yield every consumer offset. The table may change meanwhile."""
+        for topic, group in list(self._queues):
+            for queue_id, consumer_offset in self.of(topic, group).items():
                 yield ConsumerOffset(topic, group, queue_id, consumer_offset)
 
     def put(self, topic: str, group: str, queue_id: int, consumer_offset: int) -> None:
         """Set how far a group has read a queue; back is allowed."""
         key = topic, group
-        self._queues.setdefault(key, {})[queue_id] = consumer_offset
+        queues = self._queues.setdefault(key, {})
+        self.count += queue_id not in queues
+        queues[queue_id] = consumer_offset
         self._changed.add(key)
         self.is_dirty = True
 
     def delete(self, *, topic: str | None = None, group: str | None = None) -> bool:
         """Remove what is kept of a topic, of a group, or of both; return whether there was any."""
         assert topic is not None or group is not None, "delete everything is no request"
-        doomed = [
-            (one, other)
-            for one, other in self._queues
-            if topic in (None, one) and group in (None, other)
-        ]
+        if topic is not None and group is not None:
+            doomed = [(topic, group)] if (topic, group) in self._queues else []
+        else:
+            doomed = [key for key in self._queues if topic == key[0] or group == key[1]]
         for key in doomed:
-            del self._queues[key]
+            self.count -= len(self._queues.pop(key))
         self._changed.update(doomed)
         self.is_dirty |= bool(doomed)
         return bool(doomed)
+
+    def delete_queue(self, topic: str, group: str, queue_id: int) -> bool:
+        """Remove how far a group has read one queue; return whether that was known."""
+        key = topic, group
+        queues = self._queues.get(key, {})
+        if queues.pop(queue_id, None) is None:
+            return False
+        if not queues:
+            del self._queues[key]
+        self.count -= 1
+        self._changed.add(key)
+        self.is_dirty = True
+        return True
 
     def _decode(self, entries: Table) -> None:
         self._queues: dict[tuple[str, str], dict[int, int]] = {}
@@ -642,6 +785,7 @@ class ConsumerOffsetTable(SavedTable):
             topic, _, group = key.partition(GROUP_SEPARATOR)
             offsets = {int(queue_id): int(value) for queue_id, value in queues.items()}
             self._queues[topic, group] = offsets
+        self.count = sum(map(len, self._queues.values()))
         self._changed = set(self._queues)
 
     def _stored_entry(self, key: tuple[str, str]) -> dict[int, int] | None:
@@ -663,6 +807,7 @@ class DelayOffsetTable(SavedTable):
 
     path = paths.DELAY_OFFSETS
     entries_member = "offsetTable"
+    is_progress = True
 
     def get(self, level: int) -> int | None:
         """Return the queue offset that a level delivers next, or None."""

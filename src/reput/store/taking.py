@@ -33,6 +33,8 @@ _RESULT_AT = 8 * words.RESULT_BYTES
 _BUFFER_BYTES = 512 * 1024
 """Replies that are longer are the caller's."""
 _KNOWN_MAX = 4096
+_CODES_MAX = 256
+"""Tags that are asked for at once: thousands of longer lists, remembered, would take gigabytes."""
 
 
 class Taken(NamedTuple):
@@ -70,7 +72,7 @@ class _Codes:
     """Tags codes that are wanted."""
 
     def __init__(self, tags_codes: tuple[int, ...]) -> None:
-        self._array = np.array(tags_codes, np.int64)
+        self._array = np.sort(np.array(tags_codes, np.int64))
         self.place = hot.address_of(self._array), len(tags_codes)
         """CODES and CODE_COUNT."""
 
@@ -183,6 +185,8 @@ class Taker:
         if texts is _UNKNOWN:
             texts = self._make_texts(topic, group)
         if texts is None or (tags_codes and queue.extension is not None):
+            return None
+        if len(tags_codes) > _CODES_MAX:
             return None
         known = self._codes.get(tags_codes) or self._make_codes(tags_codes)
         codes = known.place

@@ -38,6 +38,7 @@ class TimerTable(SavedTable):
 
     path = paths.TIMER_PROGRESS
     entries_member = "timer"
+    is_progress = True
     _progress: TimerProgress | None
     _java: JavaTimer
 

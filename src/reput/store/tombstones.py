@@ -2,15 +2,16 @@
 
 The log keeps the messages of a deleted topic until they expire, and whatever dispatches it again
 meets them. A tombstone says that those before a physical offset belong to no queue any more, so
-that neither a crash nor a rebuild brings the queues back (anchors D18). It goes when the log begins
-behind it.
+that neither a crash nor a rebuild brings the queues back (known-bugs.md#deleted-topics). It goes
+when the log begins behind it.
 
 The file is ours alone: a JSON object, topic to physical offset.
 """
 
 import json
 import logging
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable
 
 from reput.store import paths
 from reput.store.disk import Disk
@@ -22,6 +23,8 @@ _log = logging.getLogger(__name__)
 class Tombstones:
     """The tombstones of a store that is open for writing.
 
+    They are changed by the writer's thread alone; ``save`` and ``save_expired`` may run in any.
+
     Args:
         root: The store's folder.
         disk: What writes.
@@ -30,6 +33,8 @@ class Tombstones:
     def __init__(self, root: str, disk: Disk) -> None:
         self._root = root
         self._disk = disk
+        self._writing = threading.Lock()
+        self._has_expired = False  # some that the file has still
         self.by_topic: dict[str, int] = {}
         """Physical offset before which a topic's messages are in no queue; changed in place."""
 
@@ -40,7 +45,29 @@ class Tombstones:
 
     def put(self, topics: Iterable[str], physical_offset: int) -> None:
         """Bury what topics have in the log so far; durable on return. Raises ``WriteFailed``."""
-        self._replace(self.by_topic | dict.fromkeys(topics, physical_offset))
+        bury = dict.fromkeys(topics, physical_offset)
+        self._replace(lambda by_topic: by_topic | bury)
+
+    def note(self, topics: Iterable[str], physical_offset: int) -> None:
+        """Bury what topics have in the log so far, in memory alone until ``save``."""
+        self.by_topic.update(dict.fromkeys(topics, physical_offset))
+
+    def save(self) -> None:
+        """Make durable what was noted. Raises ``WriteFailed``."""
+        with self._writing:
+            self._has_expired = False  # before the copy: what expires from now on may not be in it
+            try:
+                self._write(dict(self.by_topic))
+            except BaseException:
+                self._has_expired = True
+                raise
+
+    def save_expired(self) -> bool:
+        """Let the file forget what has expired; return whether anything had. Raises as ``save``."""
+        if not self._has_expired:
+            return False
+        self.save()
+        return True
 
     def confine(self, log_end: int) -> None:
         """Bury nothing that the log does not hold yet: what is put there next is alive.
@@ -50,15 +77,26 @@ class Tombstones:
         Raises:
             WriteFailed: The disk failed; nothing has changed.
         """
-        self._replace({topic: min(at, log_end) for topic, at in self.by_topic.items()})
+        self._replace(lambda by_topic: {topic: min(at, log_end) for topic, at in by_topic.items()})
 
     def drop_before(self, log_min: int) -> None:
-        """Let go the tombstones that the log begins behind. Raises as ``confine``."""
-        self._replace({topic: at for topic, at in self.by_topic.items() if at > log_min})
+        """Let go the tombstones that the log begins behind, in memory alone until ``save_expired``.
 
-    def _replace(self, by_topic: dict[str, int]) -> None:
-        if by_topic == self.by_topic:
-            return
+        After a crash in between they are let go again.
+        """
+        for topic in [topic for topic, at in self.by_topic.items() if at <= log_min]:
+            del self.by_topic[topic]
+            self._has_expired = True
+
+    def _replace(self, change: Callable[[dict[str, int]], dict[str, int]]) -> None:
+        with self._writing:
+            by_topic = change(self.by_topic)
+            if by_topic == self.by_topic:
+                return
+            self._write(by_topic)
+            self.by_topic.update(by_topic)
+
+    def _write(self, by_topic: dict[str, int]) -> None:
         target = f"{self._root}/{paths.TOMBSTONES}"
         if by_topic:
             text = json.dumps(by_topic, indent="\t", sort_keys=True)
@@ -66,8 +104,6 @@ class Tombstones:
         else:
             self._disk.unlink(target)
             self._disk.sync_folder(self._root)
-        self.by_topic.clear()
-        self.by_topic.update(by_topic)
 
 
 def read(folder: Folder) -> dict[str, int]:

@@ -11,13 +11,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from reput.broker import config as broker_config
+from reput.broker.parts import Parts
 from reput.broker.server import Broker
-from reput.broker.topics import READ_WRITE
+from reput.broker.settings import config as broker_config
+from reput.broker.topic.topics import READ_WRITE
 from reput.client.message import ReceivedMessage, received
 from reput.errors import InvalidOption
 from reput.namesrv.config import NamesrvConfig
 from reput.namesrv.server import NameServer
+from reput.remoting.time_slices import run_whole
 from reput.store.config_tables import TopicConfig
 
 HOST = "127.0.0.1"
@@ -76,7 +78,7 @@ class LocalBroker:
         self._stop: asyncio.Event | None = None
         self._started: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._arrived: asyncio.Event | None = None
-        self._broker: Broker | None = None
+        self._parts: Parts | None = None
         self._name_server: NameServer | None = None
         self._built_in: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
 
@@ -110,7 +112,7 @@ class LocalBroker:
             with contextlib.suppress(RuntimeError):  # it has ended by itself
                 loop.call_soon_threadsafe(stop.set)
         thread.join()
-        self._thread = self._loop = self._broker = self._name_server = None
+        self._thread = self._loop = self._parts = self._name_server = None
         if self._wanted_folder is None and self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -161,16 +163,16 @@ class LocalBroker:
             address = f"{HOST}:{name_server.port}"
             settings = self._load(address)
             async with Broker(settings.broker, settings.store) as broker:
-                self._broker, self._name_server = broker, name_server
+                self._parts, self._name_server = broker.parts, name_server
                 broker.store.add_listener(self._messages_arrived)
                 self._built_in = (
-                    frozenset(broker.topics.all()),
-                    frozenset(broker.subscription_groups.all()),
+                    frozenset(broker.parts.topics.all()),
+                    frozenset(broker.parts.subscription_groups.all()),
                 )
                 for topic, queue_count in self._topics.items():
                     self._put_topic(topic, queue_count)
-                await broker.registration.register()
-                self.namesrv_addr, self.broker_addr = address, broker.address
+                await broker.parts.registration.register()
+                self.namesrv_addr, self.broker_addr = address, broker.identity.address
                 self._started.set_result(None)
                 await self._stop.wait()
 
@@ -213,10 +215,10 @@ class LocalBroker:
             raise InvalidOption("queues", queues, "1 or more")
 
         async def create() -> None:
-            assert self._broker is not None
-            self._broker.topics.check_name(name)
+            assert self._parts is not None
+            self._parts.topics.check_name(name)
             self._put_topic(name, queues)
-            await self._broker.registration.register()
+            await self._parts.registration.register()
 
         self._call(create())
 
@@ -259,25 +261,25 @@ class LocalBroker:
         """
 
         async def delete() -> None:
-            broker, name_server = self._broker, self._name_server
-            assert broker is not None
+            parts, name_server = self._parts, self._name_server
+            assert parts is not None
             assert name_server is not None
-            now_ms = broker.clock.now_ms()
+            now_ms = parts.clock.now_ms()
             topics, groups = self._built_in
-            doomed = {*broker.topics.all(), *broker.store.queues.topics()} - topics
+            doomed = {*parts.topics.all(), *parts.store.queues.topics()} - topics
             for topic in doomed:
-                broker.topics.delete(topic, now_ms)
-                broker.store.delete_topic(topic)
-                broker.consumer_offsets.delete(topic=topic)
-                broker.stats.topic_deleted(topic)
+                parts.topics.delete(topic, now_ms)
+                parts.store.delete_topic(topic)
+                parts.deliveries.consumer_offsets.delete(topic=topic)
+                run_whole(parts.deliveries.stats.forget_topic(topic))
                 name_server.routes.delete_topic(topic)
-            for group in broker.subscription_groups.all().keys() - groups:
-                broker.subscription_groups.delete(group, now_ms)
-                broker.consumer_offsets.delete(group=group)
-                broker.stats.group_deleted(group)
+            for group in parts.subscription_groups.all().keys() - groups:
+                parts.subscription_groups.delete(group, now_ms)
+                parts.deliveries.consumer_offsets.delete(group=group)
+                run_whole(parts.deliveries.stats.forget_group(group))
             for topic, queue_count in self._topics.items():
                 self._put_topic(topic, queue_count)
-            await broker.registration.register()
+            await parts.registration.register()
 
         self._call(delete())
 
@@ -285,28 +287,28 @@ class LocalBroker:
 
     def _call(self, what: Coroutine[Any, Any, _T]) -> _T:
         """Run a coroutine on the broker's thread, and wait for it."""
-        if self._loop is None or self._broker is None:
+        if self._loop is None or self._parts is None:
             what.close()
             raise RuntimeError("this LocalBroker is not started: use it within `with`")
         return asyncio.run_coroutine_threadsafe(what, self._loop).result()
 
     def _put_topic(self, name: str, queue_count: int) -> None:
-        assert self._broker is not None
+        assert self._parts is not None
         topic = TopicConfig(
             name=name,
             read_queue_count=queue_count,
             write_queue_count=queue_count,
             perm=READ_WRITE,
         )
-        self._broker.topics.put(topic, self._broker.clock.now_ms())
+        self._parts.topics.put(topic, self._parts.clock.now_ms())
 
     def _messages_arrived(self, topic: str, queue_id: int, first: int, behind: int) -> None:
         assert self._arrived is not None
         self._arrived.set()
 
     def _read(self, topic: str) -> list[ReceivedMessage]:
-        assert self._broker is not None
-        store, name = self._broker.store, self._broker.config.broker_name
+        assert self._parts is not None
+        store, name = self._parts.store, self._parts.settings.broker.broker_name
         found: list[ReceivedMessage] = []
         for queue_id, queue in store.queues.of_topic(topic).items():
             at = queue.min_offset

@@ -14,8 +14,8 @@ from pathlib import Path
 import broker_subject
 from interop import java_cluster, java_oracle
 from interop.java_cluster import JavaClient, JavaSent, PushConsumer
-from reput.broker.config import load
 from reput.broker.server import Broker
+from reput.broker.settings.config import load
 from reput.namesrv.config import NamesrvConfig
 from reput.namesrv.server import NameServer
 
@@ -221,7 +221,7 @@ def our_cluster(folder: Path) -> Iterator[tuple[str, str, Path]]:
                     java_cluster.cluster_text, namesrv
                 ):
                     await asyncio.sleep(0.01)
-                started.set_result((namesrv, broker.address))
+                started.set_result((namesrv, broker.identity.address))
                 await asyncio.to_thread(is_over.wait)
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""Which advertised addresses are called wrong, and what is said of them (anchors C18)."""
+"""Which advertised addresses are called wrong, and what is said of them."""
 
 import socket
 from pathlib import Path
@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 import broker_subject
-from reput.broker import address_check
-from reput.broker.address_check import Surroundings, judge
+from broker_subject import Subject
+from reput.broker.monitoring import address_check
+from reput.broker.monitoring.address_check import Surroundings, judge
 from reput.namesrv.config import NamesrvConfig
 from reput.namesrv.server import NameServer
 
@@ -39,6 +40,10 @@ def test_what_cannot_be_seen_is_judged_by_the_address(
     assert bool(part) == bool(reason)
 
 
+async def check(subject: Subject, here: address_check.Surroundings) -> list[address_check.Problem]:
+    return await address_check.check(subject.broker.settings.broker, subject.broker.identity, here)
+
+
 async def test_addresses_that_work_are_not_mentioned(tmp_path: Path) -> None:
     names = NamesrvConfig(
         bind_address="127.0.0.1", listen_port=0, kv_config_path=str(tmp_path / "kv.json")
@@ -46,15 +51,16 @@ async def test_addresses_that_work_are_not_mentioned(tmp_path: Path) -> None:
     async with NameServer(names) as server:
         address = f"localhost:{server.port}"
         async with broker_subject.running(tmp_path / "s", namesrv_addr=address) as subject:
-            assert await address_check.check(subject.broker, MACHINE) == []
+            assert await check(subject, MACHINE) == []
 
 
 async def test_an_address_that_nobody_listens_on_is_named_with_the_line(tmp_path: Path) -> None:
     """127.0.0.2 is this machine's as well, and the broker listens on 127.0.0.1 alone."""
     async with broker_subject.running(tmp_path, broker_ip1="127.0.0.2") as subject:
-        (problem,) = await address_check.check(subject.broker, MACHINE)
+        (problem,) = await check(subject, MACHINE)
     assert str(problem) == (
-        f"127.0.0.2:{subject.broker.port} cannot be reached: {problem.reason.split(': ')[1]}; "
+        f"127.0.0.2:{subject.broker.identity.port} cannot be reached: "
+        f"{problem.reason.split(': ')[1]}; "
         "set in broker.conf: brokerIP1=10.1.2.3"
     )
     assert "efused" in problem.reason
@@ -62,7 +68,7 @@ async def test_an_address_that_nobody_listens_on_is_named_with_the_line(tmp_path
 
 async def test_in_a_container_the_line_says_what_to_look_for(tmp_path: Path) -> None:
     async with broker_subject.running(tmp_path, broker_ip1="127.0.0.2") as subject:
-        (problem,) = await address_check.check(subject.broker, CONTAINER)
+        (problem,) = await check(subject, CONTAINER)
     assert problem.fix == (
         "set in broker.conf: brokerIP1=ADDRESS, one of this machine that clients can reach"
     )
@@ -73,7 +79,7 @@ async def test_a_name_server_that_is_not_there_is_named(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         async with broker_subject.running(tmp_path, namesrv_addr=address) as subject:
-            (problem,) = await address_check.check(subject.broker, MACHINE)
+            (problem,) = await check(subject, MACHINE)
     assert problem.address == address
     assert problem.reason.startswith("(a name server) cannot be reached: ")
     assert "namesrvAddr=" in problem.fix
@@ -85,8 +91,8 @@ async def test_a_fast_port_that_is_closed_is_named(tmp_path: Path) -> None:
         if len(servers) < 2:
             pytest.skip("the port two below the one the system gave was taken")
         await servers[1].stop()
-        (problem,) = await address_check.check(subject.broker, MACHINE)
-    assert problem.address == f"127.0.0.1:{subject.broker.port - 2}"
+        (problem,) = await check(subject, MACHINE)
+    assert problem.address == f"127.0.0.1:{subject.broker.identity.port - 2}"
     assert "fastPortEnable=false" in problem.fix
 
 
@@ -96,3 +102,29 @@ async def test_a_fast_port_that_is_closed_is_named(tmp_path: Path) -> None:
 )
 def test_split(address: str, expected: tuple[str, int]) -> None:
     assert address_check.split(address) == expected
+
+
+@pytest.mark.parametrize(
+    ("address", "port", "here", "is_wrong"),
+    [
+        ("127.0.0.1", 5557, CONTAINER, True),
+        ("localhost", 5557, CONTAINER, True),
+        ("127.0.0.1", 0, CONTAINER, False),
+        ("127.0.0.1", 5557, MACHINE, False),
+        ("0.0.0.0", 5557, CONTAINER, False),
+        ("172.17.0.2", 5557, CONTAINER, False),
+    ],
+)
+def test_metrics_that_nobody_outside_of_the_container_can_read_are_named(
+    address: str, port: int, here: Surroundings, is_wrong: bool
+) -> None:
+    config = broker_subject.broker_config(metrics_port=port, reput_metrics_address=address)
+    problems = [str(one) for one in address_check.judge_metrics(config, here)]
+    assert problems == (
+        [
+            f"{address}:{port} (metrics and health) is an address inside of a container: nobody "
+            "outside can read them; set in broker.conf: reputMetricsAddress=0.0.0.0"
+        ]
+        if is_wrong
+        else []
+    )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reput.broker.again import Parcel, again, fitting, parcel, put_all, records_of
+from reput.broker.republish import Parcel, again, fitting, parcel, put_all, records_of
 from reput.errors import CorruptRecord
 from reput.format import message as record, properties as props, sys_flag as flags
 from reput.format.message import Host

@@ -1,15 +1,21 @@
 """400 to 402: how groups read topics, and which queues a member gets."""
 
+import asyncio
+import itertools
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from types import GeneratorType
 from typing import Any
 
 import pytest
 
 import broker_subject
 from broker_subject import Subject
-from reput.broker.assignments import divide
-from reput.broker.config import MessageRequestMode
+from reput import limits
+from reput.broker.assignments import TopicQueues, divide
+from reput.broker.processors.table import PROCESSORS
+from reput.broker.settings.config import BrokerConfig, MessageRequestMode
 from reput.format import bodies
 from reput.format.bodies import (
     ConsumerData,
@@ -19,13 +25,16 @@ from reput.format.bodies import (
     SubscriptionData,
 )
 from reput.format.codes import RequestCode, ResponseCode
+from reput.format.command import Command
+from reput.remoting.long_replies import CHUNK
+from reput.store.config_tables import TopicConfig
 from reput.store.pop_tables import POP, PULL, RequestMode
 
-QUEUES = [MessageQueue("T", broker, one) for broker in ("b", "a") for one in range(2)]
+QUEUES = TopicQueues("T", {"b": 2, "a": 2})
 ALL = ["m1", "m2", "m3", "m4"]
 
 
-def numbers(found: list[MessageQueue] | None) -> list[tuple[str, int]] | None:
+def numbers(found: Iterator[MessageQueue] | None) -> list[tuple[str, int]] | None:
     return None if found is None else [(one.broker_name, one.queue_id) for one in found]
 
 
@@ -124,6 +133,34 @@ async def test_a_mode_is_set_seen_and_kept(tmp_path: Path) -> None:
         assert await assigned(subject) == [(one, "PULL") for one in range(4)]
 
 
+def test_no_queue_is_made_before_it_is_asked_for() -> None:
+    """Of 65,535 queues on each broker, and shares of 20,000 members."""
+    queues = TopicQueues("T", {f"broker{number}": 65_535 for number in range(200)})
+    members = [f"m{number:05}" for number in range(20_000)]
+    mode = RequestMode("T", "G", POP, 19_998)
+    found = divide(mode, "AVG", "m00001", queues, members)
+    assert found is not None
+    assert numbers(itertools.islice(found, 2)) == [("broker0", 656), ("broker0", 657)]
+
+
+async def test_many_queues_are_told_in_small_steps(tmp_path: Path) -> None:
+    async with broker_subject.running(tmp_path) as subject:
+        broker = subject.broker
+        topic = TopicConfig(name="Big", read_queue_count=3_000, write_queue_count=1, perm=6)
+        broker.parts.topics.table.put(topic, broker.clock.now_ms())
+        await join(subject)
+        channel: Any = None
+        body = bodies.encode(
+            {"topic": "Big", "consumerGroup": "G", "clientId": "client", "strategyName": "AVG"}
+        )
+        request = Command(RequestCode.QUERY_ASSIGNMENT, body=body)
+        work = PROCESSORS[RequestCode.QUERY_ASSIGNMENT](broker.parts, channel, request)
+        assert isinstance(work, GeneratorType)
+        assert len(list(work)) == 3_000 / CHUNK
+        found = await assigned(subject, "Big")
+        assert found == [(queue_id, "PULL") for queue_id in range(3_000)]
+
+
 async def test_modes_that_cannot_be_set(tmp_path: Path) -> None:
     async with broker_subject.running(tmp_path, auto_create_subscription_group=False) as subject:
         await subject.send("T", b"body")
@@ -141,3 +178,34 @@ async def test_what_holds_for_all(tmp_path: Path) -> None:
     ) as subject:
         await subject.send("T", b"body")
         assert await assigned(subject) == [(one, "POP") for one in range(4)]
+
+
+async def test_so_many_questions_wait_for_a_name_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "ASSIGNMENTS_ASKED", limits.ASSIGNMENTS_ASKED.at(2))
+    async with broker_subject.running(tmp_path) as subject:
+        broker, answered, begun = subject.broker, asyncio.Event(), asyncio.Semaphore(0)
+
+        async def route(topic: str) -> None:
+            begun.release()
+            await answered.wait()
+
+        async def other() -> None:
+            await answered.wait()
+
+        monkeypatch.setattr(BrokerConfig, "name_servers", property(lambda _: ("127.0.0.1:1",)))
+        monkeypatch.setattr(broker.parts.registration, "route", route)
+        for _ in range(5):  # tasks of other requests do not count
+            broker.parts.tasks.keep(asyncio.get_running_loop().create_task(other()))
+        first = [asyncio.create_task(assigned(subject)) for _ in range(2)]
+        for _ in first:
+            await begun.acquire()
+        body = {"topic": "T", "consumerGroup": "G", "clientId": "c", "strategyName": "AVG",
+                "messageModel": "CLUSTERING"}  # fmt: skip
+        reply = await subject.tell(RequestCode.QUERY_ASSIGNMENT, body)
+        assert reply.code == ResponseCode.SYSTEM_BUSY
+        assert "assignments_asked" in (reply.remark or "")
+        answered.set()
+        assert await asyncio.gather(*first) == [None, None]
+        assert await assigned(subject) is None

@@ -26,6 +26,7 @@ from reput.format.headers import (
     SendBackHeader,
     TopicHeader,
 )
+from reput.remoting.time_slices import run_whole
 from reput.store.config import StoreConfig
 
 TOPIC = "GoldenBatch-bcq"
@@ -107,7 +108,9 @@ async def test_a_batch_is_one_record_and_many_messages(tmp_path: Path) -> None:
         assert [(each.queue_offset, each.body) for each in found] == [
             (0, b"a"), (1, b"b"), (2, b"a"), (3, b"b"),
         ]  # fmt: skip
-        assert subject.broker.store.put_counts()["B"] == (4, one.store_size + other.store_size)
+        run_whole(subject.parts.deliveries.stats.look())
+        assert subject.parts.deliveries.stats.put_count == 4
+        assert subject.parts.deliveries.stats.put_bytes == one.store_size + other.store_size
         query = QueryMessageHeader(topic="B", key="U1", max_num=9, begin_timestamp=0,
                                    end_timestamp=1 << 60)  # fmt: skip
         reply = await subject.ask(RequestCode.QUERY_MESSAGE, query)
@@ -129,7 +132,7 @@ async def test_pulls_and_pops_wait_for_batches(tmp_path: Path) -> None:
         )
         assert len(await pop_client.pop(subject, "B")) == 1
         popping = asyncio.create_task(pop_client.pop_reply(subject, "B", poll_time=20_000))
-        while not (len(subject.broker.held_pulls) and len(subject.broker.pops.held)):
+        while not (len(subject.parts.held_pulls) and len(subject.parts.pops.held)):
             await asyncio.sleep(0)
         await send_batch(subject, [b"d", b"e"])
         assert [one.body for one in received((await pulling).body, "b")] == [b"d", b"e"]
@@ -147,14 +150,14 @@ async def test_what_is_popped_and_not_acknowledged_comes_again_one_by_one(tmp_pa
         clock.advance(pop_client.INVISIBLE_MS)
         broker = subject.broker
         broker.store.step_memory()
-        while broker.step_pops(clock.now_ms()):
+        while broker.loops.step_pops(clock.now_ms()):
             broker.store.step_memory()
         again = await pop_client.pop(subject, "B")
         assert sorted(one.body for one in again) == [b"a", b"b", b"c"]
         assert {one.message.sys_flag for one in again} == {0}
         assert {one.message.reconsume_times for one in again} == {1}
         assert {one.message.properties["KEYS"] for one in again} == {"k"}
-        assert broker.pops.revive.lost_count == 0
+        assert broker.parts.pops.revive.lost_count == 0
 
 
 async def test_a_batch_is_not_sent_back_as_a_whole(tmp_path: Path) -> None:
@@ -187,7 +190,7 @@ async def test_a_message_alone_has_a_unit_as_well(tmp_path: Path, code: int) -> 
             wanted += [b"%d" % number, b"x", b"y", b"p", b"q"]
         clock.advance(1_000)
         broker.store.step_memory()
-        while broker.delayed.step(clock.now_ms()):
+        while broker.parts.delayed.step(clock.now_ms()):
             broker.store.step_memory()
         wanted += [b"0", b"1", b"2"]
         found = received((await subject.pull("B")).body, "b")

@@ -7,8 +7,9 @@ import pytest
 
 import broker_subject
 from broker_subject import Subject
-from reput.broker.groups import Groups
-from reput.broker.queue_locks import QueueLocks
+from reput.broker import registration
+from reput.broker.group.groups import Groups
+from reput.broker.group.queue_locks import QueueLocks
 from reput.clock import ManualClock
 from reput.errors import RequestRefused
 from reput.format import bodies
@@ -16,7 +17,6 @@ from reput.format.bodies import (
     ConsumerData,
     ConsumerList,
     HeartbeatData,
-    KvTable,
     LockBody,
     LockReply,
     MessageQueue,
@@ -29,7 +29,9 @@ from reput.namesrv.config import NamesrvConfig
 from reput.namesrv.route_table import Registered, Registration as Said
 from reput.namesrv.server import NameServer
 from reput.remoting.client import RemotingClient
+from reput.remoting.time_slices import run_whole
 from reput.store.config import BrokerRole
+from reput.store.config_tables import TopicConfig
 
 
 def consumer(group: str, *topics: str, version: int = 1) -> ConsumerData:
@@ -84,6 +86,7 @@ async def test_members_come_and_go_and_all_are_told(subject: Subject) -> None:
         await subject.tell(
             RequestCode.HEART_BEAT, heartbeat("one", consumer("g", "T", "U", version=2))
         )
+        assert await members(subject, "g") == ["one", "two"]  # members are told a turn later
         assert len(subject.heard) == 3
 
         header = UnregisterClientHeader(client_id="two", consumer_group="g")
@@ -99,15 +102,15 @@ async def test_a_lost_connection_is_a_member_gone(subject: Subject) -> None:
             heartbeat("two", consumer("g", "T"), producers=("p",)),
             client=other,
         )
-        assert len(subject.broker.groups.producers("p")) == 1
+        assert len(subject.parts.groups.producers("p")) == 1
     while await members(subject, "g"):
         await asyncio.sleep(0)
-    assert subject.broker.groups.producers("p") == []
+    assert subject.parts.groups.producers("p") == []
 
 
 async def test_a_heartbeat_makes_the_retry_topic(subject: Subject) -> None:
     await subject.tell(RequestCode.HEART_BEAT, heartbeat("one", consumer("g", "T")))
-    topic = subject.broker.topics.get("%RETRY%g")
+    topic = subject.parts.topics.get("%RETRY%g")
     assert topic is not None
     assert (topic.read_queue_count, topic.perm) == (1, 6)
 
@@ -124,7 +127,7 @@ CPP_HEARTBEAT = (
 
 async def test_the_heartbeat_of_the_cpp_client(subject: Subject) -> None:
     await subject.ask(RequestCode.HEART_BEAT, body=CPP_HEARTBEAT)
-    group = subject.broker.groups.consumer("cpp")
+    group = subject.parts.groups.consumer("cpp")
     assert group is not None
     # The order of Java's ConsumeType, MessageModel and ConsumeFromWhere.
     assert (group.consume_type, group.message_model) == ("CONSUME_PASSIVELY", "CLUSTERING")
@@ -151,11 +154,11 @@ async def test_the_silent_are_gone_after_two_minutes(tmp_path: Path) -> None:
     async with broker_subject.running(tmp_path, clock=clock) as subject:
         await subject.tell(RequestCode.HEART_BEAT, heartbeat("one", consumer("g", "T")))
         clock.advance(120_000)
-        subject.broker.expire_clients()
+        subject.parts.members.expire()
         assert await members(subject, "g") == ["one"]
         clock.advance(1)
-        subject.broker.expire_clients()
-        assert subject.broker.groups.consumer("g") is None
+        subject.parts.members.expire()
+        assert subject.parts.groups.consumer("g") is None
 
 
 async def test_a_clock_that_is_set_takes_nobody_for_gone_and_frees_no_lock(tmp_path: Path) -> None:
@@ -170,7 +173,7 @@ async def test_a_clock_that_is_set_takes_nobody_for_gone_and_frees_no_lock(tmp_p
         await subject.tell(RequestCode.HEART_BEAT, heartbeat("one", consumer("g", "T")))
         assert await lock("one") == QUEUES
         clock.set(1_700_086_400_000)
-        subject.broker.expire_clients()
+        subject.parts.members.expire()
         assert await members(subject, "g") == ["one"]
         assert await lock("two") == []
         clock.set(1_600_000_000_000)
@@ -274,14 +277,14 @@ class Told:
         return f"127.0.0.1:{self.server.port}"
 
     def perm(self, topic: str) -> int:
-        route = self.server.routes.route(topic)
+        route = run_whole(self.server.routes.route(topic))
         assert route is not None
         return route.queue_datas[0].perm
 
 
 async def idle(subject: Subject) -> None:
     """Wait until all is told."""
-    registration = subject.broker.registration
+    registration = subject.parts.registration
     async with asyncio.timeout(20):
         while registration._is_due or registration._telling:
             await asyncio.sleep(0)
@@ -293,24 +296,48 @@ async def test_a_change_is_told_alone_once_all_topics_are_known(tmp_path: Path) 
         told.server,
         broker_subject.running(tmp_path / "store", namesrv_addr=told.address) as subject,
     ):
-        await subject.broker.registration.register()
-        built_in = len(subject.broker.topics.all())
+        await subject.parts.registration.register()
+        built_in = len(subject.parts.topics.all())
         assert set(told.counts) == {built_in}
         told.counts.clear()
         for topic in ("One", "Two"):
             await subject.send(topic)
             await idle(subject)
-        subject.broker.topics.delete("One", 5)
+        subject.parts.topics.delete("One", 5)
         await idle(subject)
         assert told.counts == [1, 1], "who deletes a topic tells so"
-        await subject.broker.registration.register()
+        await subject.parts.registration.register()
         assert told.counts == [1, 1, built_in + 1]
-        assert {"One", "Two", "TBW102"} <= set(told.server.routes.topics())
+        assert {"One", "Two", "TBW102"} <= set(run_whole(told.server.routes.topics()))
         told.server.routes.delete_topic("One")
         await subject.send("One")
         await idle(subject)
         assert told.counts[3:] == [1]
-        assert "One" in told.server.routes.topics()
+        assert "One" in run_whole(told.server.routes.topics())
+
+
+async def test_more_topics_than_a_frame_holds_are_told_in_several(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registration, "_BODY_BYTES_MAX", 2_000)
+    told = Told(tmp_path)
+    async with (
+        told.server,
+        broker_subject.running(tmp_path / "store", namesrv_addr=told.address) as subject,
+    ):
+        topics = subject.parts.topics
+        for number in range(50):
+            topics.put(TopicConfig(f"T{number}", 1, 1, 6), 1_000)
+        await idle(subject)
+        told.counts.clear()
+        await subject.parts.registration.register()
+        assert len(told.counts) > 3
+        assert sum(told.counts) == len(topics.all())
+        assert set(run_whole(told.server.routes.topics())) >= set(topics.all())
+        version = told.server.routes.data_version(subject.broker.identity.address)
+        assert version is not None
+        assert version.counter == topics.table.version.counter
+        assert version.timestamp == topics.table.version.timestamp_ms
 
 
 async def test_who_may_have_missed_a_change_is_told_all(tmp_path: Path) -> None:
@@ -319,18 +346,18 @@ async def test_who_may_have_missed_a_change_is_told_all(tmp_path: Path) -> None:
         told.server,
         broker_subject.running(tmp_path / "store", namesrv_addr=told.address) as subject,
     ):
-        await subject.broker.registration.register()
+        await subject.parts.registration.register()
         told.counts.clear()
         told.refusals = 1
         await subject.send("Missed")
         await idle(subject)
-        assert subject.broker.registration.problems
-        assert "Missed" not in told.server.routes.topics()
+        assert subject.parts.registration.problems
+        assert "Missed" not in run_whole(told.server.routes.topics())
         await subject.send("New")
         await idle(subject)
-        assert told.counts == [1, len(subject.broker.topics.all())]
-        assert {"Missed", "New"} <= set(told.server.routes.topics())
-        assert not subject.broker.registration.problems
+        assert told.counts == [1, len(subject.parts.topics.all())]
+        assert {"Missed", "New"} <= set(run_whole(told.server.routes.topics()))
+        assert not subject.parts.registration.problems
 
 
 async def test_a_name_server_that_was_started_again_is_told_all(tmp_path: Path) -> None:
@@ -341,13 +368,13 @@ async def test_a_name_server_that_was_started_again_is_told_all(tmp_path: Path) 
         tmp_path / "store", namesrv_addr=f"127.0.0.1:{port}"
     ) as subject:
         await subject.send("Old")
-        await subject.broker.registration.register()
+        await subject.parts.registration.register()
         await first.server.stop()
         second = Told(tmp_path, port)
         async with second.server:
             await subject.send("New")  # before the next time that all are told
             await known(second.server, "New", is_there=True)
-            assert {"Old", "New", "TBW102"} <= set(second.server.routes.topics())
+            assert {"Old", "New", "TBW102"} <= set(run_whole(second.server.routes.topics()))
 
 
 async def test_the_permission_of_the_broker_is_told(tmp_path: Path) -> None:
@@ -357,9 +384,9 @@ async def test_the_permission_of_the_broker_is_told(tmp_path: Path) -> None:
         broker_subject.running(tmp_path / "store", namesrv_addr=told.address) as subject,
     ):
         await subject.send("T")
-        await subject.broker.registration.register()
+        await subject.parts.registration.register()
         assert told.perm("T") == 6
-        subject.broker.reconfigure({"brokerPermission": "2"})
+        broker_subject.reconfigure(subject.broker, {"brokerPermission": "2"})
         await idle(subject)
         assert told.perm("T") == 2
 
@@ -383,9 +410,9 @@ async def test_a_name_server_that_is_not_there_stops_nobody(tmp_path: Path) -> N
     async with broker_subject.running(tmp_path, namesrv_addr="127.0.0.1:1") as subject:
         assert (await subject.send("T")).code == ResponseCode.SUCCESS
         async with asyncio.timeout(20):
-            while not subject.broker.registration.problems:
+            while not subject.parts.registration.problems:
                 await asyncio.sleep(0)
-        assert "127.0.0.1:1" in subject.broker.registration.problems
+        assert "127.0.0.1:1" in subject.parts.registration.problems
 
 
 async def test_a_slow_name_server_delays_no_other(tmp_path: Path) -> None:
@@ -407,11 +434,13 @@ async def test_a_slow_name_server_delays_no_other(tmp_path: Path) -> None:
                 for number in range(20):
                     await one.send(f"New{number}")
                 await known(quick, "New19", is_there=True)
-                telling = [task for task in one.broker.registration.begin() if not task.done()]
+                telling = [
+                    task for task in one.broker.parts.registration.begin() if not task.done()
+                ]
                 tasks = [task for task in asyncio.all_tasks() if "_tell" in repr(task.get_coro())]
                 assert set(tasks) == set(telling)
                 async with asyncio.timeout(20):  # less than a registration may take
-                    await one.broker.registration.stop()
+                    await one.broker.parts.registration.stop()
     finally:
         for writer in heard:
             writer.close()
@@ -423,10 +452,10 @@ async def test_name_servers_that_disagree_on_order_start_no_storm(tmp_path: Path
     async with broker_subject.running(tmp_path) as subject:
         await subject.send("T")
         told: list[None] = []
-        subject.broker.registration.tell_soon = lambda: told.append(None)  # type: ignore[method-assign]
+        subject.parts.registration.notify_soon = lambda: told.append(None)  # type: ignore[method-assign]
         for table in ({}, {"T": "broker-a:4"}, {}):
-            subject.broker.take_ordered_topics(KvTable(table=table))
-        topic = subject.broker.topics.get("T")
+            subject.parts.topics.take_ordered(table, 0)
+        topic = subject.parts.topics.get("T")
         assert topic is not None
         assert topic.order
         assert not told
@@ -444,7 +473,7 @@ async def test_a_loop_that_fails_is_seen_and_starts_again(
         raise RuntimeError("a bug")
 
     monkeypatch.setattr("reput.broker.loops._RESTART_MS", 1)
-    monkeypatch.setattr(subject.broker, "expire_held_pulls", fail)
+    monkeypatch.setattr(subject.broker.loops, "expire_held", fail)
     async with asyncio.timeout(20):
         while "holds" not in loops.failures:
             await asyncio.sleep(0.01)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from reput.broker import config as broker_config
-from reput.broker.config import BrokerConfig, load, pairs
+from reput.broker.settings import config as broker_config
+from reput.broker.settings.config import BrokerConfig, load, pairs
 from reput.errors import InvalidOption
 from reput.store.config import FlushDiskType, StoreConfig
 

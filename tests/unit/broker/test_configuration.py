@@ -12,11 +12,12 @@ from hypothesis import given, strategies as st
 import broker_subject
 from broker_subject import Subject
 from reput import config
-from reput.broker.config import load
 from reput.broker.server import Broker
+from reput.broker.settings.config import load
 from reput.errors import InvalidOption
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
+from reput.remote_settings import RemoteSettings
 from reput.remoting.client import RemotingClient
 
 CONF = """\
@@ -103,15 +104,16 @@ async def test_what_is_looked_at_each_time_is_in_force_at_once(
 async def test_retention_goes_by_new_settings_at_once(started: Subject) -> None:
     reply = await update(started, "fileReservedTime=12\ndeleteWhen=03\n")
     assert (reply.code, reply.remark) == (ResponseCode.SUCCESS, None)
-    assert started.broker.store_config.file_reserved_time == 12
-    assert started.broker.store_config.delete_hours == (3,)
+    assert started.broker.settings.store.file_reserved_time == 12
+    assert started.broker.settings.store.delete_hours == (3,)
 
 
 async def test_the_rest_is_in_force_after_a_restart(started: Subject, conf: Path) -> None:
-    reply = await update(started, "flushDiskType=SYNC_FLUSH\nlistenPort=10\nfileReservedTime=1\n")
+    text = "flushDiskType=SYNC_FLUSH\ndefaultTopicQueueNums=10\nfileReservedTime=1\n"
+    reply = await update(started, text)
     assert reply.code == ResponseCode.SUCCESS
-    assert reply.remark == "in force after a restart: flushDiskType, listenPort"
-    assert started.broker.store_config.flush_disk_type.value == "ASYNC_FLUSH"
+    assert reply.remark == "in force after a restart: defaultTopicQueueNums, flushDiskType"
+    assert started.broker.settings.store.flush_disk_type.value == "ASYNC_FLUSH"
     assert (await shown(started))["flushDiskType"] == "SYNC_FLUSH"
     assert load(conf).store.flush_disk_type.value == "SYNC_FLUSH"
 
@@ -141,6 +143,8 @@ async def test_a_key_keeps_the_name_that_it_has_in_the_file(started: Subject, co
         ("brokerConfigPath=/x", ResponseCode.NO_PERMISSION, "Can not update config in black list."),
         ("rocketmqHome=/x", ResponseCode.NO_PERMISSION, "Can not update config in black list."),
         ("configBlackList=", ResponseCode.NO_PERMISSION, "Can not update config in black list."),
+        ("config_black_list=", ResponseCode.SYSTEM_ERROR, "such as configBlackList"),
+        ("broker_config_path=/x", ResponseCode.SYSTEM_ERROR, "such as brokerConfigPath"),
     ],
 )
 async def test_what_is_wrong_changes_nothing(
@@ -159,7 +163,111 @@ async def test_names_on_the_black_list_are_not_changed(tmp_path: Path) -> None:
         assert (await update(subject, "listenPort=1")).code == ResponseCode.NO_PERMISSION
         reply = await update(subject, "deleteWhen=01")
         assert reply.remark == "not written: the broker was started without a broker.conf"
-        assert subject.broker.store_config.delete_hours == (1,)
+        assert subject.broker.settings.store.delete_hours == (1,)
+
+
+PROTECTED = [
+    ("storePathRootDir", "/elsewhere"),
+    ("storePathCommitLog", "/elsewhere"),
+    ("namesrvAddr", "127.0.0.1:1"),
+    ("bindAddress", "0.0.0.0"),
+    ("listenPort", "1"),
+    ("brokerIP1", "10.0.0.1"),
+    ("brokerName", "other"),
+    ("brokerClusterName", "other"),
+    ("brokerId", "1"),
+    ("brokerRole", "SLAVE"),
+    ("haMasterAddress", "10.0.0.1:10912"),
+    ("metricsPort", "1"),
+    ("reputMetricsAddress", "0.0.0.0"),
+    ("reputConnectionsMax", "1"),
+    ("reputExpireOnlyArchived", "/elsewhere"),
+    ("aclEnable", "false"),
+    ("authConfigPath", "/x"),
+    ("tls.server.keyPassword", "x"),
+    ("mappedFileSizeCommitLog", "1024"),
+]
+
+
+@pytest.mark.parametrize(("key", "value"), PROTECTED)
+async def test_safe_leaves_to_the_operator_who_and_where_the_broker_is(
+    started: Subject, conf: Path, key: str, value: str
+) -> None:
+    before = text_of(conf)
+    reply = await update(started, f"fileReservedTime=1\n{key}={value}\n")
+    assert reply.code == ResponseCode.NO_PERMISSION
+    assert reply.remark == (
+        f"{key} may not be changed over the network (reputRemoteSettings=safe): change it in "
+        "broker.conf, and restart, or set reputRemoteSettings=java there"
+    )
+    assert text_of(conf) == before
+    assert started.broker.settings.store.file_reserved_time == 48
+
+
+@pytest.mark.parametrize("mode", ["safe", "java", "none"])
+async def test_no_mode_changes_itself(tmp_path: Path, mode: str) -> None:
+    async with broker_subject.running(tmp_path, reput_remote_settings=mode) as subject:
+        reply = await update(subject, "reputRemoteSettings=java")
+        assert reply.code == ResponseCode.NO_PERMISSION
+        assert "no mode of it allows that" in (reply.remark or "")
+        reply = await update(subject, "reput_remote_settings=java")
+        assert reply.code == ResponseCode.SYSTEM_ERROR
+        assert subject.broker.settings.broker.reput_remote_settings == mode
+
+
+async def test_java_lets_anybody_change_what_is_not_on_the_black_list(tmp_path: Path) -> None:
+    async with broker_subject.running(tmp_path, reput_remote_settings="java") as subject:
+        reply = await update(subject, "brokerName=other\nlistenPort=10\nfileReservedTime=1\n")
+        assert reply.code == ResponseCode.SUCCESS
+        assert (reply.remark or "").startswith("in force after a restart: brokerName, listenPort")
+        assert subject.broker.settings.store.file_reserved_time == 1
+        reply = await update(subject, "brokerConfigPath=/x")
+        assert reply.code == ResponseCode.NO_PERMISSION
+
+
+async def test_none_lets_nobody_change_anything(tmp_path: Path) -> None:
+    async with broker_subject.running(tmp_path, reput_remote_settings="none") as subject:
+        for text in ("fileReservedTime=1", "namesrvAddr=127.0.0.1:1", "enablePropertyFilter=true"):
+            reply = await update(subject, text)
+            assert reply.code == ResponseCode.NO_PERMISSION
+            assert "(reputRemoteSettings=none): change it in broker.conf" in (reply.remark or "")
+        assert subject.broker.settings.store.file_reserved_time == 72
+
+
+async def test_safe_allows_what_mqadmin_is_used_for(started: Subject) -> None:
+    for text in ("fileReservedTime=24", "deleteWhen=03", "brokerPermission=6"):
+        assert (await update(started, text)).code == ResponseCode.SUCCESS
+
+
+async def test_name_servers_are_few(tmp_path: Path) -> None:
+    async with broker_subject.running(
+        tmp_path, reput_remote_settings=RemoteSettings.JAVA
+    ) as subject:
+        assert (await update(subject, "namesrvAddr=127.0.0.1:1")).code == ResponseCode.SUCCESS
+        servers = ";".join(f"127.0.0.1:{port}" for port in range(1, 34))
+        reply = await update(subject, f"namesrvAddr={servers}")
+        assert "limit name_servers" in (reply.remark or "")
+        assert subject.broker.settings.broker.name_servers == ("127.0.0.1:1",)
+
+
+async def test_a_long_text_of_settings_is_refused(started: Subject) -> None:
+    reply = await update(started, "a \\\n" * 20_000)
+    assert reply.code == ResponseCode.SYSTEM_ERROR
+    assert "limit settings_bytes" in (reply.remark or "")
+    assert started.broker.serving.refusals.counts["settings_bytes"] == 1
+
+
+async def test_a_changed_setting_cannot_forge_lines_or_show_secrets(
+    started: Subject, caplog: pytest.LogCaptureFixture
+) -> None:
+    reply = await update(
+        started, "regionId=x\\n2026 ERROR forged\nmetricsGrpcExporterHeader=Bearer-abc\n"
+    )
+    assert reply.code == ResponseCode.SUCCESS
+    (line,) = [text for text in caplog.messages if text.startswith("settings changed by ")]
+    assert "\n" not in line
+    assert "Bearer-abc" not in line
+    assert "'metricsGrpcExporterHeader': '(not shown)'" in line
 
 
 async def test_a_file_that_cannot_be_written_changes_nothing(started: Subject, conf: Path) -> None:
@@ -167,15 +275,15 @@ async def test_a_file_that_cannot_be_written_changes_nothing(started: Subject, c
     reply = await update(started, "fileReservedTime=12")
     assert reply.code == ResponseCode.SYSTEM_ERROR
     assert str(conf) in (reply.remark or "")
-    assert started.broker.store_config.file_reserved_time == 48
+    assert started.broker.settings.store.file_reserved_time == 48
 
 
 async def test_the_permission_of_the_broker_is_obeyed(started: Subject) -> None:
     await started.send("T", b"one")
-    version = started.broker.topics.table.version
+    version = started.broker.parts.topics.table.version
     assert (await update(started, "brokerPermission=2")).code == ResponseCode.SUCCESS
     assert (await started.pull("T")).code == ResponseCode.NO_PERMISSION
-    assert started.broker.topics.table.version.counter == version.counter + 1
+    assert started.broker.parts.topics.table.version.counter == version.counter + 1
     await update(started, "brokerPermission=6")
     assert (await started.pull("T")).code == ResponseCode.SUCCESS
 

@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from broker_subject import NAME, Subject, messages_in
+from reput.broker.processors import connections
 from reput.format import bodies, command as commands, message_id
 from reput.format.bodies import (
     ConsumerConnection,
@@ -240,6 +242,33 @@ async def test_members_say_how_far_they_are(
     }
 
 
+async def test_who_asks_hears_of_a_failure_and_the_other_members_are_not_waited_for(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ArithmeticError("a bug")
+
+    asked: list[asyncio.Future[Command]] = []
+    ask = connections.ask
+
+    def noted(*args: Any) -> "asyncio.Future[Command]":
+        asked.append(ask(*args))
+        return asked[-1]
+
+    monkeypatch.setattr(connections, "_status_of", fail)
+    monkeypatch.setattr(connections, "ask", noted)
+    async with (
+        Consumer(subject, "one", replying(body=status_of(5))) as one,
+        Consumer(subject, "two") as two,
+    ):
+        for member in (one, two):
+            await member.join()
+        header = ConsumerStatusHeader(topic="T", group="group")
+        reply = await subject.ask(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, header)
+    assert (reply.code, reply.remark) == (ResponseCode.SYSTEM_ERROR, "ArithmeticError: a bug")
+    assert [future.cancelled() for future in asked] == [False, True]
+
+
 async def test_a_group_without_members_says_nothing(subject: Subject) -> None:
     header = ConsumerStatusHeader(topic="T", group="none")
     reply = await subject.ask(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, header)
@@ -266,7 +295,7 @@ def by_queue(table: QueueOffsets) -> list[int]:
 
 async def test_members_are_told_where_to_go_on(subject: Subject) -> None:
     for queue_id in range(4):
-        subject.broker.consumer_offsets.put("T", "group", queue_id, 0)
+        subject.parts.deliveries.consumer_offsets.put("T", "group", queue_id, 0)
     async with Consumer(subject, "one") as one, Consumer(subject, "two") as two:
         await one.join()
         await two.join(LanguageCode.CPP)
@@ -283,7 +312,7 @@ async def test_members_are_told_where_to_go_on(subject: Subject) -> None:
 
 async def test_without_force_offsets_only_go_back(subject: Subject) -> None:
     for queue_id in range(4):
-        subject.broker.consumer_offsets.put("T", "group", queue_id, 0)
+        subject.parts.deliveries.consumer_offsets.put("T", "group", queue_id, 0)
     async with Consumer(subject, "one") as one:
         await one.join()
         reply = await reset(subject, is_force=False)
@@ -304,7 +333,7 @@ async def test_why_offsets_cannot_be_reset(subject: Subject) -> None:
         "THe consumer group <group> not exist",
     )
     for queue_id in range(4):
-        subject.broker.consumer_offsets.put("T", "group", queue_id, 0)
+        subject.parts.deliveries.consumer_offsets.put("T", "group", queue_id, 0)
     reply = await reset(subject)
     assert (reply.code, reply.remark) == (
         ResponseCode.CONSUMER_NOT_ONLINE,
@@ -318,9 +347,9 @@ async def test_a_group_goes_on_where_another_is(
 ) -> None:
     await subject.send("U")
     for one in ("T", "U", "Gone"):
-        subject.broker.consumer_offsets.put(one, "source", 2, 5)
+        subject.parts.deliveries.consumer_offsets.put(one, "source", 2, 5)
     header = CloneGroupOffsetHeader(src_group="source", dest_group="target", topic=topic)
     reply = await subject.ask(RequestCode.CLONE_GROUP_OFFSET, header)
     assert reply.code == ResponseCode.SUCCESS
-    offsets = subject.broker.consumer_offsets
+    offsets = subject.parts.deliveries.consumer_offsets
     assert {one for one in ("T", "U", "Gone") if offsets.of(one, "target") == {2: 5}} == cloned

@@ -109,7 +109,7 @@ def saved(store: MessageStore) -> dict[str, int]:
 # --- delivery ------------------------------------------------------------------------
 
 
-def test_d25_a_message_comes_when_it_is_due_and_not_before(subject: Subject) -> None:
+def test_a_message_comes_when_it_is_due_and_not_before(subject: Subject) -> None:
     subject.put(b"one", 2)
     for _ in range(10):
         assert not subject.schedule.step(subject.clock.now_ms())
@@ -516,7 +516,7 @@ def test_messages_that_became_due_while_nobody_was_there_come_at_once(subject: S
 
 
 @pytest.mark.parametrize(("said", "right"), [(-5, 0), (99, 3), (2, 2)])
-def test_d24_a_wrong_position_is_corrected_and_the_correction_saved(
+def test_a_wrong_position_is_corrected_and_the_correction_saved(
     subject: Subject, said: int, right: int
 ) -> None:
     for number in range(3):
@@ -534,7 +534,7 @@ def test_d24_a_wrong_position_is_corrected_and_the_correction_saved(
     assert saved(subject.store) == {"1": 3}
 
 
-def test_d24_a_position_in_a_queue_that_is_not_there_skips_nothing(subject: Subject) -> None:
+def test_a_position_in_a_queue_that_is_not_there_skips_nothing(subject: Subject) -> None:
     """Java leaves it, then goes to the end of what comes: those are never delivered."""
     subject.put(b"x", 0)
     subject.table.put(1, 7)

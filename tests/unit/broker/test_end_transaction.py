@@ -86,7 +86,7 @@ async def test_a_commit_wakes_who_waits(subject: Subject) -> None:
         subject.pull("T", 1, sys_flag=6, suspend_timeout_millis=GUARD_S * 1000)
     )
     async with asyncio.timeout(GUARD_S):
-        while not len(subject.broker.held_pulls):
+        while not len(subject.parts.held_pulls):
             await asyncio.sleep(0)
         await end(subject, header)
         reply = await pull
@@ -116,7 +116,7 @@ async def test_who_does_not_know_gets_no_reply(
     assert (await subject.send("T", b"loud", queue_id=2)).code == ResponseCode.SUCCESS
     assert not asking.done()
     asking.cancel()
-    assert subject.broker.transactions.progress() == (0, 1)
+    assert subject.parts.transactions.progress() == (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ async def test_refusals(
     reply = await end(subject, header, **fields)
     assert (reply.code, reply.remark) == (ResponseCode.SYSTEM_ERROR, text)
     assert await messages(subject, "T", 1) == []
-    assert subject.broker.transactions.refused_count == 1
+    assert subject.parts.transactions.refused_count == 1
     assert text in caplog.text  # a producer that sends it one way hears nothing
 
 
@@ -153,7 +153,7 @@ async def test_a_slave_ends_nothing(tmp_path: Path) -> None:
 
 
 async def test_settings_are_in_force_at_once(subject: Subject) -> None:
-    subject.broker.reconfigure({"rejectTransactionMessage": "true"})
+    broker_subject.reconfigure(subject.broker, {"rejectTransactionMessage": "true"})
     reply = await subject.send("T", properties=HALF)
     assert reply.code == ResponseCode.NO_PERMISSION
     assert reply.remark == "the broker[127.0.0.1] sending transaction message is forbidden"
@@ -224,12 +224,12 @@ async def test_producers_of_a_group_are_asked_by_turns(
 async def test_what_was_given_up_is_taken_up_again(subject: Subject, clock: ManualClock) -> None:
     await send_half(subject)
     async with asyncio.timeout(GUARD_S):
-        while not subject.broker.transactions.given_up_count:
+        while not subject.parts.transactions.given_up_count:
             clock.advance(INTERVAL_MS)
             await asyncio.sleep(0.15)
     (given_up,) = await messages(subject, names.CHECK_MAX_TIME_TOPIC)
     await join(subject)
-    id_ = f"7F000001{subject.broker.port:08X}{given_up.physical_offset:016X}"
+    id_ = f"7F000001{subject.broker.identity.port:08X}{given_up.physical_offset:016X}"
     reply = await subject.ask(RequestCode.RESUME_CHECK_HALF_MESSAGE, ResumeCheckHeader(msg_id=id_))
     assert (reply.code, reply.remark) == (ResponseCode.SUCCESS, None)
     clock.advance(INTERVAL_MS)
@@ -276,7 +276,7 @@ async def test_progress_is_a_groups_offset_after_a_stop(tmp_path: Path) -> None:
     async with broker_subject.running(tmp_path) as subject:
         await end(subject, await send_half(subject))
     async with broker_subject.running(tmp_path) as subject:
-        offsets = subject.broker.consumer_offsets
+        offsets = subject.parts.deliveries.consumer_offsets
         assert offsets.get(names.HALF_TOPIC, names.TRANSACTION_GROUP, 0) == 1
         assert offsets.get(names.OP_HALF_TOPIC, names.TRANSACTION_GROUP, 0) == 1
-        assert subject.broker.transactions.progress() == (1, 1)
+        assert subject.parts.transactions.progress() == (1, 1)

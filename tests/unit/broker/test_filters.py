@@ -14,10 +14,11 @@ import pytest
 import broker_subject
 import golden
 from broker_subject import Subject
-from reput import config
-from reput.broker.consumer_filters import ConsumerFilters
+from reput import config, limits
+from reput.broker.filter.consumer_filters import ConsumerFilters
 from reput.broker.server import Broker
 from reput.clock import ManualClock
+from reput.errors import LimitExceeded
 from reput.format import bodies, message as record, sql92
 from reput.format.bloom import BloomFilter
 from reput.format.bodies import (
@@ -30,6 +31,7 @@ from reput.format.bodies import (
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
 from reput.format.headers import QueryConsumeQueueHeader, UnregisterClientHeader
+from reput.remoting.time_slices import run_whole
 from reput.store.config import StoreConfig
 from reput.store.disk import Disk
 from reput.store.table_files import ConsumerFilter, ConsumerFilterTable
@@ -54,7 +56,7 @@ def wants(topic: str, expression: str, version: int = 1, kind: str = "SQL92") ->
 def register(
     filters: ConsumerFilters, *wanted: SubscriptionData, now_ms: int = NOW_MS, newest_ms: int = 0
 ) -> bool:
-    return filters.register("g", wanted, now_ms, lambda topic: newest_ms)
+    return run_whole(filters.register("g", wanted, lambda: now_ms, lambda topic: newest_ms))
 
 
 def found(filters: ConsumerFilters, topic: str = "T") -> ConsumerFilter:
@@ -118,6 +120,50 @@ def test_who_leaves_is_remembered_for_a_day(tmp_path: Path) -> None:
     filters.expire(NOW_MS + 5 + DAY_MS)
     assert filters.find("U", "g") is None
     assert filters.find("T", "g") is not None
+
+
+def test_there_are_only_so_many_filters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of groups that left go first."""
+    monkeypatch.setattr(limits, "CONSUMER_FILTERS", limits.CONSUMER_FILTERS.at(4))
+    filters = filters_of(tmp_path)
+    for i in range(4):
+        wanted = [wants("T", f"a > {i}")]
+        run_whole(filters.register(f"g{i}", wanted, lambda: NOW_MS, lambda topic: 0))
+    run_whole(filters.register("g1", [wants("T", "a > 9", 2)], lambda: NOW_MS, lambda topic: 0))
+    with pytest.raises(LimitExceeded, match="at most 4") as refused:
+        run_whole(filters.register("g4", [wants("T", "a > 5")], lambda: NOW_MS, lambda topic: 0))
+    assert refused.value.limit == "consumer_filters"
+    filters.unregister("g0", NOW_MS)
+    run_whole(filters.register("g4", [wants("T", "a > 5")], lambda: NOW_MS, lambda topic: 0))
+    assert {one.group for one in filters.table.all()} == {"g1", "g2", "g3", "g4"}
+
+
+def test_filters_are_only_so_long_in_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CONSUMER_FILTER_BYTES", limits.CONSUMER_FILTER_BYTES.at(100))
+    filters = filters_of(tmp_path)
+    register(filters, wants("T", "a" * 60))
+    register(filters, wants("T", "b" * 90, 2))
+    with pytest.raises(LimitExceeded, match="at most 100 bytes"):
+        register(filters, wants("T", "b" * 90, 2), wants("U", "c" * 20))
+    register(filters, wants("T", "bad", 3), wants("U", "c" * 90))
+    assert [one.topic for one in filters.table.all()] == ["U"]
+
+
+def test_others_have_their_turn_behind_each_filter(tmp_path: Path) -> None:
+    filters = filters_of(tmp_path)
+    wanted = [wants(f"T{i}", "a > 5") for i in range(7)]
+    assert len(list(filters.register("g", wanted, lambda: NOW_MS, lambda topic: 0))) == 7
+
+
+def test_a_filter_is_born_when_it_is_in_the_table(tmp_path: Path) -> None:
+    """Messages that came while others were compiled lack its bits, and were left out for good."""
+    filters = filters_of(tmp_path)
+    clock = ManualClock(NOW_MS)
+    wanted = [wants(f"T{number}", "a > 5") for number in range(3)]
+    for _ in filters.register("g", wanted, clock.now_ms, lambda topic: 0):
+        clock.advance(10)
+    born = [found(filters, f"T{number}").born_ms for number in range(3)]
+    assert born == [NOW_MS, NOW_MS + 10, NOW_MS + 20]
 
 
 def test_bits_of_messages_from_before_it_was_born_are_not_believed(tmp_path: Path) -> None:
@@ -216,9 +262,9 @@ async def test_bits_spare_a_look_at_the_message(tmp_path: Path) -> None:
                 looked_at.extend(one.body for one in broker_subject.messages_in(bytes(data)))
                 return by_group.takes_record(data)
 
-        one = subject.broker.consumer_filters.find("T", "consumers")
+        one = subject.parts.consumer_filters.find("T", "consumers")
         assert one is not None
-        by_group = subject.broker.filters.of_group(one).message_filter
+        by_group = subject.parts.filters.of_group(one).message_filter
         assert by_group is not None
         subject.broker.store.get("T", 0, 0, 32, message_filter=Spy())
         assert looked_at == [b"3", b"4", b"5"]
@@ -281,7 +327,7 @@ async def test_what_is_not_known_or_too_old_is_refused(tmp_path: Path) -> None:
         older = await subject.pull("T", sys_flag=0, sub_version=6)
         assert older.code == ResponseCode.SUBSCRIPTION_NOT_LATEST
 
-        filters = subject.broker.consumer_filters
+        filters = subject.parts.consumer_filters
         one = filters.find("T", "consumers")
         assert one is not None
         filters.table.put(replace(one, client_version=4))
@@ -295,7 +341,7 @@ async def test_without_filters_by_properties_nothing_is_registered(subject: Subj
     reply = await subject.pull("T", sys_flag=0, sub_version=5)
     assert reply.code == ResponseCode.SYSTEM_ERROR
     assert reply.remark == "The broker does not support consumer to filter message by SQL92"
-    assert list(subject.broker.consumer_filters.table.all()) == []
+    assert list(subject.parts.consumer_filters.table.all()) == []
 
 
 async def test_a_filter_by_class_is_refused_where_it_is_seen(subject: Subject) -> None:
@@ -327,12 +373,12 @@ async def test_the_last_member_that_goes_leaves_a_dead_filter(tmp_path: Path) ->
         header = UnregisterClientHeader(client_id="one", consumer_group="consumers")
         clock.advance(7)
         await subject.ask(RequestCode.UNREGISTER_CLIENT, header)
-        one = subject.broker.consumer_filters.find("T", "consumers")
+        one = subject.parts.consumer_filters.find("T", "consumers")
         assert one is not None
         assert one.dead_ms == NOW_MS + 7
         clock.advance(DAY_MS)
-        subject.broker.expire_clients()
-        assert subject.broker.consumer_filters.find("T", "consumers") is None
+        subject.parts.members.expire()
+        assert subject.parts.consumer_filters.find("T", "consumers") is None
 
 
 async def test_a_filter_whose_bits_are_used_is_on_disk_at_once(tmp_path: Path) -> None:
@@ -366,15 +412,15 @@ async def test_filters_and_bits_of_java_are_taken_over(version: str, tmp_path: P
     taken, left_out = 0, 0
     broker = Broker(broker_subject.broker_config(enable_property_filter=True), settings)
     async with broker:
-        filters = broker.consumer_filters
+        filters = broker.parts.consumer_filters
         for one in list(filters.table.all()):
             assert one.is_dead, "nobody is there yet"
             again = wants(one.topic, one.expression, one.client_version + 1)
-            filters.register(one.group, [again], broker.clock.now_ms(), lambda topic: 0)
+            run_whole(filters.register(one.group, [again], broker.clock.now_ms, lambda topic: 0))
             known = filters.find(one.topic, one.group)
             assert known is not None
             assert known.born_ms == one.born_ms, "its bits are good"
-            by_group = broker.filters.of_group(known).message_filter
+            by_group = broker.parts.filters.of_group(known).message_filter
             assert by_group is not None
             compiled = sql92.compile_filter(one.expression)
             for queue in manifest["queues"]:

@@ -1,15 +1,16 @@
-"""What turns /health red, and what does not (anchors D28)."""
+"""What turns /health red, and what does not (known-bugs.md#silent-threads)."""
 
 import asyncio
+import dataclasses
 from pathlib import Path
 
 import pytest
 
 import broker_subject
 from broker_subject import Subject
-from reput.broker import health
-from reput.broker.health import SILENT_MS_MAX, judge_loops
+from reput.broker.monitoring.health import SILENT_MS_MAX, judge_loops
 from reput.errors import WriteFailed
+from reput.store.config import BrokerRole
 
 TURNED = dict.fromkeys(SILENT_MS_MAX, 1_000_000)
 
@@ -38,7 +39,7 @@ def test_a_loop_that_failed_is_named_once_with_its_error() -> None:
 
 
 async def test_a_new_broker_is_well(subject: Subject) -> None:
-    found = health.look(subject.broker, subject.broker.clock.monotonic_ms())
+    found = broker_subject.health_of(subject.broker)
     assert found.is_well
     assert found.warnings == ("no name server is told of this broker: namesrvAddr is empty",)
     assert found.describe()["status"] == "ok"
@@ -56,24 +57,24 @@ async def test_a_loop_that_fails_turns_it_red_until_it_turns_again(
         raise LookupError("no such thing")
 
     with monkeypatch.context() as patch:
-        patch.setattr(broker, "expire_held_pulls", expire)
+        patch.setattr(broker.loops, "expire_held", expire)
         await has_failed.wait()
         while not broker.loops.failures:
             await asyncio.sleep(0)
-        found = health.look(broker, broker.clock.monotonic_ms())
+        found = broker_subject.health_of(broker)
         assert found.problems == ("loop holds failed: LookupError: no such thing",)
         assert found.describe()["status"] == "failing"
     assert "loop holds failed" in caplog.text
     while broker.loops.failures:  # it is started again
         await asyncio.sleep(0.01)
-    assert health.look(broker, broker.clock.monotonic_ms()).is_well
+    assert broker_subject.health_of(broker).is_well
 
 
 async def test_a_disk_that_failed_turns_it_red(subject: Subject) -> None:
     broker = subject.broker
     broker.store.flusher.failure = WriteFailed("/x", "Input/output error")
     try:
-        found = health.look(broker, broker.clock.monotonic_ms())
+        found = broker_subject.health_of(broker)
         (problem,) = found.problems
         assert problem.startswith("the disk failed: ")
         assert "Input/output error" in problem
@@ -83,8 +84,28 @@ async def test_a_disk_that_failed_turns_it_red(subject: Subject) -> None:
 
 async def test_a_name_server_that_does_not_answer_is_a_warning(tmp_path: Path) -> None:
     async with broker_subject.running(tmp_path, namesrv_addr="127.0.0.1:1") as subject:
-        await subject.broker.registration.register()
-        found = health.look(subject.broker, subject.broker.clock.monotonic_ms())
+        await subject.parts.registration.register()
+        found = broker_subject.health_of(subject.broker)
     assert found.is_well
     (warning,) = found.warnings
     assert warning.startswith("name server 127.0.0.1:1 does not know this broker: ")
+
+
+async def test_a_file_that_is_gone_shows_on_a_slave_too(subject: Subject) -> None:
+    """A slave takes no messages anyhow, so that no refusal names the file."""
+    broker = subject.broker
+    await subject.send("Orders", b"x")
+    last = broker.store.log.files.last
+    assert last is not None
+    broker.settings.store = dataclasses.replace(broker.settings.store, broker_role=BrokerRole.SLAVE)
+    assert not broker.identity.is_master
+    text = f"{last.path} was deleted while the store is open"
+    broker.store.watch.problems[last.path] = broker.store.watch.refusal = text
+    broker.store.step_memory()
+    try:
+        assert broker.store.refusal == text
+        found = broker_subject.health_of(broker)
+        assert found.problems == (text,)
+    finally:
+        broker.store.watch.refusal = ""
+        broker.store.watch.problems.clear()

@@ -80,7 +80,7 @@ async def test_a_pull_waits_at_a_light_queue(light: Subject) -> None:
         light.pull(ONE, sys_flag=4 | PullFlag.SUSPEND, suspend_timeout_millis=20_000,
                    consumer_group=GROUP)
     )  # fmt: skip
-    while not len(light.broker.held_pulls):
+    while not len(light.broker.parts.held_pulls):
         await asyncio.sleep(0)
     await send(light, b"a", ONE)
     assert [one.body for one in messages_in((await waiting).body)] == [b"a"]
@@ -89,8 +89,8 @@ async def test_a_pull_waits_at_a_light_queue(light: Subject) -> None:
 async def test_topics_and_groups_of_light_queues_are_in_no_table(light: Subject) -> None:
     await send(light, b"a", ONE)
     await read(light, ONE)
-    assert ONE not in light.broker.topics.all()
-    assert GROUP not in light.broker.subscription_groups.all()
+    assert ONE not in light.broker.parts.topics.all()
+    assert GROUP not in light.broker.parts.subscription_groups.all()
     assert (await light.pull(ONE, 1, consumer_group=GROUP)).code == ResponseCode.SYSTEM_ERROR
 
 
@@ -104,7 +104,7 @@ async def test_a_light_queue_is_deleted_as_a_topic(light: Subject) -> None:
     assert deleted.code == ResponseCode.SUCCESS, deleted.remark
     queue = QueueHeader(topic=ONE, queue_id=0)
     assert await offset(light, RequestCode.GET_MAX_OFFSET, queue) == 0
-    assert light.broker.consumer_offsets.get(ONE, GROUP, 0) is None
+    assert light.broker.parts.deliveries.consumer_offsets.get(ONE, GROUP, 0) is None
     assert await read(light, TWO) == [b"a"]
 
 

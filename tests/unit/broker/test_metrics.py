@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
@@ -14,14 +15,17 @@ import pytest_asyncio
 
 import broker_subject
 from broker_subject import Subject
-from reput.broker.metrics import Meter, MetricsServer, Names
+from reput import limits
+from reput.broker.monitoring.metrics import Names
+from reput.remoting.metrics_server import MetricsServer
+from reput.remoting.time_slices import run_whole
 
 SAMPLE = re.compile(r"^([a-z_]+)(\{[^}]*\})? (\S+)$", re.MULTILINE)
 
 
 @pytest_asyncio.fixture
 async def server(subject: Subject) -> AsyncIterator[MetricsServer]:
-    one = MetricsServer(subject.broker, host="127.0.0.1")
+    one = MetricsServer(broker_subject.meter(subject.broker))
     one.start()
     yield one
     await one.stop()
@@ -67,9 +71,9 @@ async def test_lag_is_told_in_messages_and_in_time(subject: Subject, server: Met
     for _ in range(10):
         await subject.send("T", b"x", queue_id=1)
     broker = subject.broker
-    broker.consumer_offsets.put("T", "G", 1, 7)
-    broker.consumer_offsets.put("T", "G", 3, 0)
-    broker.consumer_offsets.put("T", "Done", 1, 10)
+    broker.parts.deliveries.consumer_offsets.put("T", "G", 1, 7)
+    broker.parts.deliveries.consumer_offsets.put("T", "G", 3, 0)
+    broker.parts.deliveries.consumer_offsets.put("T", "Done", 1, 10)
     found = await samples(server)
     assert found['reput_group_lag_messages{group="G",topic="T"}'] == 3 + 1
     oldest_ms = broker.store.store_time("T", 3, 0)
@@ -92,10 +96,10 @@ async def test_what_groups_got_is_counted(subject: Subject, server: MetricsServe
 
 def test_names_are_bounded_and_keep_their_series() -> None:
     names = Names(2)
-    names.keep([("b",), ("c",)])
-    names.keep([("a",), ("b",), ("c",)])
+    run_whole(names.keep([("b",), ("c",)]))
+    run_whole(names.keep([("a",), ("b",), ("c",)]))
     assert [names.label((one,)) for one in "abc"] == [("_other",), ("b",), ("c",)]
-    names.keep([("a",), ("c",), ("d",)])  # b was deleted: one has room
+    run_whole(names.keep([("a",), ("c",), ("d",)]))  # b was deleted: one has room
     assert [names.label((one,)) for one in "acd"] == [("a",), ("c",), ("_other",)]
 
 
@@ -103,8 +107,8 @@ async def test_series_beyond_the_bound_share_one(subject: Subject) -> None:
     topics = [f"Topic{i:02}" for i in range(20)]
     for topic in topics:
         await subject.send(topic)
-        subject.broker.consumer_offsets.put(topic, "G", 0, 0)
-    families = {one.name: one for one in await Meter(subject.broker, 5).measure()}
+        subject.parts.deliveries.consumer_offsets.put(topic, "G", 0, 0)
+    families = {one.name: one for one in await broker_subject.meter(subject.broker, 5).measure()}
     puts = families["reput_topic_put_messages_total"].values
     assert len(puts) <= 5 + 1
     assert sum(puts.values()) == 21
@@ -113,13 +117,105 @@ async def test_series_beyond_the_bound_share_one(subject: Subject) -> None:
     assert lags["_other", "_other"] == 15
 
 
+def test_names_are_compared_in_slices_and_the_first_ones_win() -> None:
+    names, count = Names(3), 10_000
+    steps = list(names.keep((f"{i:05}",) for i in reversed(range(count))))
+    assert len(steps) >= count // 1_000
+    kept = [i for i in range(count) if names.label((f"{i:05}",)) != ("_other",)]
+    assert kept == [0, 1, 2]
+
+
+async def test_every_limit_has_its_count_of_refusals(
+    subject: Subject, server: MetricsServer
+) -> None:
+    found = await samples(server)
+    for limit in limits.LIMITS:
+        assert found[f'reput_limit_refusals_total{{limit="{limit.name}"}}'] == 0
+    await subject.ask(25, body=b"x" * (limits.SETTINGS_BYTES.maximum + 1))
+    found = await samples(server)
+    assert found['reput_limit_refusals_total{limit="settings_bytes"}'] == 1
+
+
+async def test_counts_without_a_series_are_counted(subject: Subject, server: MetricsServer) -> None:
+    assert (await samples(server))["reput_stats_uncounted_total"] == 0
+    subject.parts.deliveries.stats.series_max = 0
+    subject.parts.deliveries.stats.acknowledged("T", "new")
+    assert (await samples(server))["reput_stats_uncounted_total"] > 0
+
+
+async def test_records_that_were_passed_over_are_counted_and_named(
+    subject: Subject, server: MetricsServer
+) -> None:
+    assert (await samples(server))['reput_records_passed_over_total{loop="pops"}'] == 0
+    subject.parts.quarantine.add("pops", "rmq_sys_REVIVE_LOG_C 0 17", "bit set \ud800")
+    subject.parts.quarantine.add("timers", "rmq_sys_wheel_timer 0 1", ValueError("no time"))
+    found = await samples(server)
+    assert found['reput_records_passed_over_total{loop="pops"}'] == 1
+    status, text = await asyncio.to_thread(get, server, "/health")
+    health = json.loads(text)
+    assert status == 200
+    assert [one.partition(" has")[0] for one in health["warnings"] if "passed" in one] == [
+        "loop pops", "loop timers",
+    ]  # fmt: skip
+    assert health["passed_over"][0] == {
+        "loop": "timers", "place": "rmq_sys_wheel_timer 0 1", "reason": "no time",
+    }  # fmt: skip
+
+
+async def test_a_name_that_is_no_utf_8_costs_its_own_series_alone(
+    subject: Subject, server: MetricsServer
+) -> None:
+    broker = subject.broker
+    broker.parts.deliveries.consumer_offsets.put("T", "bad \ud800", 0, 0)
+    broker.parts.deliveries.consumer_offsets.put("T", 'odd "\n\\ \u2028\x00', 0, 0)
+    broker.parts.deliveries.consumer_offsets.put("T", "good", 0, 0)
+    found = await samples(server)
+    assert found['reput_group_lag_messages{group="good",topic="T"}'] == 0
+    assert sum("odd" in name for name in found if "lag_messages" in name) == 1
+    assert not [name for name in found if "bad" in name]
+    assert found["reput_metrics_series_left_out"] == 2  # messages and seconds
+
+
+async def test_a_table_that_cannot_be_measured_hides_no_other(
+    subject: Subject, server: MetricsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise ValueError("a bug")
+
+    monkeypatch.setattr(subject.parts.deliveries.consumer_offsets, "readers", fail)
+    found = await samples(server)
+    assert found['reput_metrics_part_failing{part="lags"}'] == 1
+    assert found["reput_healthy"] == 1
+    assert found["reput_topics"] > 0
+
+
+async def test_a_long_measurement_lets_others_go_on(subject: Subject) -> None:
+    for i in range(3_000):
+        subject.parts.deliveries.consumer_offsets.put("T", f"group-{i}", 0, 0)
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    began = time.process_time()
+    await broker_subject.meter(subject.broker).measure()
+    spent_s = time.process_time() - began
+    counting.cancel()
+    # With slices of 2 ms, and whatever else this process does meanwhile.
+    assert turns >= spent_s / 0.02
+
+
 async def test_health_is_json(server: MetricsServer, subject: Subject) -> None:
     status, text = await asyncio.to_thread(get, server, "/health")
     assert status == 200
     assert json.loads(text)["address"] == subject.address
     subject.broker.loops.failures["store"] = "ValueError: no"
     # It turns every 200 ms and takes the failure away; so it is read before that may happen.
-    found = await Meter(subject.broker).look()
+    found = await broker_subject.meter(subject.broker).look()
     assert found.problems == ("loop store failed: ValueError: no",)
     assert (await asyncio.to_thread(get, server, "/"))[0] == 404
 
@@ -131,7 +227,10 @@ def test_a_loop_that_hangs_is_red(tmp_path: Path) -> None:
 
     async def hang() -> None:
         async with broker_subject.running(tmp_path) as subject:
-            server = MetricsServer(subject.broker, host="127.0.0.1", answer_timeout_ms=100)
+            server = MetricsServer(
+                broker_subject.meter(subject.broker),
+                answer_timeout_ms=100,
+            )
             server.start()
 
             def ask() -> None:
@@ -148,12 +247,15 @@ def test_a_loop_that_hangs_is_red(tmp_path: Path) -> None:
     for status, text in answers:
         assert status == 503
         problems = json.loads(text)["problems"]
-        assert problems == ["the broker's loop has not answered for 100 ms"]
+        assert problems == ["the server's loop has not answered for 100 ms"]
     assert len(answers) == 2
 
 
 async def test_a_port_in_use_is_told(subject: Subject, server: MetricsServer) -> None:
-    other = MetricsServer(subject.broker, host="127.0.0.1", port=server.port)
+    other = MetricsServer(
+        broker_subject.meter(subject.broker),
+        port=server.port,
+    )
     with pytest.raises(OSError, match="in use"):
         other.start()
     await other.stop()

@@ -24,7 +24,7 @@ async def correction_offsets(
 
 def put(subject: Subject, group: str, offsets: dict[int, int], topic: str = "T") -> None:
     for queue_id, consumer_offset in offsets.items():
-        subject.broker.consumer_offsets.put(topic, group, queue_id, consumer_offset)
+        subject.parts.deliveries.consumer_offsets.put(topic, group, queue_id, consumer_offset)
 
 
 async def test_the_last_group_in_each_queue_counts(subject: Subject) -> None:
@@ -41,7 +41,11 @@ async def test_groups_that_are_left_out_keep_their_offsets(subject: Subject) -> 
     assert await correction_offsets(subject, "slow", "slow,unknown") == {0: 9, 1: 5}
     assert await correction_offsets(subject, "fast", "fast") == {0: 3, 1: 7, 2: 1}
     assert await correction_offsets(subject, "slow", "fast,slow") == {}
-    assert subject.broker.consumer_offsets.of("T", "slow") == {0: 3, 1: 7, 2: 1}  # not so in Java
+    assert subject.parts.deliveries.consumer_offsets.of("T", "slow") == {
+        0: 3,
+        1: 7,
+        2: 1,
+    }  # not so in Java
 
 
 async def test_a_group_whose_next_message_has_expired_does_not_count(

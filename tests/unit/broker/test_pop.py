@@ -12,6 +12,8 @@ import pytest_asyncio
 import broker_subject
 from broker_subject import Subject
 from pop_client import INVISIBLE_MS, ack, ack_batch, change, pop, pop_reply
+from reput import limits
+from reput.broker.pop import pops as broker_pop
 from reput.clock import ManualClock
 from reput.format import message as record, names
 from reput.format.codes import RequestCode, ResponseCode
@@ -55,7 +57,7 @@ def step(subject: Subject) -> None:
     """Do what is due, and let it be read."""
     broker = subject.broker
     broker.store.step_memory()
-    while broker.step_pops(broker.clock.now_ms()):
+    while broker.loops.step_pops(broker.clock.now_ms()):
         broker.store.step_memory()
     broker.store.step_memory()
 
@@ -83,7 +85,7 @@ async def test_what_is_acknowledged_never_comes_again(timed: Subject, clock: Man
         assert (await ack(timed, one)).code == ResponseCode.SUCCESS
     later(timed, clock, 10 * INVISIBLE_MS)
     assert await pop(timed) == []
-    assert timed.broker.topics.get(RETRY) is None
+    assert timed.broker.parts.topics.get(RETRY) is None
 
 
 async def test_what_is_not_comes_again_when_its_time_is_over_and_counts(
@@ -213,7 +215,7 @@ async def test_checkpoints_and_acks_survive_a_restart(tmp_path: Path, clock: Man
     async with broker_subject.running(tmp_path, clock=clock) as subject:
         later(subject, clock, 10 * INVISIBLE_MS)
         assert await pop(subject) == []
-        assert len(subject.broker.pops.revive.checkpoints) == 0
+        assert len(subject.parts.pops.revive.checkpoints) == 0
 
 
 async def test_what_is_done_with_is_not_read_at_the_next_start(
@@ -228,18 +230,18 @@ async def test_what_is_done_with_is_not_read_at_the_next_start(
         broker = subject.broker
         broker.store.flusher.commit()
         broker.store.sync()
-        broker.topics.table.save(clock.now_ms())
+        broker.parts.topics.table.save(clock.now_ms())
         step(subject)
-        done = broker.consumer_offsets.of(REVIVE, names.REVIVE_GROUP)
+        done = broker.parts.deliveries.consumer_offsets.of(REVIVE, names.REVIVE_GROUP)
         ends = {one: broker.store.max_offset(REVIVE, one) for one in range(2)}
         assert {one: end - 1 for one, end in ends.items()} == done
 
 
-async def test_d33_a_tag_is_taken_and_the_others_are_passed(timed: Subject) -> None:
+async def test_a_tag_is_taken_and_the_others_are_passed(timed: Subject) -> None:
     assert await bodies_of(timed, exp="b") == [b"1", b"3", b"5"]
     assert await bodies_of(timed, exp="b") == []
     # D33, rmq#9339: the queue of the others was passed, not left where it was.
-    assert timed.broker.pops.offsets.find("T", "G", 0) == 3
+    assert timed.broker.parts.pops.offsets.find("T", "G", 0) == 3
     assert await bodies_of(timed) == []
 
 
@@ -257,7 +259,7 @@ async def test_a_group_begins_near_the_end(tmp_path: Path) -> None:
         await fill(subject)
         # In a queue that was never cleaned, from the first message: as Java.
         assert len(await pop(subject, init_mode=1)) == 6
-        subject.broker.pops._is_old = lambda topic, queue_id: True
+        subject.parts.pops._is_old = lambda topic, queue_id: True
         assert await bodies_of(subject, group="late", init_mode=1) == [b"4", b"5"]
 
 
@@ -290,7 +292,7 @@ async def test_a_pop_that_waits_is_answered_when_something_comes(tmp_path: Path)
         asked = NotificationHeader(consumer_group="G", topic="T", queue_id=1, poll_time=15_000)
         asking = asyncio.create_task(subject.ask(RequestCode.NOTIFICATION, asked))
         info = PollingInfoHeader(consumer_group="G", topic="T", queue_id=-1)
-        while len(subject.broker.pops.held) < 2:
+        while len(subject.parts.pops.held) < 2:
             await asyncio.sleep(0)
         reply = await subject.ask(RequestCode.POLLING_INFO, info)
         assert reply.ext_fields == {"pollingNum": "1"}
@@ -300,6 +302,35 @@ async def test_a_pop_that_waits_is_answered_when_something_comes(tmp_path: Path)
         await subject.send("T", b"new", queue_id=1)
         assert (await asking).ext_fields == {"hasMsg": "true", "pollingFull": "false"}
         assert await bodies_of(subject) == [b"new"]
+
+
+async def test_a_pop_that_waits_keeps_what_its_reply_needs(tmp_path: Path) -> None:
+    async with broker_subject.running(tmp_path) as subject:
+        await fill(subject)
+        await ack_batch(subject, await pop(subject))
+        asked = NotificationHeader(consumer_group="G", topic="T", queue_id=1, poll_time=15_000)
+        asking = asyncio.create_task(subject.ask(RequestCode.NOTIFICATION, asked, b"x" * 1000))
+        waiting = asyncio.create_task(pop(subject, poll_time=15_000))
+        while len(subject.parts.pops.held) < 2:
+            await asyncio.sleep(0)
+        kept = [one.request for one in subject.parts.pops.held.held_at("T", -1)]
+        kept += [one.request for one in subject.parts.pops.held.held_at("T", 1)]
+        assert [(one.body, one.ext_fields) for one in kept] == [(b"", None)] * 2
+        await subject.send("T", b"new", queue_id=1)
+        assert [one.body for one in await waiting] == [b"new"]
+        asking.cancel()
+
+
+async def test_the_attempt_of_a_notification_is_not_long(tmp_path: Path) -> None:
+    async with broker_subject.running(tmp_path) as subject:
+        await fill(subject)
+        header = NotificationHeader(
+            consumer_group="G", topic="T", queue_id=1, poll_time=15_000, order=True,
+            attempt_id="x" * (limits.POP_ATTEMPT_LETTERS.maximum + 1),
+        )  # fmt: skip
+        reply = await subject.ask(RequestCode.NOTIFICATION, header)
+        assert reply.code != ResponseCode.SUCCESS
+        assert limits.POP_ATTEMPT_LETTERS.name in (reply.remark or "")
 
 
 async def test_one_message_wakes_no_thousands(
@@ -315,7 +346,7 @@ async def test_one_message_wakes_no_thousands(
             asyncio.create_task(pop(subject, group=group, exp=tag, poll_time=15_000))
             for group, tag in asked
         ]
-        pops = subject.broker.pops
+        pops = subject.parts.pops
         while len(pops.held) < len(asked):
             await asyncio.sleep(0)
         looks = []
@@ -345,10 +376,10 @@ async def test_a_pop_that_waits_long_enough_gets_nothing(
 ) -> None:
     await pop(timed)
     waiting = asyncio.create_task(pop_reply(timed, poll_time=1_000))
-    while not len(timed.broker.pops.held):
+    while not len(timed.broker.parts.pops.held):
         await asyncio.sleep(0)
     clock.advance(1_000)
-    timed.broker.expire_held_pulls()
+    timed.broker.loops.expire_held()
     reply = await waiting
     assert (reply.code, reply.body) == (ResponseCode.POLLING_TIMEOUT, b"")
 
@@ -373,10 +404,10 @@ async def test_the_time_of_a_pop_begins_when_it_is_made(timed: Subject, clock: M
     reply = await timed.ask(RequestCode.NOTIFICATION, late)
     assert reply.ext_fields == {"hasMsg": "false", "pollingFull": "false"}
     waiting = asyncio.create_task(pop_reply(timed, poll_time=1_000, born_time=START_MS - 900))
-    while not len(timed.broker.pops.held):
+    while not len(timed.broker.parts.pops.held):
         await asyncio.sleep(0)
     clock.advance(100)
-    timed.broker.expire_held_pulls()
+    timed.broker.loops.expire_held()
     assert (await waiting).code == ResponseCode.POLLING_TIMEOUT
 
 
@@ -428,7 +459,7 @@ async def test_what_the_store_refuses_is_tried_again(
     assert len(await pop(timed)) == 6
 
 
-async def test_d33_another_message_never_comes_in_the_place_of_one_that_is_gone(
+async def test_another_message_never_comes_in_the_place_of_one_that_is_gone(
     timed: Subject, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """D33: rmq#7914, rmq#7724."""
@@ -442,26 +473,26 @@ async def test_d33_another_message_never_comes_in_the_place_of_one_that_is_gone(
     monkeypatch.setattr(store, "get", get_behind)
     later(timed, clock, INVISIBLE_MS)
     assert store.max_offset(RETRY, 0) == 0
-    assert timed.broker.pops.revive.lost_count == 1
-    assert len(timed.broker.pops.revive.checkpoints) == 0
+    assert timed.broker.parts.pops.revive.lost_count == 1
+    assert len(timed.broker.parts.pops.revive.checkpoints) == 0
 
 
-async def test_d33_a_queue_without_messages_moves_no_offset(timed: Subject) -> None:
+async def test_a_queue_without_messages_moves_no_offset(timed: Subject) -> None:
     """D33: rmq#3503."""
     await timed.ask(
         RequestCode.UPDATE_CONSUMER_OFFSET,
         UpdateConsumerOffsetHeader(consumer_group="G", topic="T", queue_id=3, commit_offset=7),
     )
     assert len(await pop(timed)) == 6
-    assert timed.broker.consumer_offsets.get("T", "G", 3) == 7
+    assert timed.broker.parts.deliveries.consumer_offsets.get("T", "G", 3) == 7
 
 
 async def test_what_nobody_wants_any_more_is_dropped(timed: Subject, clock: ManualClock) -> None:
     await pop(timed)
-    timed.broker.topics.delete("T", clock.now_ms())
+    timed.broker.parts.topics.delete("T", clock.now_ms())
     later(timed, clock, INVISIBLE_MS)
-    assert timed.broker.topics.get(RETRY) is None
-    assert len(timed.broker.pops.revive.checkpoints) == 0
+    assert timed.broker.parts.topics.get(RETRY) is None
+    assert len(timed.broker.parts.pops.revive.checkpoints) == 0
 
 
 @pytest.mark.parametrize(
@@ -504,7 +535,7 @@ async def test_a_pop_that_waited_gets_the_same_answer(tmp_path: Path) -> None:
         await fill(subject)
         at_once = await pop_reply(subject, group="one", queue_id=1)
         waiting = asyncio.create_task(pop_reply(subject, group="two", queue_id=3, poll_time=15_000))
-        while not len(subject.broker.pops.held):
+        while not len(subject.parts.pops.held):
             await asyncio.sleep(0)
         await subject.send("T", b"new", queue_id=3)
         waited = await waiting
@@ -523,7 +554,7 @@ async def test_a_pop_that_waited_gets_the_same_answer(tmp_path: Path) -> None:
 
 
 async def test_a_group_that_is_forbidden_a_topic_does_not_pop_it(timed: Subject) -> None:
-    groups = timed.broker.subscription_groups
+    groups = timed.broker.parts.subscription_groups
     assert len(await pop(timed, max_msg_nums=1)) == 1
     groups.forbid("G", "T", START_MS, is_forbidden=True)
     reply = await pop_reply(timed)
@@ -540,14 +571,14 @@ async def test_retry_topics_of_either_kind(tmp_path: Path, clock: ManualClock) -
         await fill(subject, 2)
         await pop(subject, max_msg_nums=1, queue_id=0)
         later(subject, clock, INVISIBLE_MS)
-        assert subject.broker.topics.get(RETRY) is not None
+        assert subject.parts.topics.get(RETRY) is not None
     v2 = {"enable_retry_topic_v2": True, "pop_from_retry_probability": 0}
     async with broker_subject.running(tmp_path, clock=clock, **v2) as subject:
         (one,) = await pop(subject, max_msg_nums=1, queue_id=1)
         later(subject, clock, INVISIBLE_MS)
         again = await pop(subject)
         assert {one.handle.split(" ")[4]: one.body for one in again} == {"1": b"0", "2": b"1"}
-        assert subject.broker.topics.get("%RETRY%G+T") is not None
+        assert subject.parts.topics.get("%RETRY%G+T") is not None
         later(subject, clock, INVISIBLE_MS)
     only = {**v2, "retrieve_message_from_pop_retry_topic_v1": False}
     async with broker_subject.running(tmp_path, clock=clock, **only) as subject:
@@ -581,13 +612,13 @@ async def test_light_queues(tmp_path: Path, clock: ManualClock) -> None:
         later(subject, clock, INVISIBLE_MS)
         (again,) = await pop(subject, topic)
         assert (again.body, again.message.topic, again.message.reconsume_times) == (b"3", topic, 1)
-        assert subject.broker.pops.revive.lost_count == 0
+        assert subject.parts.pops.revive.lost_count == 0
         assert (await pop_reply(subject, topic, group="all")).ext_fields is not None
 
 
 async def test_what_waits_for_a_group_that_pulled_is_not_popped(timed: Subject) -> None:
     """Java's brokers pop no more either; its members pull it beside."""
-    timed.broker.topics.for_group("%RETRY%G", 1, 6, START_MS)
+    timed.broker.parts.topics.for_group("%RETRY%G", 1, 6, START_MS)
     assert (await timed.send("%RETRY%G", b"pulled")).code == ResponseCode.SUCCESS
     for _ in range(4):
         assert b"pulled" not in [one.body for one in await pop(timed)]
@@ -614,7 +645,7 @@ async def test_a_light_queue_knows_the_places_of_its_messages(tmp_path: Path) ->
                 assert unit is not None
                 queues.make(topic, 0).append(unit)
         for tag, offsets in (("b", "1,3"), ("a", "0,2"), ("*", "0,1,2,3")):
-            reply = await pop_reply(subject, topic, group=tag, exp=tag)
+            reply = await pop_reply(subject, topic, group="all" if tag == "*" else tag, exp=tag)
             assert reply.code == ResponseCode.SUCCESS
             assert (reply.ext_fields or {})["msgOffsetInfo"] == f"0 0 {offsets}"
 
@@ -636,7 +667,7 @@ async def test_in_order_the_next_come_when_those_before_are_acknowledged(
     assert await pop(timed, order=True, queue_id=0) == []
     await ack(timed, taken[0])
     assert [one.body for one in await pop(timed, order=True, queue_id=0)] == [b"4"]
-    assert timed.broker.topics.get(RETRY) is None
+    assert timed.broker.parts.topics.get(RETRY) is None
 
 
 async def test_in_order_the_same_come_again_and_count(timed: Subject, clock: ManualClock) -> None:
@@ -677,7 +708,7 @@ async def test_in_order_one_that_waits_is_answered_when_the_block_is_free(
     for by_ack in (True, False):
         waiting = asyncio.create_task(pop(timed, order=True, max_msg_nums=1, queue_id=0,
                                           poll_time=600_000))  # fmt: skip
-        while not len(timed.broker.pops.held):
+        while not len(timed.broker.parts.pops.held):
             await asyncio.sleep(0)
         if by_ack:
             await ack(timed, taken[0])
@@ -715,3 +746,28 @@ def test_long_retry_topics_are_stored(tmp_path: Path) -> None:
             assert record.decode(data).version == 2
 
     asyncio.run(run())
+
+
+async def test_queues_that_groups_hold_in_order_are_bounded(
+    timed: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "ORDERED_QUEUES", limits.ORDERED_QUEUES.at(1))
+    assert len(await pop(timed, order=True, queue_id=0, max_msg_nums=1)) == 1
+    reply = await pop_reply(timed, group="other", order=True, queue_id=0, max_msg_nums=1)
+    assert reply.code == ResponseCode.SYSTEM_ERROR
+    assert "ordered_queues" in (reply.remark or "")
+    assert timed.broker.parts.pops.orders.table.count == 1
+    timed.broker.parts.pops.orders.table.delete(group="G")
+    reply = await pop_reply(timed, group="other", order=True, queue_id=0, max_msg_nums=1)
+    assert reply.code == ResponseCode.SUCCESS
+
+
+async def test_retry_topics_of_groups_that_pop_are_forgotten_when_there_are_many(
+    timed: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_pop, "RETRIED_MAX", 3)
+    for number in range(10):
+        await pop(timed, group=f"G{number}")
+    assert list(timed.broker.parts.pops._retried.values()) == [
+        ("T", f"G{one}") for one in (7, 8, 9)
+    ]

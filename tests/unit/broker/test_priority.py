@@ -3,7 +3,7 @@
 import pytest
 
 from broker_subject import Subject, messages_in
-from reput.broker import priority
+from reput.broker.topic import priority
 from reput.format.codes import ResponseCode
 from reput.store.config_tables import TopicConfig
 from reput.store.table_files import SubscriptionGroup

@@ -8,9 +8,9 @@ import pytest
 
 import broker_subject
 from broker_subject import Subject
+from reput.broker.filter.selection import Selection
+from reput.broker.parts import Parts
 from reput.broker.processors import pull
-from reput.broker.selection import Selection
-from reput.broker.server import Broker
 from reput.format import properties as props
 from reput.format.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from reput.format.codes import RequestCode, ResponseCode
@@ -38,7 +38,7 @@ def message(topic: str, tag: str) -> IncomingMessage:
 
 
 async def held(subject: Subject, count: int = 1) -> None:
-    while len(subject.broker.held_pulls) < count:
+    while len(subject.parts.held_pulls) < count:
         await asyncio.sleep(0)
 
 
@@ -77,7 +77,7 @@ async def test_a_5x_lite_pull_is_the_same(subject: Subject) -> None:
         ("T", 0, 5, ResponseCode.PULL_OFFSET_MOVED, "0"),
     ],
 )
-async def test_d17_where_there_is_nothing(
+async def test_where_there_is_nothing(
     subject: Subject,
     topic: str,
     queue_id: int,
@@ -118,7 +118,7 @@ async def test_groups_come_to_be_unless_that_is_switched_off(tmp_path: Path) -> 
         await subject.send("T")
         reply = await subject.pull("T")
         assert reply.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-        assert subject.broker.subscription_groups.get("consumers") is None
+        assert subject.parts.subscription_groups.get("consumers") is None
 
 
 async def test_tags_are_filtered_by_the_broker(subject: Subject) -> None:
@@ -183,7 +183,27 @@ async def test_a_pull_waits_until_a_message_arrives(subject: Subject) -> None:
     await held(subject)
     await subject.send("T", b"at last")
     assert bodies_of(await waiting) == [b"at last"]
-    assert len(subject.broker.held_pulls) == 0
+    assert len(subject.parts.held_pulls) == 0
+
+
+async def test_a_pull_that_waits_keeps_what_its_reply_needs(subject: Subject) -> None:
+    """It kept its body, of up to 16 MiB, and its fields."""
+    header = PullMessageHeader(
+        consumer_group="consumers", topic="T", queue_id=0, queue_offset=0, max_msg_nums=32,
+        sys_flag=SUSPEND | IN_REQUEST, commit_offset=0, suspend_timeout_millis=15_000,
+        subscription="TagA || TagB", sub_version=0, expression_type="TAG",
+    )  # fmt: skip
+    asked = subject.ask(RequestCode.PULL_MESSAGE, header, b"x" * 1000)
+    waiting = asyncio.ensure_future(asked)
+    await held(subject)
+    (kept,) = subject.parts.held_pulls.held_at("T", 0)
+    assert (kept.request.body, kept.request.ext_fields) == (b"", None)
+    assert (kept.header.subscription, kept.header.expression_type) == (None, None)
+    assert 0 < kept.bytes_about < 1000
+    await subject.send("T", b"other tag", properties={"TAGS": "TagC"})
+    await subject.send("T", b"it", properties={"TAGS": "TagB"})
+    reply = await waiting
+    assert (reply.code, bodies_of(reply)) == (ResponseCode.SUCCESS, [b"it"])
 
 
 async def test_it_does_not_wait_for_other_queues_and_tags(subject: Subject) -> None:
@@ -198,7 +218,7 @@ async def test_it_does_not_wait_for_other_queues_and_tags(subject: Subject) -> N
     await held(subject)
     await subject.send("T", b"other queue", queue_id=1, properties={"TAGS": "TagB"})
     await subject.send("T", b"other tag", properties={"TAGS": "TagA"})
-    assert len(subject.broker.held_pulls) == 1
+    assert len(subject.parts.held_pulls) == 1
     await subject.send("T", b"it", properties={"TAGS": "TagB"})
     assert bodies_of(await waiting) == [b"it"]
 
@@ -253,9 +273,9 @@ async def test_what_is_forbidden_meanwhile_is_refused(subject: Subject) -> None:
         subject.pull("T", sys_flag=SUSPEND | IN_REQUEST, suspend_timeout_millis=600_000)
     )
     await held(subject)
-    topic = subject.broker.topics.get("T")
+    topic = subject.parts.topics.get("T")
     assert topic is not None
-    subject.broker.topics.put(dataclasses.replace(topic, perm=2), 0)
+    subject.parts.topics.put(dataclasses.replace(topic, perm=2), 0)
     await subject.send("T", b"not for reading")
     reply = await waiting
     assert reply.code == ResponseCode.NO_PERMISSION
@@ -281,11 +301,11 @@ async def test_one_that_fails_is_told_and_the_others_go_on(
     real = pull._get
 
     def get(
-        broker: Broker, header: PullMessageHeader, wanted: Selection, queue_offset: int
+        parts: Parts, header: PullMessageHeader, wanted: Selection, queue_offset: int
     ) -> GetResult:
         if header.consumer_group == "bad":
             raise RuntimeError("a bug")
-        return real(broker, header, wanted, queue_offset)
+        return real(parts, header, wanted, queue_offset)
 
     monkeypatch.setattr(pull, "_get", get)
     await subject.send("T", b"it")
@@ -305,7 +325,7 @@ async def test_a_client_that_goes_is_not_waited_for(subject: Subject) -> None:
         await held(subject)
     with pytest.raises(Exception, match="lost"):
         await waiting
-    while len(subject.broker.held_pulls):
+    while len(subject.parts.held_pulls):
         await asyncio.sleep(0)
 
 
@@ -332,7 +352,7 @@ async def test_no_more_wait_than_are_allowed(tmp_path: Path) -> None:
 
 
 async def test_pulls_are_refused_on_the_fast_port(subject: Subject) -> None:
-    fast = f"127.0.0.1:{subject.broker.port - 2}"
+    fast = f"127.0.0.1:{subject.broker.identity.port - 2}"
     request = Command(RequestCode.PULL_MESSAGE, ext_fields={})
     reply = await subject.client.invoke(fast, request, 5_000)
     assert reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
@@ -378,4 +398,4 @@ async def test_offsets_of_a_deleted_topic_do_not_come_back(subject: Subject) -> 
     )
     reply = await subject.ask(RequestCode.UPDATE_CONSUMER_OFFSET, header)
     assert reply.code == ResponseCode.TOPIC_NOT_EXIST
-    assert subject.broker.consumer_offsets.get("Gone", "g", 0) is None
+    assert subject.parts.deliveries.consumer_offsets.get("Gone", "g", 0) is None

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import broker_subject
-from reput.broker.put_times import MINUTE_MS, TIME_MS_MAX, PutTimes
+from reput.broker.counters.put_times import MINUTE_MS, TIME_MS_MAX, PutTimes
 from reput.clock import ManualClock
 from reput.format import bodies
 from reput.format.bodies import KvTable

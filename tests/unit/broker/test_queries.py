@@ -6,7 +6,9 @@ import pytest
 
 import broker_subject
 from broker_subject import NAME, Subject, messages_in
-from reput.format import bodies, cq_unit
+from reput import limits
+from reput.broker.processors import queries
+from reput.format import bodies, cq_unit, headers
 from reput.format.bodies import ConsumeQueueUnits, TimeSpans
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
@@ -48,6 +50,65 @@ async def test_the_reply_says_how_far_the_index_is(subject: Subject) -> None:
         "indexLastUpdateTimestamp": str(one.store_timestamp),
         "indexLastUpdatePhyoffset": str(one.physical_offset),
     }
+
+
+async def test_a_key_that_no_message_can_have_is_refused(subject: Subject) -> None:
+    reply = await query(subject, "k" * 32_767)
+    assert reply.code == ResponseCode.QUERY_NOT_FOUND
+    assert "allowed: at most 32767 letters, limit query_key_letters" in (reply.remark or "")
+
+
+async def test_a_search_among_too_many_entries_is_given_up(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ "Aa" and "BB" have one hash: a chain of messages that do not carry the key."""
+    monkeypatch.setattr(limits, "INDEX_STEPS", limits.INDEX_STEPS.at(1000))
+    await subject.send("T", b"found", properties={"KEYS": "kAa"})
+    for _ in range(12):
+        await subject.send("T", b"other", properties={"KEYS": "kBB"})
+    reply = await query(subject, "kAa")
+    assert reply.code == ResponseCode.QUERY_NOT_FOUND
+    assert "topic T, key 'kAa'): more than 1000; allowed" in (reply.remark or "")
+    assert subject.broker.serving.refusals.counts["index_steps"] == 1
+    await subject.send("T", b"newer", properties={"KEYS": "kAa"})
+    reply = await query(subject, "kAa")
+    assert [one.body for one in messages_in(reply.body)] == [b"newer"]
+    assert reply.remark == "the newest 1; there may be more"
+
+
+async def test_a_query_lets_others_have_their_turn(subject: Subject) -> None:
+    """One message with one key 2,000 times is one message, and a chain of 2,000 entries."""
+    await subject.send("T", b"found", properties={"KEYS": "k " * 2000})
+    request = Command(
+        RequestCode.QUERY_MESSAGE,
+        ext_fields=headers.encode(
+            QueryMessageHeader(
+                topic="T", key="k", max_num=64, begin_timestamp=0, end_timestamp=END_OF_TIME_MS
+            )
+        ),
+    )
+    work = queries.query_message(subject.broker, channel=None, request=request)  # type: ignore[arg-type]
+    turns = 0
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            reply = end.value
+            break
+        turns += 1
+    assert turns >= 2000 // 500
+    assert [one.body for one in messages_in(reply.body)] == [b"found"]
+
+
+async def test_a_query_keeps_no_more_than_a_reply_holds(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queries, "BODY_BYTES_MAX", 1000)
+    for number in range(4):
+        await subject.send("T", b"%d" % number + bytes(300), properties={"KEYS": "k"})
+    reply = await query(subject, "k")
+    assert [one.body[:1] for one in messages_in(reply.body)] == [b"2", b"3"]
+    assert reply.remark == "the newest 2; there may be more"
 
 
 async def test_nothing_found_is_a_code_and_no_empty_result(subject: Subject) -> None:
@@ -169,11 +230,11 @@ async def test_times_of_what_was_consumed(subject: Subject) -> None:
 
 
 async def test_offsets_are_told_as_slaves_read_them(subject: Subject) -> None:
-    subject.broker.consumer_offsets.put("T", "group", 0, 5)
-    subject.broker.consumer_offsets.put("T", "group", 3, 7)
+    subject.parts.deliveries.consumer_offsets.put("T", "group", 0, 5)
+    subject.parts.deliveries.consumer_offsets.put("T", "group", 3, 7)
     reply = await subject.ask(RequestCode.GET_ALL_CONSUMER_OFFSET)
     assert json.loads(reply.body) == {"offsetTable": {"T@group": {"0": 5, "3": 7}}}
-    subject.broker.delayed.table.put(3, 11)
+    subject.parts.delayed.table.put(3, 11)
     reply = await subject.ask(RequestCode.GET_ALL_DELAY_OFFSET)
     assert json.loads(reply.body) == {"offsetTable": {"3": 11}}
 

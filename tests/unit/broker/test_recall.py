@@ -41,7 +41,7 @@ def stored(subject: Subject, topic: str, queue_id: int = 0) -> list[StoredMessag
 
 
 def deliver(subject: Subject) -> None:
-    timers, clock = subject.broker.timers, subject.broker.clock
+    timers, clock = subject.parts.timers, subject.broker.clock
     while timers.step(clock.now_ms()):
         subject.broker.store.step_memory()
 
@@ -69,7 +69,7 @@ async def test_a_message_that_waits_is_parked_and_told_where_it_goes(timed: Subj
     }  # fmt: skip
     handle = handles.decode(fields["recallHandle"])
     assert handle == RecallHandle("T", NAME, str(START_MS + 4001), "0A")
-    topic = timed.broker.topics.get(names.TIMER_TOPIC)
+    topic = timed.broker.parts.topics.get(names.TIMER_TOPIC)
     assert topic is not None
     assert (topic.read_queue_count, topic.write_queue_count, topic.perm) == (1, 1, 6)
 
@@ -201,10 +201,10 @@ async def test_the_engine_of_the_timer_is_switched(timed: Subject) -> None:
         reply = await switch(**fields)
         assert reply.code == ResponseCode.INVALID_PARAMETER
         assert (reply.remark or "").startswith(why)
-        assert timed.broker.timers.config.timer_stop_enqueue
+        assert timed.broker.parts.timers.config.timer_stop_enqueue
     reply = await switch(E_T="F")
     assert (reply.code, reply.remark) == (ResponseCode.SUCCESS, "switch timer engine success")
-    assert not timed.broker.timers.config.timer_stop_enqueue
+    assert not timed.broker.parts.timers.config.timer_stop_enqueue
 
 
 async def timer_metrics(subject: Subject) -> dict[str, Any]:

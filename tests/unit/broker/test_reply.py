@@ -7,7 +7,7 @@ import pytest
 
 import broker_subject
 from broker_subject import CLUSTER, Subject
-from reput.broker.groups import Groups
+from reput.broker.group.groups import Groups
 from reput.format import command as commands, headers, message_id, properties as props
 from reput.format.bodies import HeartbeatData, ProducerData
 from reput.format.codes import RequestCode, ResponseCode
@@ -102,6 +102,19 @@ async def test_a_kept_reply_waits_for_the_disk(tmp_path: Path) -> None:
         assert reply.code == ResponseCode.SUCCESS
         assert len((reply.ext_fields or {})["msgId"]) == 32
         assert subject.broker.store.log.flushed_offset == subject.broker.store.max_physical_offset
+
+
+async def test_a_reply_that_too_many_wait_before_is_handed_over_and_answered(
+    subject: Subject, asker: Asker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The refusal was raised in a callback, and the sender had no answer."""
+    monkeypatch.setattr(subject.parts.pending_replies, "_pending_max", 0)
+    reply = await subject.send(TOPIC, b"42", code=CODES[1], properties=REPLY)
+    assert reply.code == ResponseCode.SUCCESS
+    assert (reply.ext_fields or {})["msgId"] == "0"
+    assert [one.body for one in asker.pushed] == [b"42"]
+    assert kept(subject) == []
+    assert subject.broker.serving.refusals.counts["waiting_puts"] == 1
 
 
 async def test_who_does_not_want_it_is_the_senders_error(subject: Subject, asker: Asker) -> None:

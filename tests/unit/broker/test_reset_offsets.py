@@ -117,7 +117,7 @@ async def test_who_waits_at_the_end_hears_of_it_at_once(tmp_path: Path) -> None:
                 "T", queue_offset=6, sys_flag=SUSPEND | IN_REQUEST, suspend_timeout_millis=15_000
             )
         )
-        while not len(subject.broker.held_pulls):
+        while not len(subject.parts.held_pulls):
             await asyncio.sleep(0)
         await reset(subject, queue_id=0, queue_offset=1)
         assert moved_to(await waiting) == 1
@@ -167,7 +167,7 @@ async def test_why_it_is_refused(tmp_path: Path) -> None:
         ):
             reply = await reset(subject, **fields)
             assert (reply.code, reply.remark) == (code, why)
-        assert not subject.broker.resets.is_waiting("T", "consumers")
+        assert not subject.parts.resets.is_waiting("T", "consumers")
         assert told(await reset(subject, queue_id=0, queue_offset=7)) == {0: 7}, "as in Java"
 
 
@@ -195,7 +195,7 @@ async def test_it_goes_with_its_topic_and_its_group(
         await filled(subject)
         await reset(subject)
         await subject.ask(code, header)
-        assert not subject.broker.resets.is_waiting("T", "consumers")
+        assert not subject.parts.resets.is_waiting("T", "consumers")
 
 
 async def test_switched_off_it_is_as_in_4_9(tmp_path: Path) -> None:

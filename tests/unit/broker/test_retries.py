@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 import golden
-from reput.broker.again import again
-from reput.broker.config import BrokerConfig
+from reput.broker.group.subscription_groups import SubscriptionGroups
+from reput.broker.republish import again
 from reput.broker.retries import SAYS_RETRY_MAX_VERSION, Retries
-from reput.broker.subscription_groups import SubscriptionGroups
-from reput.broker.topics import Topics
+from reput.broker.settings.config import BrokerConfig
+from reput.broker.topic.topics import Topics
 from reput.clock import ManualClock
 from reput.errors import RequestRefused
 from reput.format import message as record, message_id, names, properties as props
@@ -36,10 +36,12 @@ class Subject:
     def __init__(self, **settings: Any) -> None:
         config = BrokerConfig(broker_ip1="127.0.0.1", **settings)
         self.changed: list[str] = []
-        self.topics = Topics(TopicTable("", Disk()), config, self.changed.append)
-        self.groups = SubscriptionGroups(SubscriptionGroupTable("", Disk()), config)
-        for table in (self.topics.table, self.groups.table):
+        topics, groups = TopicTable("", Disk()), SubscriptionGroupTable("", Disk())
+        for table in (topics, groups):
             table._decode({})
+        self.topics = Topics(topics, config)
+        self.topics.on_change.append(self.changed.append)
+        self.groups = SubscriptionGroups(groups, config)
         self.retries = Retries(self.topics, self.groups, ManualClock(1_700_000_000_000))
 
     def group(self, **settings: Any) -> SubscriptionGroup:

@@ -13,6 +13,7 @@ from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import IS_ONEWAY, Serialization
 from reput.format.message import StoredMessage
 from reput.store.config import FlushDiskType
+from reput.store.message_store import MessageStore
 
 
 def stored(subject: Subject, topic: str, queue_id: int = 0, first: int = 0) -> list[StoredMessage]:
@@ -60,7 +61,7 @@ async def test_a_message_is_stored_as_it_was_sent(
 
 
 async def test_a_topic_is_made_as_the_default_topic_says(subject: Subject) -> None:
-    topic = subject.broker.topics.get("T")
+    topic = subject.parts.topics.get("T")
     assert topic is not None
     # min(what the client asked for, 8 of TBW102), its permission without inherit
     assert (topic.read_queue_count, topic.write_queue_count, topic.perm) == (4, 4, 6)
@@ -118,7 +119,7 @@ async def test_without_auto_creation_there_must_be_a_topic(tmp_path: Path) -> No
     async with broker_subject.running(tmp_path, auto_create_topic_enable=False) as subject:
         reply = await subject.send("T")
         assert reply.code == ResponseCode.TOPIC_NOT_EXIST
-        assert subject.broker.topics.get("T") is None
+        assert subject.parts.topics.get("T") is None
 
 
 async def test_missing_and_wrong_fields_are_named(subject: Subject) -> None:
@@ -166,7 +167,7 @@ async def test_under_sync_flush_the_reply_waits_for_the_disk(tmp_path: Path) -> 
         reply = await subject.send("T")
         assert reply.code == ResponseCode.SUCCESS
         assert subject.broker.store.log.flushed_offset == subject.broker.store.max_physical_offset
-        assert subject.broker.topics.table.is_saved, "the topic was made for the message"
+        assert subject.parts.topics.table.is_saved, "the topic was made for the message"
 
 
 async def test_under_sync_flush_a_table_that_cannot_be_saved_keeps_no_reply(
@@ -177,19 +178,21 @@ async def test_under_sync_flush_a_table_that_cannot_be_saved_keeps_no_reply(
 
     store = {"flush_disk_type": FlushDiskType.SYNC_FLUSH}
     async with broker_subject.running(tmp_path, store=store) as subject:
-        table = subject.broker.topics.table
+        table = subject.parts.topics.table
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(table._file, "replace", fail)
             assert (await subject.send("T")).code == ResponseCode.SUCCESS
             assert not table.is_saved
-        assert "topic T stays unsaved for now" in caplog.text
+        assert "topics.json cannot be written for now" in caplog.text
 
 
-async def test_a_sync_that_does_not_come_is_told(tmp_path: Path) -> None:
+async def test_a_sync_that_does_not_come_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MessageStore, "sync", lambda _: None)
+    monkeypatch.setattr(MessageStore, "step_disk", lambda _: False)
     store = {"flush_disk_type": FlushDiskType.SYNC_FLUSH, "sync_flush_timeout": 1}
     async with broker_subject.running(tmp_path, store=store) as subject:
-        subject.broker.store.sync = lambda: None  # type: ignore[method-assign]
-        subject.broker.store.step_disk = lambda: False  # type: ignore[method-assign]
         reply = await subject.send("T")
         assert reply.code == ResponseCode.FLUSH_DISK_TIMEOUT
         # It is stored nevertheless, and says where.
@@ -203,26 +206,26 @@ async def test_a_stop_answers_those_who_wait_for_a_disk_that_failed(tmp_path: Pa
         broker = subject.broker
         await broker.loops.stop()
         waiting = asyncio.ensure_future(subject.send("T"))
-        while not len(broker.intake):
+        while not len(broker.parts.pending_replies):
             await asyncio.sleep(0)
         broker.store.flusher.failure = WriteFailed("commitlog", "Input/output error")
-        broker._answer_waiting()
+        broker._settle()
         assert (await waiting).code == ResponseCode.FLUSH_DISK_TIMEOUT
         broker.store.flusher.failure = None
 
 
 async def test_a_table_that_cannot_be_saved_keeps_no_other_from_it(subject: Subject) -> None:
     broker = subject.broker
-    broker.consumer_offsets.put("T", "g", 0, 5)
+    broker.parts.deliveries.consumer_offsets.put("T", "g", 0, 5)
 
     def fail(now_ms: int) -> None:
         raise WriteFailed("topics.json", "Input/output error")
 
-    broker.topics.table.save = fail  # type: ignore[method-assign]
+    broker.parts.topics.table.save = fail  # type: ignore[method-assign]
     with pytest.raises(WriteFailed, match=r"topics\.json"):
-        broker.save_tables()
-    assert not broker.consumer_offsets.is_dirty
-    del broker.topics.table.save
+        broker.parts.saved_tables.save_all()
+    assert not broker.parts.deliveries.consumer_offsets.is_dirty
+    del broker.parts.topics.table.save
 
 
 async def test_nothing_is_lost_over_a_restart(tmp_path: Path) -> None:
@@ -230,7 +233,7 @@ async def test_nothing_is_lost_over_a_restart(tmp_path: Path) -> None:
         for number in range(100):
             await subject.send("T", str(number).encode())
     async with broker_subject.running(tmp_path) as subject:
-        assert subject.broker.topics.get("T") is not None
+        assert subject.parts.topics.get("T") is not None
         found = stored(subject, "T") + stored(subject, "T", first=32)
         found += stored(subject, "T", first=64) + stored(subject, "T", first=96)
         assert [one.body for one in found] == [str(number).encode() for number in range(100)]

@@ -32,7 +32,7 @@ def stored(subject: Subject, topic: str, queue_id: int = 0) -> list[StoredMessag
 def deliver(subject: Subject) -> None:
     broker = subject.broker
     broker.store.step_memory()
-    while broker.delayed.step(broker.clock.now_ms()):
+    while broker.parts.delayed.step(broker.clock.now_ms()):
         pass
     broker.store.step_memory()
 
@@ -138,7 +138,7 @@ async def test_under_sync_flush_too(tmp_path: Path) -> None:
 async def test_the_group_is_made_if_that_is_allowed(timed: Subject) -> None:
     (message,) = stored(timed, "T")
     assert (await send_back(timed, message.physical_offset, "New")).code == ResponseCode.SUCCESS
-    assert timed.broker.subscription_groups.get("New") is not None
+    assert timed.broker.parts.subscription_groups.get("New") is not None
 
 
 async def test_a_group_that_does_not_exist(tmp_path: Path) -> None:
@@ -158,12 +158,12 @@ async def test_a_broker_that_takes_no_messages(tmp_path: Path) -> None:
 
 async def test_a_group_that_does_not_retry_drops_the_message(timed: Subject) -> None:
     for count in (0, -1):
-        timed.broker.subscription_groups.put(
+        timed.broker.parts.subscription_groups.put(
             SubscriptionGroup(name="G", retry_queue_count=count), 0
         )
         reply = await send_back(timed, 999_999)
         assert (reply.code, reply.remark) == (ResponseCode.SUCCESS, None)
-    assert timed.broker.topics.get("%RETRY%G") is None
+    assert timed.broker.parts.topics.get("%RETRY%G") is None
 
 
 @pytest.mark.parametrize("offset", [1, 999_999_999, -1, 1 << 62])

@@ -104,7 +104,7 @@ async def view(subject: Subject, name: str, key: str) -> Command:
 
 async def test_a_level_whose_messages_are_gone_is_told(subject: Subject) -> None:
     """As Java does, of a salvaged store."""
-    subject.broker.delayed.table.put(17, 3)
+    subject.parts.delayed.table.put(17, 3)
     assert (await runtime(subject))["scheduleMessageOffset_17"] == "3,0"
 
 
@@ -114,7 +114,7 @@ async def test_counters_of_puts_and_gets(subject: Subject) -> None:
     await subject.pull("U")
     # The broker samples by itself; twenty minutes later is a sample of every window but the day's.
     now_ms = subject.broker.clock.now_ms()
-    subject.broker.stats.step(now_ms + 1_200_000)
+    subject.parts.deliveries.stats.step(now_ms + 1_200_000)
     puts = bodies.decode(BrokerStats, (await view(subject, "TOPIC_PUT_NUMS", "U")).body)
     assert (puts.stats_minute.sum, puts.stats_hour.sum) == (3, 3)
     size = bodies.decode(BrokerStats, (await view(subject, "TOPIC_PUT_SIZE", "U")).body)
@@ -147,8 +147,8 @@ async def test_how_far_a_group_is(subject: Subject) -> None:
     await subject.send("T")
     await subject.send("T")
     await subject.send("U")
-    subject.broker.consumer_offsets.put("T", "group", 0, 1)
-    subject.broker.consumer_offsets.put("Gone", "group", 0, 1)
+    subject.parts.deliveries.consumer_offsets.put("T", "group", 0, 1)
+    subject.parts.deliveries.consumer_offsets.put("Gone", "group", 0, 1)
     first_ms = subject.broker.store.store_time("T", 0, 0)
     found = await consume_stats(subject)
     assert found == {
@@ -164,7 +164,7 @@ async def test_how_far_a_group_is(subject: Subject) -> None:
 
 
 async def test_topics_that_members_have_given_up_are_left_out(subject: Subject) -> None:
-    subject.broker.consumer_offsets.put("T", "group", 0, 0)
+    subject.parts.deliveries.consumer_offsets.put("T", "group", 0, 0)
     data = ConsumerData(
         consume_from_where="CONSUME_FROM_LAST_OFFSET",
         consume_type="CONSUME_PASSIVELY",
@@ -180,13 +180,13 @@ async def test_topics_that_members_have_given_up_are_left_out(subject: Subject) 
 
 async def test_how_far_all_groups_are(subject: Subject) -> None:
     await subject.send("T")
-    subject.broker.subscription_groups.find("group", 0)
-    subject.broker.consumer_offsets.put("T", "group", 0, 0)
+    subject.parts.subscription_groups.find("group", 0)
+    subject.parts.deliveries.consumer_offsets.put("T", "group", 0, 0)
     reply = await subject.ask(
         RequestCode.GET_BROKER_CONSUME_STATS, ConsumeStatsInBrokerHeader(is_order=False)
     )
     found = bodies.decode(ConsumeStatsInBroker, reply.body)
-    assert found.broker_addr == subject.broker.address
+    assert found.broker_addr == subject.broker.identity.address
     assert found.total_diff == 2
     by_group = {name: stats for one in found.consume_stats_list for name, stats in one.items()}
     assert by_group["TOOLS_CONSUMER"] == []

@@ -1,6 +1,9 @@
 """Counters and their samples. What they must come to is Java's ``StatsItem``, done by hand."""
 
-from reput.broker.stats import (
+import itertools
+from collections.abc import Iterator
+
+from reput.broker.counters.stats import (
     BROKER_ACK_NUMS,
     BROKER_CK_NUMS,
     BROKER_GET_NUMS,
@@ -22,7 +25,10 @@ from reput.broker.stats import (
     Stats,
     Sums,
 )
+from reput.format.kernels import state
+from reput.remoting.time_slices import run_whole
 from reput.store.getting import GetResult, GetStatus
+from reput.store.hot_state import HotState
 
 START_MS = 1_700_000_000_000
 SECOND_MS = 1_000
@@ -35,8 +41,18 @@ class Subject:
 
     def __init__(self) -> None:
         self.puts: dict[str, tuple[int, int]] = {}
-        self.stats = Stats("C", lambda: dict(self.puts))
+        self._told: dict[str, tuple[int, int]] = {}
+        self.stats = Stats("C", self._news)
         self.now_ms = START_MS
+
+    def _news(self) -> list[tuple[str, int, int]]:
+        news = []
+        for topic, (messages, size) in self.puts.items():
+            known_messages, known_size = self._told.get(topic, (0, 0))
+            if messages != known_messages:
+                news.append((topic, messages - known_messages, size - known_size))
+        self._told = dict(self.puts)
+        return news
 
     def advance(self, duration_ms: int) -> None:
         """Let time pass, a step a second."""
@@ -138,7 +154,7 @@ def test_dead_letters_are_counted_under_javas_key() -> None:
     # BrokerStatsManager.buildCommercialStatsKey, of a message without an owner
     key = "null@T@g@SEND_BACK_TO_DLQ"
     assert subject.sums(SNDBCK2DLQ_TIMES, key).sum == 1
-    subject.stats.group_deleted("g")
+    run_whole(subject.stats.forget_group("g"))
     assert subject.stats.find(SNDBCK2DLQ_TIMES, key) is None
 
 
@@ -150,7 +166,7 @@ def test_pops_count_checkpoints_and_acknowledgements() -> None:
     subject.stats.step(START_MS)
     assert subject.sums(GROUP_CK_NUMS, "T@g").sum == subject.sums(BROKER_CK_NUMS, "C").sum == 1
     assert subject.sums(GROUP_ACK_NUMS, "T@g").sum == subject.sums(BROKER_ACK_NUMS, "C").sum == 4
-    subject.stats.topic_deleted("T")
+    run_whole(subject.stats.forget_topic("T"))
     assert subject.stats.find(GROUP_ACK_NUMS, "T@g") is None
     subject.stats.acknowledged("T", "g")
     assert subject.stats.find(GROUP_ACK_NUMS, "T@g") is not None
@@ -166,7 +182,7 @@ def test_a_pop_counts_as_a_pull_and_its_checkpoint() -> None:
             other.stats.checkpointed(topic, "g")
         assert counted(one) == counted(other)
         for subject in (one, other):
-            subject.stats.group_deleted("g")
+            run_whole(subject.stats.forget_group("g"))
             assert subject.stats.find(GROUP_CK_NUMS, "T@g") is None
 
 
@@ -179,13 +195,59 @@ def counted(subject: Subject) -> object:
     return by_key, stats.found_count, stats.missed_count, stats.got_count
 
 
+class Topics:
+    """Rows of topics T0, T1 ..., as kernels count in them."""
+
+    def __init__(self, count: int) -> None:
+        self.hot_state = HotState()
+        self._rows = [self.hot_state.topic(b"T%d" % number).words for number in range(count)]
+
+    def put(self, messages: int, size: int) -> None:
+        """Count messages, and bytes of them, in each topic."""
+        for row in self._rows:
+            row[state.TOPIC_MESSAGE_COUNT] += messages
+            row[state.TOPIC_BYTE_COUNT] += size
+
+    def put_news(self) -> Iterator[tuple[str, int, int]]:
+        for name, messages, size in self.hot_state.put_news():
+            yield name.decode(), messages, size
+
+
+def test_thousands_of_new_topics_are_taken_over_in_small_steps() -> None:
+    """The first question after 3,000 topics were made took 77 ms at once."""
+    topics = Topics(3_000)
+    stats = Stats("C", topics.put_news)
+    topics.put(2, 200)
+    counts = [stats.put_count for _ in stats.look()]
+    assert len(counts) >= 3_000 / 100
+    assert max(after - before for before, after in itertools.pairwise([0, *counts])) <= 200
+    assert (stats.put_count, stats.put_bytes) == (6_000, 600_000)
+
+
+def test_looks_beside_each_other_count_once() -> None:
+    topics = Topics(300)
+    stats = Stats("C", topics.put_news)
+    looks = []
+    for turn in range(3):
+        topics.put(1, 10)
+        looks.append(stats.look())
+        for look in looks[: turn + 1]:
+            next(look, None)
+    topics.hot_state.drop_topic(b"T299")
+    for look in looks:
+        run_whole(look)
+    run_whole(stats.look())
+    assert stats.put_count == 299 * 3
+    assert stats.values(TOPIC_PUT_NUMS) == {f"T{number}": 3 for number in range(299)}
+
+
 def test_a_topic_made_anew_counts_on() -> None:
     subject = Subject()
     subject.puts["T"] = (10, 100)
-    subject.stats.look()
-    subject.stats.topic_deleted("T")
+    run_whole(subject.stats.look())
+    run_whole(subject.stats.forget_topic("T"))
     del subject.puts["T"]
-    subject.stats.look()
+    run_whole(subject.stats.look())
     assert subject.stats.find(TOPIC_PUT_NUMS, "T") is None
     subject.puts["T"] = (3, 30)
     subject.stats.step(START_MS)
@@ -199,8 +261,8 @@ def test_what_is_deleted_leaves_no_counters() -> None:
         for group in ("g", "h"):
             subject.stats.pulled(topic, group, FOUND, queue_id=0, latency_ms=1)
             subject.stats.sent_back(topic, group)
-    subject.stats.topic_deleted("T")
-    subject.stats.group_deleted("h")
+    run_whole(subject.stats.forget_topic("T"))
+    run_whole(subject.stats.forget_group("h"))
     left = {
         key: [subject.stats.find(name, prefix + key) is not None for name, prefix in (
             (GROUP_GET_NUMS, ""), (GROUP_GET_SIZE, ""), (SNDBCK_PUT_NUMS, ""),
@@ -245,3 +307,29 @@ def test_a_clock_that_is_set_back_stops_nothing() -> None:
     assert subject.stats.step(START_MS - 10 * 3_600_000)
     assert subject.stats.put_count == 7
     assert subject.sums(TOPIC_PUT_NUMS, "T").tps == 0.0
+
+
+def test_with_so_many_counters_more_is_counted_in_the_totals_alone() -> None:
+    stats = Stats("cluster", series_max=20)
+    for number in range(1000):
+        group = f"group{number}"
+        stats.acknowledged("T", group)
+        stats.popped("T", group, 0, count=2, size=10)
+        stats.sent_back("T", group, is_dead=True)
+    names = ("GROUP_ACK_NUMS", "GROUP_GET_NUMS", "GROUP_GET_SIZE", "GROUP_GET_LATENCY",
+             "GROUP_CK_NUMS", "SNDBCK_PUT_NUMS", "SNDBCK2DLQ_TIMES")  # fmt: skip
+    assert sum(len(stats.values(name)) for name in names) <= 20
+    # What finds them again does not grow either.
+    assert len(stats._acks) + len(stats._pops) + len(stats._latencies) <= 20
+    assert stats.values("BROKER_ACK_NUMS") == {"cluster": 1000}
+    assert stats.values("BROKER_GET_NUMS") == {"cluster": 2000}
+    assert stats.uncounted_count > 0
+    # Who was there first goes on.
+    before = stats.values("GROUP_ACK_NUMS")["T@group0"]
+    stats.acknowledged("T", "group0")
+    assert stats.values("GROUP_ACK_NUMS")["T@group0"] == before + 1
+    # What is deleted makes room.
+    for _ in stats.forget_group("group0"):
+        pass
+    stats.acknowledged("T", "late")
+    assert stats.values("GROUP_ACK_NUMS")["T@late"] == 1

@@ -51,7 +51,7 @@ async def test_a_group_is_told_as_it_was_set(subject: Subject) -> None:
     reply = await subject.ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
     assert json.loads(reply.body)["subscriptionGroupTable"]["group"] == SETTINGS
     table = bodies.decode(SubscriptionGroupTable, reply.body)
-    assert table.data_version.counter == subject.broker.subscription_groups.table.version.counter
+    assert table.data_version.counter == subject.parts.subscription_groups.table.version.counter
     assert {"TOOLS_CONSUMER", "CID_ONSAPI_OWNER"} <= table.subscription_group_table.keys()
 
 
@@ -67,7 +67,7 @@ async def test_a_group_is_on_disk_before_the_reply(subject: Subject) -> None:
 async def test_asking_for_a_group_makes_none(subject: Subject) -> None:
     reply = await subject.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, GroupHeader(group="none"))
     assert reply.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-    assert subject.broker.subscription_groups.get("none") is None
+    assert subject.parts.subscription_groups.get("none") is None
 
 
 async def test_of_a_list_all_are_made_or_none(subject: Subject) -> None:
@@ -75,17 +75,17 @@ async def test_of_a_list_all_are_made_or_none(subject: Subject) -> None:
     good, bad = SubscriptionGroupConfig(group_name="good"), SubscriptionGroupConfig(group_name=" ")
     reply = await subject.tell(code, SubscriptionGroupList(group_config_list=[good, bad]))
     assert (reply.code, reply.remark) == (ResponseCode.SYSTEM_ERROR, "the group's name is blank")
-    assert subject.broker.subscription_groups.get("good") is None
+    assert subject.parts.subscription_groups.get("good") is None
     reply = await subject.tell(code, SubscriptionGroupList(group_config_list=[good]))
     assert reply.code == ResponseCode.SUCCESS
-    assert subject.broker.subscription_groups.get("good") is not None
+    assert subject.parts.subscription_groups.get("good") is not None
 
 
 @pytest.mark.parametrize("field", ["retryQueueNums", "retryMaxTimes"])
 async def test_numbers_that_make_no_sense_are_refused(subject: Subject, field: str) -> None:
     body = json.dumps({**json.loads(OF_JAVA), field: -5}).encode()
     assert await create(subject, body) == ResponseCode.SYSTEM_ERROR
-    assert subject.broker.subscription_groups.get("group") is None
+    assert subject.parts.subscription_groups.get("group") is None
 
 
 @pytest.mark.parametrize(
@@ -96,13 +96,13 @@ async def test_offsets_of_a_deleted_group_go_if_asked_for(
     subject: Subject, fields: dict[str, bool], is_kept: bool
 ) -> None:
     await create(subject)
-    subject.broker.consumer_offsets.put("T", "group", 3, 1)
-    subject.broker.consumer_offsets.put("T", "other", 3, 1)
+    subject.parts.deliveries.consumer_offsets.put("T", "group", 3, 1)
+    subject.parts.deliveries.consumer_offsets.put("T", "other", 3, 1)
     header = broker_subject.with_fields(GroupNameHeader(group_name="group"), fields)
     reply = await subject.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
     assert reply.code == ResponseCode.SUCCESS
-    assert (subject.broker.consumer_offsets.get("T", "group", 3) == 1) is is_kept
-    assert subject.broker.consumer_offsets.get("T", "other", 3) == 1
+    assert (subject.parts.deliveries.consumer_offsets.get("T", "group", 3) == 1) is is_kept
+    assert subject.parts.deliveries.consumer_offsets.get("T", "other", 3) == 1
 
 
 async def test_a_slave_has_its_groups_from_its_master(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ async def test_what_5x_cannot_mean_is_refused(
     reply = await subject.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
     assert reply.code == ResponseCode.SYSTEM_ERROR
     assert why in (reply.remark or "")
-    assert subject.broker.subscription_groups.get("group") is None
+    assert subject.parts.subscription_groups.get("group") is None
 
 
 async def forbid(subject: Subject, topic: str, readable: bool | None) -> bool:

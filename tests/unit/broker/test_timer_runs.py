@@ -6,8 +6,8 @@ from unittest import mock
 import numpy as np
 from hypothesis import given, strategies as st
 
-from reput.broker import timer_runs
-from reput.broker.timer_runs import ENTRY_TYPE, TimerRuns
+from reput.broker.timer import runs as timer_runs
+from reput.broker.timer.runs import ENTRY_TYPE, TimerRuns
 
 Operation = tuple[str, list[int]] | tuple[str, int, int, int]
 

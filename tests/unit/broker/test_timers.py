@@ -1,21 +1,24 @@
 """Messages with a time of their own, on a real store: when they leave, what they look like."""
 
 import dataclasses
+import itertools
 import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import golden
 import store_fixture
-from reput.broker import timers
-from reput.broker.timer_runs import TimerRuns
-from reput.broker.timers import Timers
+from reput import limits
+from reput.broker.timer import runs as timer_runs, timers
+from reput.broker.timer.runs import TimerRuns
+from reput.broker.timer.timers import Timers
 from reput.clock import ManualClock
-from reput.errors import RequestRefused
+from reput.errors import LimitExceeded, RequestRefused
 from reput.format import message as record, names, properties as props, timer_check
 from reput.format.codes import ResponseCode
 from reput.format.message import Host, StoredMessage
@@ -209,7 +212,7 @@ def test_a_crowd_is_refused(
 # --- leaving -------------------------------------------------------------------------
 
 
-def test_d25_it_comes_when_it_is_due_and_not_before(subject: Subject) -> None:
+def test_it_comes_when_it_is_due_and_not_before(subject: Subject) -> None:
     for after_ms in (1, 999, 1000, 1001, 1500, 3000):
         subject.put_at(b"%d" % after_ms, START_MS + after_ms)
     arrived: dict[int, int] = {}
@@ -386,6 +389,98 @@ def test_a_recalled_message_does_not_come(subject: Subject) -> None:
     assert subject.timers.recalled_count == 1
 
 
+def test_a_step_looks_at_a_bounded_number_of_recalls(subject: Subject) -> None:
+    for number in range(600):
+        subject.recall(str(number), START_MS + 5_000 + 1_000 * (number % 300))
+    left = [subject.timers.behind_count]
+    while subject.timers.step(subject.now_ms):
+        left.append(subject.timers.behind_count)
+    steps = [before - after for before, after in itertools.pairwise(left)]
+    assert max(steps) == timers.ODD_PER_STEP
+    assert subject.timers.behind_count == 0
+    for key in range(600):
+        subject.put(
+            b"%d" % key,
+            UNIQ_KEY=str(key),
+            TIMER_DELIVER_MS=str(START_MS + 5_000 + 1_000 * (key % 300)),
+        )
+    subject.clock.advance(400_000)
+    subject.run()
+    assert subject.timers.recalled_count == 600
+    assert subject.bodies() == []
+    subject.run()
+    assert subject.timers._recall_count == 0
+    assert not subject.timers._recall_times
+
+
+def test_recalls_with_long_bodies_are_taken_up_some_at_a_time(stores: Stores) -> None:
+    subject = Subject(stores, max_message_size=1 << 20, mapped_file_size_commit_log=16 << 20)
+    for number in range(8):
+        subject.put(
+            bytes(600_000), TIMER_DELIVER_MS=str(START_MS + 5_000), TIMER_DEL_UNIQKEY=str(number)
+        )
+    subject.timers.step(subject.now_ms)
+    assert subject.timers.behind_count == 7
+
+
+def test_recalls_are_bounded(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "RECALLS", limits.RECALLS.at(2))
+    for key in ("one", "two"):
+        subject.recall(key, START_MS + 5_000)
+    subject.run()
+    with pytest.raises(LimitExceeded, match="limit recalls"):
+        subject.recall("three", START_MS + 5_000)
+    assert subject.put_at(b"four", START_MS + 5_000)
+    with pytest.raises(LimitExceeded, match="limit recalled_key_bytes"):
+        subject.recall("x" * 513, START_MS + 5_000)
+
+
+def test_the_places_of_recalls_take_no_more_memory_than_their_times(subject: Subject) -> None:
+    """One that is far in the future kept all those behind it, which nothing counted."""
+    subject.recall("far", START_MS + HOUR_MS)
+    for turn in range(20):
+        for number in range(5):
+            subject.recall(f"{turn} {number}", subject.now_ms + 5_000)
+        subject.run()
+        assert len(subject.timers._recall_places) == len(subject.timers._recalls)
+        assert subject.timers._progress(subject.now_ms).oldest == 0
+        subject.clock.advance(5_000 + 2 * timers.RECALLS_KEPT_MS)
+        subject.run()
+        assert list(subject.timers._recall_places.values()) == [0]
+
+
+def test_progress_goes_on_behind_recalls_that_are_over(subject: Subject) -> None:
+    for key, seconds in (("a", 5), ("b", 5), ("c", 500), ("d", 5), ("e", 500)):
+        subject.recall(key, START_MS + 1_000 * seconds)
+    subject.run()
+    assert subject.timers._progress(subject.now_ms).oldest == 0
+    subject.clock.advance(100_000)
+    subject.run()
+    assert subject.timers._progress(subject.now_ms).oldest == 2
+    subject.clock.advance(600_000)
+    subject.run()
+    assert subject.timers._progress(subject.now_ms).oldest == 5
+
+
+def test_the_lowest_place_is_never_behind_one_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In long runs it is looked for from time to time."""
+    monkeypatch.setattr(timer_runs, "_EXACT_MAX", 16)
+    runs = TimerRuns()
+    entries = np.zeros(400, timer_runs.ENTRY_TYPE)
+    entries["queue_offset"] = np.arange(400)
+    entries["leaves_ms"] = np.random.default_rng(1).permutation(400)
+    runs.add(entries)
+    left = dict(zip(entries["leaves_ms"].tolist(), range(400), strict=True))
+    while left:
+        lowest, exact = runs.min_queue_offset(), min(left.values())
+        assert lowest is not None
+        assert lowest <= exact
+        for entry in runs.first(1000, 7).tolist():
+            del left[entry[0]]
+        runs.drop(7)
+    assert runs.min_queue_offset() is None
+
+
 def test_a_recall_outlives_restarts(subject: Subject) -> None:
     subject.put_at(b"one", START_MS + 5000)
     subject.run()
@@ -476,7 +571,7 @@ def test_nothing_is_saved_before_the_log_is_on_disk(subject: Subject) -> None:
     assert after.oldest == after.taken_up == 1
 
 
-def test_d35_progress_beyond_a_log_that_was_cut(subject: Subject) -> None:
+def test_progress_beyond_a_log_that_was_cut(subject: Subject) -> None:
     subject.put_at(b"one", START_MS + 5000)
     subject.run()
     subject.stop()

@@ -8,6 +8,8 @@ import pytest
 
 import broker_subject
 from broker_subject import CLUSTER, NAME, Subject
+from reput.broker.settings.config import BrokerConfig
+from reput.broker.topic.topics import Topics
 from reput.format import bodies
 from reput.format.bodies import (
     ConsumerData,
@@ -32,6 +34,8 @@ from reput.format.headers import (
     UpdateConsumerOffsetHeader,
 )
 from reput.store.config_tables import TopicConfig
+from reput.store.disk import Disk
+from reput.store.table_files import TopicTable
 
 
 def wanted(name: str, queue_count: int = 2, **fields: object) -> CreateTopicHeader:
@@ -107,7 +111,7 @@ async def test_a_name_that_is_not_allowed_is_refused(
     for reply in (await create(subject, name), await delete(subject, name)):
         assert reply.code == ResponseCode.SYSTEM_ERROR
         assert text in (reply.remark or "")
-    assert subject.broker.topics.get("TBW102") is not None
+    assert subject.parts.topics.get("TBW102") is not None
 
 
 @pytest.mark.parametrize(
@@ -125,18 +129,18 @@ async def test_settings_that_make_no_sense_are_refused(
     reply = await create(subject, "New", **fields)
     assert reply.code == ResponseCode.SYSTEM_ERROR
     assert text in (reply.remark or "")
-    assert subject.broker.topics.get("New") is None
+    assert subject.parts.topics.get("New") is None
 
 
 async def test_of_a_list_all_are_made_or_none(subject: Subject) -> None:
     code = RequestCode.UPDATE_AND_CREATE_TOPIC_LIST
     bad = TopicConfigList(topic_config_list=[as_data("One"), as_data("no good")])
     assert (await subject.tell(code, bad)).code == ResponseCode.SYSTEM_ERROR
-    assert subject.broker.topics.get("One") is None
+    assert subject.parts.topics.get("One") is None
     good = TopicConfigList(topic_config_list=[as_data("One"), as_data("Two", 7)])
     assert (await subject.tell(code, good)).code == ResponseCode.SUCCESS
-    two = subject.broker.topics.get("Two")
-    assert subject.broker.topics.get("One") is not None
+    two = subject.parts.topics.get("Two")
+    assert subject.parts.topics.get("One") is not None
     assert two is not None
     assert two.read_queue_count == 7
 
@@ -172,12 +176,12 @@ async def test_stats_have_queues_that_are_only_read(subject: Subject) -> None:
 
 
 async def test_asking_for_what_is_not_there_makes_nothing(subject: Subject) -> None:
-    before = subject.broker.topics.all()
+    before = subject.parts.topics.all()
     reply = await stats(subject, "None")
     assert (reply.code, reply.remark) == (ResponseCode.TOPIC_NOT_EXIST, "topic[None] not exist")
     reply = await subject.ask(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader(topic="None"))
     assert bodies.decode(GroupList, reply.body).group_list == []
-    assert subject.broker.topics.all() == before
+    assert subject.parts.topics.all() == before
     assert not (Path(subject.broker.store.root) / "consumequeue/None").exists()
 
 
@@ -204,7 +208,7 @@ async def test_a_deleted_topic_takes_its_queues_and_offsets_along(subject: Subje
     await commit(subject, "T", "group", 1)
     assert (await delete(subject, "T")).code == ResponseCode.SUCCESS
     assert (await stats(subject, "T")).code == ResponseCode.TOPIC_NOT_EXIST
-    assert subject.broker.consumer_offsets.get("T", "group", 0) is None
+    assert subject.parts.deliveries.consumer_offsets.get("T", "group", 0) is None
     assert not (Path(subject.broker.store.root) / "consumequeue/T").exists()
     assert (
         await delete(subject, "T")
@@ -219,12 +223,12 @@ async def test_a_deleted_topic_does_not_come_back_after_a_kill(tmp_path: Path) -
         await commit(subject, "T", "group", 1)
         await delete(subject, "T")
         # What a kill leaves: nothing that happens at a stop.
-        subject.broker.save_tables = lambda: None  # type: ignore[method-assign]
+        subject.parts.saved_tables.save_all = lambda: None  # type: ignore[method-assign]
         subject.broker.store.abandon()
     async with broker_subject.running(tmp_path) as subject:
-        assert subject.broker.topics.get("T") is None
+        assert subject.parts.topics.get("T") is None
         assert subject.broker.store.max_offset("T", 0) == 0
-        assert subject.broker.consumer_offsets.get("T", "group", 0) is None
+        assert subject.parts.deliveries.consumer_offsets.get("T", "group", 0) is None
         assert subject.broker.store.max_offset("Kept", 0) == 1
         await subject.send("T", b"new", queue_id=2)  # made anew: it begins at 0
         (one,) = broker_subject.messages_in((await subject.pull("T", 2)).body)
@@ -236,17 +240,18 @@ async def test_a_topic_that_a_send_makes_is_in_the_file_however_many_there_are(
 ) -> None:
     broker = subject.broker
     for number in range(1500):
-        broker.topics.table.put(TopicConfig(f"Other{number}", 1, 1, 6), 0)
-    await broker.loops.stop()  # nothing is saved in the background
+        broker.parts.topics.table.put(TopicConfig(f"Other{number}", 1, 1, 6), 0)
+    for task in broker.loops._tasks:  # no table is saved because its time has come
+        task.cancel()
     assert (await subject.send("New")).code == ResponseCode.SUCCESS
     saved = json.loads((Path(broker.store.root) / "config/topics.json").read_text())
-    assert saved["topicConfigTable"].keys() == broker.topics.all().keys()
+    assert saved["topicConfigTable"].keys() == broker.parts.topics.all().keys()
     assert {"New", "Other1499"} <= saved["topicConfigTable"].keys()
 
 
 async def test_queues_of_topics_that_no_table_has_are_cleaned(subject: Subject) -> None:
     now_ms = subject.broker.clock.now_ms()
-    subject.broker.topics.delete("T", now_ms)  # the table alone, as an older version left it
+    subject.parts.topics.delete("T", now_ms)  # the table alone, as an older version left it
     assert subject.broker.store.max_offset("T", 3) == 1
     assert (await subject.ask(RequestCode.CLEAN_UNUSED_TOPIC)).code == ResponseCode.SUCCESS
     assert subject.broker.store.max_offset("T", 3) == 0
@@ -281,7 +286,7 @@ async def test_attributes_are_set_changed_kept_and_told(tmp_path: Path) -> None:
         table = bodies.decode(TopicConfigTable, reply.body).topic_config_table
         assert table["B"].attributes == {"message.type": "TRANSACTION"}
         # What only proxies look at does not take a topic's messages off the fast path.
-        assert subject.broker.topics.write_queue_count("A") == 2
+        assert subject.parts.topics.write_queue_count("A") == 2
 
 
 # Texts up to the semicolon are those of Java's AttributeParser and AttributeUtil.
@@ -306,11 +311,11 @@ async def test_attributes_are_set_changed_kept_and_told(tmp_path: Path) -> None:
 async def test_attributes_that_make_no_sense_are_refused(
     subject: Subject, name: str, changes: str, why: str
 ) -> None:
-    before = subject.broker.topics.get(name)
+    before = subject.parts.topics.get(name)
     reply = await create(subject, name, attributes=changes)
     assert reply.code == ResponseCode.SYSTEM_ERROR
     assert why in (reply.remark or "")
-    assert subject.broker.topics.get(name) == before
+    assert subject.parts.topics.get(name) == before
 
 
 async def test_a_topic_of_every_kind_must_be_allowed(tmp_path: Path) -> None:
@@ -349,3 +354,22 @@ async def test_what_a_group_reads(subject: Subject) -> None:
     found = bodies.decode(GroupSubscription, reply.body).subscription_data
     assert found is not None
     assert (found.sub_string, found.sub_version) == ("TagA", 5)
+
+
+def test_a_topic_that_is_made_again_is_written_after_those_made_meanwhile(tmp_path: Path) -> None:
+    topics = Topics(TopicTable.load(str(tmp_path), Disk()), BrokerConfig(broker_name=NAME))
+    topics.on_make = lambda: None
+    written: list[str] = []
+    topics.on_written.append(written.append)
+
+    def make(name: str) -> None:
+        topics.for_group(f"%RETRY%{name}", 1, 6, 0)
+
+    make("again")
+    make("other")
+    topics.delete("%RETRY%again", 0)
+    make("again")
+    topics.written(2)
+    assert written == ["%RETRY%other"]
+    topics.written(3)
+    assert written == ["%RETRY%other", "%RETRY%again"]

@@ -7,8 +7,8 @@ import dataclasses
 
 import pytest
 
-from reput.broker import transaction_check as check
-from reput.broker.transaction_check import Rules, Verdict
+from reput.broker.transaction import check
+from reput.broker.transaction.check import Rules, Verdict
 from reput.format.message import Host, StoredMessage
 
 HOUR_MS = 3_600_000
@@ -49,7 +49,7 @@ TIMES, IMMUNITY = "TRANSACTION_CHECK_TIMES", "CHECK_IMMUNITY_TIME_IN_SECONDS"
         ({IMMUNITY: "100", TIMES: "15"}, 7_000, Verdict.GIVEN_UP),
     ],
 )
-def test_d32_verdicts(properties: dict[str, str], age_ms: int, verdict: Verdict) -> None:
+def test_verdicts(properties: dict[str, str], age_ms: int, verdict: Verdict) -> None:
     half = dataclasses.replace(HALF, properties=properties)
     begun_ms = BORN_MS + 1_000_000_000
     assert check.judge(half, RULES, begun_ms, BORN_MS + age_ms) is verdict

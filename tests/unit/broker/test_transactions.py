@@ -10,8 +10,8 @@ import pytest
 
 import golden
 import store_fixture
-from reput.broker import transactions
-from reput.broker.transactions import Transactions
+from reput.broker.transaction import transactions
+from reput.broker.transaction.transactions import Transactions
 from reput.clock import ManualClock
 from reput.errors import RequestRefused
 from reput.format import message as record, names, properties as props, sys_flag as flags
@@ -422,10 +422,11 @@ def test_many_are_asked_about_a_few_at_a_time(subject: Subject) -> None:
     assert max(counts) <= transactions.MESSAGES_PER_STEP
 
 
-# --- what goes wrong (anchors D32) --------------------------------------------------------
+# --- what goes wrong (known-bugs.md#stuck-half-messages)
+# --------------------------------------------------------
 
 
-def test_d32_a_message_that_cannot_be_put_back_holds_nobody_up(
+def test_a_message_that_cannot_be_put_back_holds_nobody_up(
     subject: Subject, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Java tries it for a minute, in each round, and gets no further."""
@@ -442,7 +443,7 @@ def test_d32_a_message_that_cannot_be_put_back_holds_nobody_up(
     assert "half message 4 of topic T goes to TRANS_CHECK_MAX_TIME_TOPIC" in caplog.text
 
 
-def test_d32_a_damaged_message_is_counted_and_passed(
+def test_a_damaged_message_is_counted_and_passed(
     stores: Stores, subject: Subject, caplog: pytest.LogCaptureFixture
 ) -> None:
     bad, good = subject.send(b"bad"), subject.send(b"good")
@@ -456,7 +457,7 @@ def test_d32_a_damaged_message_is_counted_and_passed(
     reopen(stores, subject)
     assert [one.body for one in subject.round()] == [b"good"]
     assert subject.transactions.lost_count == 1
-    assert "half message 0 is lost: it cannot be read" in caplog.text
+    assert f"{names.HALF_TOPIC}, message 0: it cannot be read" in caplog.text
     assert subject.transactions.progress() == (2, 3)
     assert good.queue_offset == 1
 
@@ -518,7 +519,7 @@ def test_an_op_message_that_says_nonsense_is_ignored(
     subject.store.step()
     assert [one.body for one in subject.round()] == [b"one"]
     assert caplog.text.count("says nothing known") == 3
-    assert "op message 2 is about half message 99; there are 1" in caplog.text
+    assert "message 2: it is about half message 99; there are 1" in caplog.text
 
 
 # --- restarts -----------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from reput import cli
+from reput.cli import main as cli
 from reput.cli.connecting import version_text
 from reput.testing.local_broker import LocalBroker
 from wire_command import Command

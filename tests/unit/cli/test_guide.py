@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import golden
-from reput import cli
+from reput.cli import main as cli
 
 GUIDE = Path(__file__).parents[3] / "docs" / "how-to" / "inspect-a-store.md"
 STORES = {

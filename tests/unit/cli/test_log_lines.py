@@ -48,6 +48,19 @@ def test_text() -> None:
     assert text.endswith("ValueError: no")
 
 
+@pytest.mark.parametrize("as_json", [False, True])
+def test_what_clients_choose_forges_no_line(as_json: bool) -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), "utf-8", newline="")
+    log_lines.begin("info", as_json=as_json, stream=stream)
+    hostile = "a\r\n2026 ERROR b\x1b[2J\x9b\u2028c\x85d\u202ee\ud800f"
+    logging.getLogger("a.b").info("name %s", hostile, extra={"name_of": hostile})
+    stream.flush()
+    assert isinstance(stream.buffer, io.BytesIO)
+    text = stream.buffer.getvalue().decode()
+    assert text.endswith("\n")
+    assert text[:-1].isprintable()
+
+
 def test_json() -> None:
     plain, two, failed = map(json.loads, logged(as_json=True))
     assert plain.pop("time")
@@ -61,6 +74,23 @@ def test_json() -> None:
     }
     assert two["message"] == "two\nlines"
     assert "ValueError: no" in failed["exception"]
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_long_line_lacks_its_middle(as_json: bool) -> None:
+    stream = io.StringIO()
+    log_lines.begin("info", as_json=as_json, stream=stream)
+    long = "<" + "x" * 4_000_000 + ">"
+    try:
+        raise ValueError(long)
+    except ValueError:
+        logging.getLogger("a").exception("group %s", long, extra={"topic": long, "names": [long]})
+    text = stream.getvalue()
+    assert len(text) < 4 * 10_000
+    assert text.count("letters left out") == 4
+    assert "group <xxx" in text
+    assert "x>" in text
+    assert "Traceback" in text
 
 
 def test_a_level_that_is_none_is_refused() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import golden
-from reput import cli
+from reput.cli import main as cli
 from spark.in_process import InProcess
 from spark.jobs_setting import flip, log_place
 

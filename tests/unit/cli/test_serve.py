@@ -17,7 +17,7 @@ from typing import Self
 
 import pytest
 
-from reput import cli
+from reput.cli import exit_codes, main as cli
 from reput.client import Message, blocking
 from reput.format import command as commands
 from reput.format.codes import RequestCode
@@ -139,7 +139,7 @@ def stored(folder: Path) -> list[bytes]:
     return [one.plain_body() for one in reader.messages() if one.topic == "Orders"]
 
 
-def refused(folder: Path, *arguments: str) -> str:
+def refused(folder: Path, *arguments: str, environment: dict[str, str] | None = None) -> str:
     """What is on stderr of a server that does not start."""
     done = subprocess.run(
         [sys.executable, "-m", "reput", *arguments],
@@ -148,8 +148,9 @@ def refused(folder: Path, *arguments: str) -> str:
         text=True,
         check=False,
         timeout=WAIT_S,
+        env={**os.environ, **(environment or {})},
     )
-    assert done.returncode == cli.EXIT_ERROR, done
+    assert done.returncode == exit_codes.EXIT_ERROR, done
     assert done.stdout == ""
     return done.stderr.splitlines()[-1]
 
@@ -177,7 +178,7 @@ def test_a_second_signal_ends_it_at_once(start: Start, tmp_path: Path) -> None:
         server.tell(signal.SIGTERM)
         server.tell(signal.SIGINT)
         server.tell(signal.SIGCONT)
-        assert server.wait() in (0, cli.EXIT_INTERRUPTED)
+        assert server.wait() in (0, exit_codes.EXIT_INTERRUPTED)
     # However it ended: the next one starts.
     with start("up", *ANY_PORT) as server:
         assert server.stop() == 0
@@ -198,9 +199,7 @@ def test_up_goes_on_with_a_store_of_other_file_sizes(start: Start, tmp_path: Pat
 
 
 def test_up_serves_health_and_metrics(start: Start, tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     with start("up", *ANY_PORT, "--metrics-port", str(port)) as server:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=WAIT_S) as answer:
             assert json.load(answer)["status"] == "ok"
@@ -212,6 +211,71 @@ def test_up_serves_health_and_metrics(start: Start, tmp_path: Path) -> None:
         assert text.endswith("choose another: --metrics-port")
         assert server.stop() == 0
     assert not (tmp_path / "other" / "abort").exists()  # it was closed again
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    assert isinstance(port, int)
+    return port
+
+
+def test_who_is_let_in_does_not_read_metrics(start: Start) -> None:
+    """``--host`` is for clients: who connects to any other address of this machine is refused."""
+    port = str(free_port())
+    with start("up", *ANY_PORT, "--host", "0.0.0.0", "--metrics-port", port) as server:
+        assert f"  metrics      http://127.0.0.1:{port}/metrics and http://127." in server.printed
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=WAIT_S) as answer:
+            assert answer.status == 200
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.2", int(port)), WAIT_S)
+        assert server.stop() == 0
+
+
+def test_metrics_are_let_out_if_told_so(start: Start) -> None:
+    port = str(free_port())
+    opened = ("--metrics-port", port, "--metrics-address", "0.0.0.0")
+    with start("up", *ANY_PORT, *opened) as server:
+        assert f"  metrics      http://0.0.0.0:{port}/metrics and" in server.printed
+        with urllib.request.urlopen(f"http://127.0.0.2:{port}/health", timeout=WAIT_S) as answer:
+            assert answer.status == 200
+        assert server.stop() == 0
+
+
+def test_a_name_server_serves_health_and_metrics(start: Start, tmp_path: Path) -> None:
+    port = str(free_port())
+    environment = {"HOME": str(tmp_path)}
+    options = ("--port", "0", "--metrics-port", port)
+    with start("namesrv", *options, environment=environment) as server:
+        url = f"http://127.0.0.1:{port}"
+        with urllib.request.urlopen(f"{url}/health", timeout=WAIT_S) as answer:
+            assert json.load(answer)["status"] == "ok"
+        with urllib.request.urlopen(f"{url}/metrics", timeout=WAIT_S) as answer:
+            assert b"\nreput_namesrv_brokers 0.0\n" in answer.read()
+        text = refused(tmp_path, "namesrv", *options)
+        assert text.startswith(f"reput: port {port} is in use by pid {server.pid} (")
+        assert text.endswith("choose another: --metrics-port, or metricsPort in namesrv.conf")
+        assert server.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [("nowhere.invalid", "the address to listen on is unknown"), ("", "reputMetricsAddress")],
+)
+def test_an_address_for_metrics_that_is_none_is_refused(
+    tmp_path: Path, address: str, reason: str
+) -> None:
+    options = ("--port", "0", "--metrics-port", str(free_port()), "--metrics-address", address)
+    assert reason in refused(tmp_path, "namesrv", *options)
+
+
+def test_a_home_that_holds_nothing_is_named_with_the_option(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.write_text("no folder")
+    environment = {"HOME": str(home)}
+    text = refused(tmp_path, "namesrv", "--port", "0", environment=environment)
+    assert text.startswith(f"reput: option 'kvConfigPath' is '{home}/namesrv/kvConfig.json'; ")
 
 
 # --- namesrv and broker -------------------------------------------------------------------------
@@ -289,7 +353,7 @@ def test_a_port_or_store_in_use_names_who_has_it(start: Start, tmp_path: Path) -
 def test_a_wrong_command_line_is_one_line(
     tmp_path: Path, arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.run(arguments) == cli.EXIT_ERROR
+    assert cli.run(arguments) == exit_codes.EXIT_ERROR
     (line,) = capsys.readouterr().err.splitlines()
     assert text in line
 
@@ -328,7 +392,7 @@ def say(text):
     real(text)
     os.kill(os.getpid(), signal.SIGTERM)
 serving._say = say
-from reput import cli
+from reput.cli import main as cli
 sys.exit(cli.run(["up", "--port", "0", "--broker-port", "0", "--store", "s"]))
 """
     done = subprocess.run(

@@ -14,7 +14,7 @@ import pytest
 import golden
 import reput
 import store_builder
-from reput import cli
+from reput.cli import main as cli
 from reput.format import message as record
 from reput.store import paths
 from store_builder import message
@@ -95,7 +95,9 @@ def test_importing_the_command_line_imports_nothing_heavy() -> None:
 
 
 def test_help_needs_neither_numpy_nor_rich() -> None:
-    code = "import sys, reput.cli as c; c.run(['store', 'verify', '--help']); print(*sys.modules)"
+    code = (
+        "import sys, reput.cli.main as c; c.run(['store', 'verify', '--help']); print(*sys.modules)"
+    )
     loaded = set(python(code).stdout.split())
     assert "typer" in loaded
     assert loaded.isdisjoint({"numpy", "rich", "pyarrow", "pyspark", "numba"})
@@ -155,7 +157,8 @@ def test_info_agrees_with_java(capsys: Capture, version: str, name: str) -> None
     assert found["tables"]["topics"] == len(manifest["topics"])
     if manifest["opened"]:
         counts = [queue["maxOffset"] - queue["minOffset"] for queue in manifest["queues"]]
-        # Java keeps the minimum of a queue of which all messages have expired (anchors D16).
+        # Java keeps the minimum of a queue of which all messages have expired
+        # (known-bugs.md#minimum-offsets).
         expected = len(messages) if name == "expired" else sum(counts)
         assert found["queues"]["message_count"] == expected
         assert found["index"]["file_count"] == len(manifest["index"])

@@ -140,7 +140,7 @@ def test_no_messages() -> None:
     assert batch.encode([]) == b""
 
 
-def test_d20_properties_that_fit_no_field() -> None:
+def test_properties_that_fit_no_field() -> None:
     batch.encode([InnerMessage(0, b"", bytes(32767))])
     with pytest.raises(ValueError, match="32768 bytes, over 32767"):
         batch.encode([InnerMessage(0, b"", bytes(32768))])

@@ -106,7 +106,7 @@ def test_tags_code_vectors(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
-def test_d10_two_tags_may_share_a_code(version: str) -> None:
+def test_two_tags_may_share_a_code(version: str) -> None:
     """A unit is a hint: the text must be compared."""
     codes = golden.manifest(version, "clean")["tagsCodes"]
     assert codes["Aa"] == codes["BB"] == cq_unit.tags_code("Aa") == cq_unit.tags_code("BB")

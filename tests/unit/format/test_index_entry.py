@@ -185,7 +185,7 @@ def test_lookups_find_what_java_finds(version: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
-def test_d10_a_hit_may_be_another_key(version: str) -> None:
+def test_a_hit_may_be_another_key(version: str) -> None:
     """``Aa`` and ``BB`` have one hash, in one topic and as topics: the message must be asked."""
     messages = {m["commitLogOffset"]: m for m in golden.messages(version, "clean")}
     foreign = 0
@@ -234,7 +234,7 @@ def test_key_texts() -> None:
 # --- the layout -----------------------------------------------------------
 
 
-def test_d37_positions() -> None:
+def test_positions() -> None:
     """Entries take 20 bytes; number s stands at s * 20 behind the slots, not at (s - 1) * 20."""
     assert (index_entry.HEADER.size, index_entry.SLOT.size, index_entry.ENTRY.size) == (40, 4, 20)
     assert index_entry.slot_position(0) == 40

@@ -191,7 +191,7 @@ def without_crc_property(record: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(("data", "said"), CRC_RECORDS)
-def test_d22_record_checksum_of_java_is_right(data: bytes, said: dict[str, str]) -> None:
+def test_record_checksum_of_java_is_right(data: bytes, said: dict[str, str]) -> None:
     offset = int(said["commitLogOffset"])
     assert classify(data, 0, offset) == (Verdict.MESSAGE, len(data))
     message = decode(data)
@@ -200,12 +200,12 @@ def test_d22_record_checksum_of_java_is_right(data: bytes, said: dict[str, str])
 
 
 @pytest.mark.parametrize(("data", "said"), CRC_RECORDS)
-def test_d22_we_write_the_checksum_as_java_does(data: bytes, said: dict[str, str]) -> None:
+def test_we_write_the_checksum_as_java_does(data: bytes, said: dict[str, str]) -> None:
     assert append_crc_property(without_crc_property(data)) == data
 
 
 @pytest.mark.parametrize(("data", "said"), CRC_RECORDS)
-def test_d22_a_checksum_of_zero_is_compared_too(data: bytes, said: dict[str, str]) -> None:
+def test_a_checksum_of_zero_is_compared_too(data: bytes, said: dict[str, str]) -> None:
     assert set(said["crcProperty"]) != {"0"}
     zero = data[:-11] + b"0000000000" + b"\x02"
     offset = int(said["commitLogOffset"])
@@ -215,7 +215,7 @@ def test_d22_a_checksum_of_zero_is_compared_too(data: bytes, said: dict[str, str
     assert decode(zero, check_crc=False).properties["__CRC32#"] == "0000000000"
 
 
-def test_d22_a_right_checksum_of_zero_is_right() -> None:
+def test_a_right_checksum_of_zero_is_right() -> None:
     # CRC-32 is linear: the value of four bytes that makes it anything can be found bit by bit.
     data = bytearray(without_crc_property(CRC_RECORDS[0].values[0]))
     data += bytes(CRC_PROPERTY_BYTES)
@@ -255,7 +255,7 @@ def solve_flag(data: bytes) -> int:
     return flag
 
 
-def test_d22_the_size_check_includes_the_checksum() -> None:
+def test_the_size_check_includes_the_checksum() -> None:
     bare = without_crc_property(CRC_RECORDS[0].values[0])
     message = decode(bare)
     room = props.LENGTH_MAX - len(message.property_bytes)
@@ -269,7 +269,7 @@ def test_d22_the_size_check_includes_the_checksum() -> None:
                 append_crc_property(long)
 
 
-def test_d22_no_checksum_behind_a_missing_separator() -> None:
+def test_no_checksum_behind_a_missing_separator() -> None:
     bare = encode(replace(a_message(), property_bytes=b"a\x01b"))
     with pytest.raises(ValueError, match="separator"):
         append_crc_property(bare)
@@ -284,12 +284,12 @@ def test_d22_no_checksum_behind_a_missing_separator() -> None:
         b"\0" * 20,  # reserved and never written
     ],
 )
-def test_d22_what_is_no_checksum_is_not_compared(trailer: bytes) -> None:
+def test_what_is_no_checksum_is_not_compared(trailer: bytes) -> None:
     data = encode(replace(a_message(), property_bytes=b"a\x01b\x02" + trailer))
     assert classify(data, 0, 0)[0] is Verdict.MESSAGE
 
 
-def test_d22_a_checksum_that_is_not_last_is_not_compared() -> None:
+def test_a_checksum_that_is_not_last_is_not_compared() -> None:
     data = encode(
         replace(a_message(), property_bytes=b"__CRC32#\x011234567890\x02WAIT\x01false\x02")
     )
@@ -556,14 +556,14 @@ def test_topic_that_fits_no_field() -> None:
         encode(replace(a_message(), topic="t" * 32768))
 
 
-def test_d20_properties_that_fit_no_field_are_refused() -> None:
+def test_properties_that_fit_no_field_are_refused() -> None:
     longest = b"a\x01" + b"b" * (props.LENGTH_MAX - 2)
     assert decode(encode(replace(a_message(), property_bytes=longest))).property_bytes == longest
     with pytest.raises(ValueError, match="32768 bytes, over 32767"):
         encode(replace(a_message(), property_bytes=longest + b"b"))
 
 
-def test_d20_a_negative_length_is_damage() -> None:
+def test_a_negative_length_is_damage() -> None:
     data = bytearray(encode(a_message()))
     data[-2:] = b"\x80\x00"
     assert classify(bytes(data), 0, 0) == (Verdict.BAD_LENGTH, 0)
@@ -571,7 +571,7 @@ def test_d20_a_negative_length_is_damage() -> None:
 
 @pytest.mark.parametrize("born_v6", [False, True])
 @pytest.mark.parametrize("store_v6", [False, True])
-def test_d23_every_place_follows_from_the_sys_flag(born_v6: bool, store_v6: bool) -> None:
+def test_every_place_follows_from_the_sys_flag(born_v6: bool, store_v6: bool) -> None:
     v4 = a_message().born_host
     message = replace(
         a_message(),
@@ -594,7 +594,7 @@ def test_d23_every_place_follows_from_the_sys_flag(born_v6: bool, store_v6: bool
 
 
 @pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
-def test_d23_java_wrote_every_mix_of_hosts(version: str) -> None:
+def test_java_wrote_every_mix_of_hosts(version: str) -> None:
     mixes = {m["sysFlag"] & 0x30 for m in golden.messages(version, "clean")}
     assert mixes == {0, 0x10, 0x20, 0x30}
 
@@ -603,12 +603,12 @@ def test_d23_java_wrote_every_mix_of_hosts(version: str) -> None:
     ("host", "sys_flag"),
     [(V6, 0), (V6, 0x20), (Host(bytes(4), 1), 0x10), (Host(bytes(5), 1), 0), (Host(b"", 1), 0)],
 )
-def test_d23_hosts_and_flags_must_agree(host: Host, sys_flag: int) -> None:
+def test_hosts_and_flags_must_agree(host: Host, sys_flag: int) -> None:
     with pytest.raises(ValueError, match="born host"):
         encode(replace(a_message(), born_host=host, sys_flag=sys_flag))
 
 
-def test_d37_properties_are_not_looked_for_in_the_topic() -> None:
+def test_properties_are_not_looked_for_in_the_topic() -> None:
     topic = "a\x01b\x02TAGS\x01wrong"
     message = decode(encode(replace(a_message(), topic=topic, property_bytes=b"TAGS\x01right\x02")))
     assert message.topic == topic

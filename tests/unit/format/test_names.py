@@ -80,7 +80,7 @@ def test_other_topics(topic: str) -> None:
         ("T\n", False),
     ],
 )
-def test_d37_legal_topics(topic: str, is_legal: bool) -> None:
+def test_legal_topics(topic: str, is_legal: bool) -> None:
     """The limit is 127, not 256: a length byte is signed in Java."""
     assert names.is_legal_topic(topic) is is_legal
 

@@ -3,16 +3,19 @@
 Whether all else is as Java has it: tests/interop/test_pop_codec.py.
 """
 
+import base64
 from collections.abc import Sequence
 
 import pytest
 
-from reput.errors import InvalidBody, InvalidHeader
+from reput import limits
+from reput.errors import InvalidBody, InvalidHeader, LimitExceeded
 from reput.format import bodies, command, headers, names, pop_codec, pop_reply
 from reput.format.codes import RequestCode
 from reput.format.command import Command
 from reput.format.headers import PopMessageReplyHeader
-from reput.format.pop_codec import BatchAckBody, CheckpointRecord
+from reput.format.pop_codec import BatchAck, BatchAckBody, CheckpointRecord
+from reput.limits import Limit
 
 
 @pytest.mark.parametrize(
@@ -27,6 +30,44 @@ from reput.format.pop_codec import BatchAckBody, CheckpointRecord
 def test_handles_that_are_none(text: str, wrong: str) -> None:
     with pytest.raises(InvalidHeader, match=wrong):
         pop_codec.parse_handle(text, 0, 0)
+
+
+@pytest.mark.parametrize("number", ["9" * 19, "-9223372036854775809", "1" * 4000, "7" * 100_000])
+def test_handles_with_numbers_that_java_cannot_read(number: str) -> None:
+    with pytest.raises(InvalidHeader, match="no 64-bit number") as caught:
+        pop_codec.parse_handle(f"5 {number} 60000 999 0 broker-a", 3, 7)
+    assert len(str(caught.value)) < 500
+
+
+def bits_of(bit_map: bytes) -> BatchAck:
+    text = base64.b64encode(bit_map).decode()
+    return BatchAck(
+        **{"group": "G", "topic": "T", "kind": "0", "start_offset": 0, "queue_id": 0},
+        **{"revive_queue_id": 0, "pop_ms": 1, "invisible_ms": 1, "bits": text},
+    )
+
+
+@pytest.mark.parametrize(
+    ("bit_map", "limit"),
+    [
+        (b"\xff" * 8 + b"\1", limits.ACK_MESSAGES),
+        (b"\0" * 8192 + b"\1", limits.ACK_SPAN),
+        (b"\0" * 8191 + b"\1" + b"\0" * 100, limits.ACK_SPAN),
+        (b"\xff" * 1_000_000, limits.ACK_SPAN),
+    ],
+)
+def test_more_bits_than_a_checkpoint_has(bit_map: bytes, limit: Limit) -> None:
+    with pytest.raises(LimitExceeded, match=limit.name):
+        _ = bits_of(bit_map).distances
+
+
+@pytest.mark.parametrize("bit_map", [b"", b"\xff" * 8, b"\0" * 8191 + b"\x80", b"\1\0\0\1"])
+def test_bits_of_a_checkpoint(bit_map: bytes) -> None:
+    found = bits_of(bit_map).distances
+    assert found == int.from_bytes(bit_map, "little")
+    numbers = list(pop_codec.bit_numbers(found))
+    assert sum(1 << number for number in numbers) == found
+    assert numbers == sorted(numbers)
 
 
 def test_a_short_handle_takes_its_message_from_the_request() -> None:

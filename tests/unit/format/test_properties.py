@@ -71,7 +71,7 @@ def test_decode_never_raises(data: bytes) -> None:
 @pytest.mark.parametrize(
     ("version", "is_there"), [("4.5.2", {True}), ("4.9.7", {False}), ("5.5.0", {True})]
 )
-def test_d21_who_writes_the_last_separator(version: str, is_there: set[bool]) -> None:
+def test_who_writes_the_last_separator(version: str, is_there: set[bool]) -> None:
     endings = set()
     for _, place in golden.records(version, "clean"):
         message = decode_record(place.record)
@@ -80,7 +80,7 @@ def test_d21_who_writes_the_last_separator(version: str, is_there: set[bool]) ->
     assert is_there <= endings
 
 
-def test_d21_appending_damages_nothing() -> None:
+def test_appending_damages_nothing() -> None:
     tags, more = b"TAGS\x01TagA", b"CLUSTER\x01c"
     expected = {"TAGS": "TagA", "CLUSTER": "c"}
     for first in (tags, tags + b"\x02"):
@@ -92,7 +92,7 @@ def test_d21_appending_damages_nothing() -> None:
     assert b"\x02\x02" not in props.append(tags + b"\x02", more)
 
 
-def test_d21_what_we_write_ends_with_a_separator() -> None:
+def test_what_we_write_ends_with_a_separator() -> None:
     assert props.encode({"a": "b"}) == b"a\x01b\x02"
     assert props.encode({"a": "b"}, last_separator=False) == b"a\x01b"
     assert props.encode({"a": "b", "c": "d"}, last_separator=False) == b"a\x01b\x02c\x01d"
@@ -111,7 +111,7 @@ def test_d21_what_we_write_ends_with_a_separator() -> None:
         {"good": "x", "a": ""},
     ],
 )
-def test_d21_what_would_fall_apart_is_refused(properties: dict[str, str]) -> None:
+def test_what_would_fall_apart_is_refused(properties: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="property"):
         props.encode(properties)
 
@@ -120,7 +120,7 @@ def test_d21_what_would_fall_apart_is_refused(properties: dict[str, str]) -> Non
 
 
 @pytest.mark.parametrize("last_separator", [False, True])
-def test_d20_longest_string_that_fits(last_separator: bool) -> None:
+def test_longest_string_that_fits(last_separator: bool) -> None:
     room = 32767 - 2 - last_separator
     data = props.encode({"a": "b" * room}, last_separator=last_separator)
     assert len(data) == props.LENGTH_MAX == 32767
@@ -128,13 +128,13 @@ def test_d20_longest_string_that_fits(last_separator: bool) -> None:
         props.encode({"a": "b" * (room + 1)}, last_separator=last_separator)
 
 
-def test_d20_bytes_are_counted_and_not_characters() -> None:
+def test_bytes_are_counted_and_not_characters() -> None:
     with pytest.raises(ValueError, match="at most 32767"):
         props.encode({"a": "馬" * 11000})
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
-def test_d20_java_stored_thirty_thousand_bytes(version: str) -> None:
+def test_java_stored_thirty_thousand_bytes(version: str) -> None:
     longest = max(
         len(decode_record(place.record).property_bytes)
         for expected, place in golden.records(version, "clean")

@@ -3,6 +3,7 @@
 import ctypes
 import dataclasses
 import json
+import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -474,6 +475,31 @@ def test_topics_and_times_that_are_pythons(store: Store) -> None:
 
 
 # --- stops ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("serialization", Serialization)
+def test_many_names_are_pythons(store: Store, serialization: Serialization) -> None:
+    """Each name is compared with those before it: thousands of them would take seconds."""
+    most = "".join(f"n{i:03}\1v\2" for i in range(send_rules.NAMES_MAX))
+    assert store.is_taken(send({"i": most + "WAIT\1true"}, serialization=serialization))
+    more = send({"i": most + "n\1v"}, serialization=serialization)
+    assert not Store(store.kernel).is_taken(more)
+
+
+def test_the_kernel_works_no_longer_for_many_names() -> None:
+    """As many names as a message may have cost what few cost, not each a look at all others."""
+
+    def cpu_time(name_count: int) -> float:
+        pairs = "\2".join(f"{i:04}\1v" for i in range(name_count))
+        store = Store(kernels()[0])
+        frame = send({"i": pairs}, serialization=Serialization.ROCKETMQ)
+        assert store.receive(frame) == 0  # warm
+        begin = time.process_time()
+        for _ in range(20):
+            store.receive(frame)
+        return time.process_time() - begin
+
+    assert cpu_time(8000) < 32 * cpu_time(500) + 0.05
 
 
 def test_a_frame_for_python_between_others(store: Store) -> None:

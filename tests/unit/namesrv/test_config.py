@@ -1,14 +1,16 @@
 """Settings of the name server: Java's names and defaults, and changes while it runs."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
 from reput.config import parse_properties
-from reput.errors import InvalidOption, WriteFailed
+from reput.errors import InvalidOption, RequestRefused, WriteFailed
 from reput.format.codes import ResponseCode
 from reput.namesrv import config
-from reput.namesrv.config import CurrentConfig, FixedKey, NamesrvConfig
+from reput.namesrv.config import CurrentConfig, NamesrvConfig
+from reput.remote_settings import RemoteSettings
 
 # Defaults of 4.9.7's and 5.5.0's NamesrvConfig and NettyServerConfig, as their getters say.
 DEFAULTS = {
@@ -36,10 +38,22 @@ def current(tmp_path: Path) -> CurrentConfig:
     )
 
 
+def change(current: CurrentConfig, text: str) -> dict[str, str]:
+    plan = current.plan(text)
+    current.write(plan)
+    current.apply(plan)
+    return plan.changes
+
+
 def test_defaults_are_those_of_java(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/someone")
     monkeypatch.delenv("ROCKETMQ_HOME", raising=False)
-    assert parse_properties(CurrentConfig(NamesrvConfig()).text()) == {
+    ours = {
+        key: text
+        for key, text in parse_properties(CurrentConfig(NamesrvConfig()).text()).items()
+        if not key.startswith("reput") and key != "metricsPort"
+    }
+    assert ours == {
         **DEFAULTS,
         "kvConfigPath": "/home/someone/namesrv/kvConfig.json",
         "configStorePath": "/home/someone/namesrv/namesrv.properties",
@@ -58,7 +72,7 @@ def test_a_file_is_where_changes_go(tmp_path: Path) -> None:
     assert [str(one) for one in unknown] == [
         f"{path}: unknown key 'listenPrt'; did you mean 'listenPort'?"
     ]
-    current.change("waitSecondsForService=1")
+    change(current, "waitSecondsForService=1")
     written = parse_properties(path.read_text("ascii"))
     assert written["waitSecondsForService"] == "1"
     assert written["listenPort"] == "19876"
@@ -81,6 +95,8 @@ def test_without_a_file() -> None:
     [
         ("listenPort", "70000", "from 0 to 65535"),
         ("scanNotActiveBrokerInterval", "0", "from 1"),
+        ("scanNotActiveBrokerInterval", "2147483647", "from 1 to 3600000"),
+        ("waitSecondsForService", "2147483647", "from 0 to 86400"),
         ("orderMessageEnable", "maybe", "true or false"),
         ("clusterTest", "true", "false: routes of another environment"),
         ("supportActingMaster", "true", "false: a slave never"),
@@ -95,15 +111,16 @@ def test_wrong_values_are_refused(
     path.write_text(f"{key}={value}\n")
     with pytest.raises(InvalidOption, match=f"{key}.*{value}.*{allowed}"):
         config.load(str(path))
+    current.value = dataclasses.replace(current.value, reput_remote_settings=RemoteSettings.JAVA)
     before = current.value
     with pytest.raises(InvalidOption, match=f"{key}.*{value}.*{allowed}"):
-        current.change(f"waitSecondsForService=1\n{key}={value}\n")
+        change(current, f"waitSecondsForService=1\n{key}={value}\n")
     assert current.value is before
     assert not Path(before.config_store_path).exists()
 
 
 def test_a_change_is_in_force_and_on_disk(current: CurrentConfig) -> None:
-    assert current.change("orderMessageEnable=true\nserverWorkerThreads=9\n") == {
+    assert change(current, "orderMessageEnable=true\nserverWorkerThreads=9\n") == {
         "orderMessageEnable": "true",
         "serverWorkerThreads": "9",
     }
@@ -118,21 +135,63 @@ def test_a_change_is_in_force_and_on_disk(current: CurrentConfig) -> None:
 def test_what_may_not_be_changed(tmp_path: Path, key: str) -> None:
     value = NamesrvConfig(config_store_path=str(tmp_path / "n"), config_black_list="x; listenPort ")
     current = CurrentConfig(value)
-    with pytest.raises(FixedKey, match=key) as caught:
-        current.change(f"orderMessageEnable=true\n{key}=x")
+    with pytest.raises(RequestRefused, match=key) as caught:
+        change(current, f"orderMessageEnable=true\n{key}=x")
     assert caught.value.response_code == ResponseCode.NO_PERMISSION
     assert current.value is value
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("listenPort", "1"), ("listenPort", "x"), ("bindAddress", "nowhere"), ("metricsPort", "1"),
+     ("reputMetricsAddress", "0.0.0.0"), ("reputBrokersMax", "1"), ("useTLS", "false")],
+)  # fmt: skip
+def test_safe_leaves_to_the_operator_where_it_listens(
+    current: CurrentConfig, key: str, value: str
+) -> None:
+    with pytest.raises(RequestRefused, match=rf"{key} may not be changed .*=safe\).*namesrv\.conf"):
+        change(current, f"orderMessageEnable=true\n{key}={value}")
+    assert not current.value.order_message_enable
+
+
+def test_other_modes(tmp_path: Path) -> None:
+    path = str(tmp_path / "n")
+    java = CurrentConfig(
+        NamesrvConfig(config_store_path=path, reput_remote_settings=RemoteSettings.JAVA)
+    )
+    change(java, "bindAddress=127.0.0.1\nlistenPort=1")
+    assert java.value.listen_port == 1
+    none = CurrentConfig(
+        NamesrvConfig(config_store_path=path, reput_remote_settings=RemoteSettings.NONE)
+    )
+    for current, text in ((java, "reputRemoteSettings=none"), (none, "orderMessageEnable=true"),
+                          (none, "reputRemoteSettings=java")):  # fmt: skip
+        before = current.value
+        with pytest.raises(RequestRefused) as caught:
+            change(current, text)
+        assert caught.value.response_code == ResponseCode.NO_PERMISSION
+        assert current.value is before
+
+
+def test_passwords_in_the_file_are_not_told_and_not_lost(tmp_path: Path) -> None:
+    path = tmp_path / "namesrv.conf"
+    path.write_text("tls.server.keyPassword=hidden\nproductEnvName=center\n")
+    current, _ = config.load(str(path))
+    assert "hidden" not in current.text()
+    assert "productEnvName=center\n" in current.text()
+    change(current, "orderMessageEnable=true")
+    assert "tls.server.keyPassword=hidden\n" in path.read_text()
+
+
 def test_an_unknown_key_is_named(current: CurrentConfig) -> None:
     with pytest.raises(InvalidOption, match=r"ordrMessageEnable.*did you mean orderMessageEnable"):
-        current.change("ordrMessageEnable=true")
+        change(current, "ordrMessageEnable=true")
 
 
 def test_what_cannot_be_written_is_not_changed(tmp_path: Path, current: CurrentConfig) -> None:
     (tmp_path / "namesrv.properties").mkdir()
     with pytest.raises(WriteFailed):
-        current.change("orderMessageEnable=true")
+        change(current, "orderMessageEnable=true")
     assert not current.value.order_message_enable
 
 

@@ -1,14 +1,18 @@
-"""Shared settings: what Java's file holds, and never a lost one."""
+"""Shared settings: what Java's file holds, never a lost one, and only what there is room for."""
 
+import asyncio
 import json
 import logging
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
-from reput.errors import InvalidOption, WriteFailed
-from reput.namesrv.kv_table import KvTable
+from reput import limits
+from reput.errors import InvalidHeader, InvalidOption, LimitExceeded, ReputError, WriteFailed
+from reput.namesrv.kv_saver import KvSaver
+from reput.namesrv.kv_table import KvChange, KvTable
 
 OF_JAVA = '{"configTable":{"ORDER_TOPIC_CONFIG":{"TopicA":"broker-a:4"},"empty":{}}}'
 """As ``KVConfigSerializeWrapper.toJson`` of 4.9.7 prints it."""
@@ -19,31 +23,55 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "namesrv" / "kvConfig.json"
 
 
+class Kv:
+    """A table and what saves it."""
+
+    def __init__(self, table: KvTable) -> None:
+        self.table = table
+        self.saver = KvSaver(table)
+
+    def begin(self, *words: str | None) -> "asyncio.Future[None]":
+        """Begin a change: namespace, key, value, or None in its place."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def told(error: ReputError | None) -> None:
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(error)
+
+        self.saver.change(KvChange(*words), told)  # type: ignore[arg-type]
+        return done
+
+    async def change(self, *words: str | None) -> None:
+        async with asyncio.timeout(30):
+            await self.begin(*words)
+
+
 def test_without_a_file(path: Path) -> None:
     table = KvTable(str(path))
     assert table.get("n", "k") is None
     assert table.namespace("n") is None
-    assert not table.delete("n", "k")
+    assert not table.stage(KvChange("n", "k", None))
     assert not path.exists()
 
 
-def test_what_was_put_is_on_disk(path: Path) -> None:
-    table = KvTable(str(path))
-    table.put("n", "b", "1")
-    table.put("n", "a", "ü\U0001f600")
-    assert json.loads(path.read_text("ascii")) == {
-        "configTable": {"n": {"a": "ü\U0001f600", "b": "1"}}
-    }
+async def test_what_was_put_is_on_disk(path: Path) -> None:
+    kv = Kv(KvTable(str(path)))
+    await kv.change("n", "b", "1")
+    await kv.change("n", "a", "ü\U0001f600")
+    text = await asyncio.to_thread(path.read_text, "ascii")
+    assert json.loads(text) == {"configTable": {"n": {"a": "ü\U0001f600", "b": "1"}}}
     assert KvTable(str(path)).namespace("n") == {"a": "ü\U0001f600", "b": "1"}
 
 
-def test_deleting_leaves_the_namespace(path: Path) -> None:
+async def test_deleting_leaves_the_namespace(path: Path) -> None:
     """As Java: asked for afterwards, it is empty and not unknown."""
-    table = KvTable(str(path))
-    table.put("n", "k", "v")
-    assert table.delete("n", "k")
-    assert not table.delete("n", "k")
-    assert table.namespace("n") == {}
+    kv = Kv(KvTable(str(path)))
+    await kv.change("n", "k", "v")
+    for _ in range(2):
+        await kv.change("n", "k", None)
+    assert kv.table.namespace("n") == {}
     assert KvTable(str(path)).namespace("n") == {}
 
 
@@ -81,13 +109,157 @@ def test_a_missing_file_with_a_backup_is_said(path: Path, caplog: pytest.LogCapt
     assert "kvConfig.json.bak" in caplog.text
 
 
-def test_what_cannot_be_written_is_not_set(path: Path) -> None:
+async def test_what_cannot_be_written_is_not_set(path: Path) -> None:
+    kv = Kv(KvTable(str(path)))
+    await kv.change("n", "k", "v")
+    draft = path.with_name(f"kvConfig.json.{os.getpid()}.tmp")
+    draft.mkdir()
+    with pytest.raises(WriteFailed, match=r"kvConfig\.json"):
+        await kv.change("n", "k", "w")
+    assert "kvConfig.json" in kv.saver.failure
+    with pytest.raises(WriteFailed, match=r"kvConfig\.json"):
+        await kv.change("n", "k", None)
+    assert kv.table.get("n", "k") == "v"
+    await kv.change("n", "k", "v")  # as it is already
+    draft.rmdir()
+    await kv.change("n", "k", "w")
+    assert kv.saver.failure == ""
+    assert KvTable(str(path)).get("n", "k") == "w"
+
+
+# --- beside the loop ----------------------------------------------------------------------------
+
+
+class SlowTable(KvTable):
+    """Writes when it is told to, and counts."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.may_write = threading.Event()
+        self.count = 0
+
+    def write(self, pairs: dict[str, dict[str, str]]) -> None:
+        assert self.may_write.wait(30)
+        self.count += 1
+        super().write(pairs)
+
+
+async def test_changes_that_come_while_it_is_written_are_written_together(path: Path) -> None:
+    table = SlowTable(str(path))
+    kv = Kv(table)
+    first = kv.begin("n", "first", "1")
+    await asyncio.sleep(0)  # the first one is under way
+    others = [kv.begin("n", f"k{i}", "1") for i in range(500)]
+    again = kv.begin("n", "first", "1")
+    assert table.get("n", "first") is None, "what is not on disk is not there to be read"
+    assert not first.done()
+    table.may_write.set()
+    async with asyncio.timeout(30):
+        await asyncio.gather(first, *others, again)
+    assert table.count == 2
+    assert len(KvTable(str(path)).namespace("n") or {}) == 501
+
+
+async def test_an_error_in_a_callback_keeps_nobody_else_from_the_reply(path: Path) -> None:
+    kv = Kv(KvTable(str(path)))
+
+    def fail(error: ReputError | None) -> None:
+        raise ValueError("a bug")
+
+    kv.saver.change(KvChange("n", "first", "1"), fail)
+    async with asyncio.timeout(30):
+        await kv.begin("n", "second", "2")
+        await kv.change("n", "third", "3")
+    assert len(KvTable(str(path)).namespace("n") or {}) == 3
+
+
+async def test_too_many_changes_that_wait_are_refused(path: Path) -> None:
+    table = SlowTable(str(path))
+    kv = Kv(table)
+    waiting = [kv.begin("n", "k", str(i)) for i in range(limits.KV_CHANGES_WAITING.maximum)]
+    with pytest.raises(LimitExceeded, match="limit kv_changes_waiting") as caught:
+        kv.begin("n", "k", "more")
+    assert caught.value.response_code == limits.SYSTEM_BUSY
+    table.may_write.set()
+    async with asyncio.timeout(30):
+        await asyncio.gather(*waiting)
+
+
+async def test_a_failed_save_takes_along_what_was_in_it_alone(path: Path) -> None:
+    class Failing(SlowTable):
+        def write(self, pairs: dict[str, dict[str, str]]) -> None:
+            self.may_write.wait(30)
+            self.count += 1
+            if self.count == 1:
+                raise WriteFailed(self.path, "no room")
+            KvTable.write(self, pairs)
+
+    table = Failing(str(path))
+    kv = Kv(table)
+    lost = kv.begin("n", "lost", "1")
+    await asyncio.sleep(0)
+    kept = kv.begin("n", "kept", "1")
+    table.may_write.set()
+    async with asyncio.timeout(30):
+        with pytest.raises(WriteFailed):
+            await lost
+        await kept
+    assert KvTable(str(path)).namespace("n") == {"kept": "1"} == table.namespace("n")
+
+
+# --- room ---------------------------------------------------------------------------------------
+
+
+def test_the_file_is_bounded(path: Path) -> None:
+    table = KvTable(str(path), limits.KV_TABLE_BYTES.at(10_000))
+    changes = (KvChange("n", f"k{i}", "\x01ü" * 10) for i in range(10_000))
+    with pytest.raises(LimitExceeded, match=r"limit kv_table_bytes; reputKvBytesMax changes it"):
+        list(map(table.stage, changes))
+    table.write(table.staged())
+    assert path.stat().st_size <= 11_000
+    size = table.size
+    with pytest.raises(LimitExceeded):
+        table.stage(KvChange("n", "k0", "v" * 10_000))
+    assert table.size == size
+    table.stage(KvChange("n", "k0", "short"))
+    for i in range(1, table.key_count - 1):
+        table.stage(KvChange("n", f"k{i}", None))
+    table.stage(KvChange("n", "k1", "v" * 5_000))
+
+
+def test_keys_are_bounded_and_empty_namespaces_make_room(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "KV_KEYS", limits.KV_KEYS.at(10))
     table = KvTable(str(path))
-    table.put("n", "k", "v")
-    path.with_name(f"kvConfig.json.{os.getpid()}.tmp").mkdir()
-    with pytest.raises(WriteFailed, match=r"kvConfig\.json"):
-        table.put("n", "k", "w")
-    with pytest.raises(WriteFailed, match=r"kvConfig\.json"):
-        table.delete("n", "k")
-    assert table.get("n", "k") == "v"
-    table.put("n", "k", "v")  # as it is already
+    for i in range(8):
+        table.stage(KvChange(f"n{i}", "k", "v"))
+        table.stage(KvChange(f"n{i}", "k", None))
+    assert table.key_count == 8
+    for i in range(9):
+        table.stage(KvChange("n", f"k{i}", "v"))
+    assert table.key_count == 10
+    with pytest.raises(LimitExceeded, match="limit kv_keys"):
+        table.stage(KvChange("n", "more", "v"))
+    assert table.staged().keys() == {"n"}
+
+
+def test_names_are_bounded_and_can_be_written(path: Path) -> None:
+    table = KvTable(str(path))
+    for change in (KvChange("n" * 513, "k", "v"), KvChange("n", "k" * 513, "v")):
+        with pytest.raises(LimitExceeded, match="limit namesrv_name_letters"):
+            table.stage(change)
+    for change in (KvChange("\ud800", "k", "v"), KvChange("n", "k", "\ud800")):
+        with pytest.raises(InvalidHeader, match="no character"):
+            table.stage(change)
+
+
+def test_a_file_that_is_too_large_already_is_read(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_text(json.dumps({"configTable": {"n": {"k": "v" * 1_000, "l": "v"}}}))
+    table = KvTable(str(path), limits.KV_TABLE_BYTES.at(100))
+    assert table.get("n", "l") == "v"
+    with pytest.raises(LimitExceeded):
+        table.stage(KvChange("n", "more", "v"))
+    table.stage(KvChange("n", "k", None))
+    table.stage(KvChange("n", "more", "v"))

@@ -1,13 +1,18 @@
 """The route table: what 4.9's does, and a flat model in any order of events."""
 
+import itertools
 from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from reput import limits
+from reput.errors import LimitExceeded
 from reput.format.bodies import BrokerData, DataVersion, QueueData, TopicConfigData
-from reput.namesrv.route_table import EXPIRY_MS, Registered, Registration, RouteTable
+from reput.namesrv import route_table
+from reput.namesrv.route_table import _PART, EXPIRY_MS, Bounds, Registered, Registration, RouteTable
+from reput.remoting.time_slices import run_whole
 
 CLUSTER = "DefaultCluster"
 MASTER = "10.0.0.1:10911"
@@ -55,7 +60,7 @@ def routes() -> RouteTable:
 
 
 def addresses(routes: RouteTable, name: str) -> dict[int, str] | None:
-    route = routes.route(name)
+    route = run_whole(routes.route(name))
     return None if route is None else route.broker_datas[0].broker_addrs
 
 
@@ -63,10 +68,10 @@ def addresses(routes: RouteTable, name: str) -> dict[int, str] | None:
 
 
 def test_a_master_brings_its_topics(routes: RouteTable) -> None:
-    registered = routes.register(said("A", "B"), "connection", 0)
+    registered = run_whole(routes.register(said("A", "B"), "connection", 0))
     assert registered == Registered(None, None, is_new=True)
-    assert routes.topics() == ["A", "B"]
-    route = routes.route("A")
+    assert run_whole(routes.topics()) == ["A", "B"]
+    route = run_whole(routes.route("A"))
     assert route is not None
     assert route.broker_datas == [
         BrokerData(broker_addrs={0: MASTER}, broker_name="broker-a", cluster=CLUSTER)
@@ -77,88 +82,88 @@ def test_a_master_brings_its_topics(routes: RouteTable) -> None:
         )
     ]
     assert route.filter_server_table == {}
-    assert not routes.register(said("A"), "connection", 0).is_new
+    assert not run_whole(routes.register(said("A"), "connection", 0)).is_new
 
 
 def test_a_slave_brings_no_topics_and_learns_its_master(routes: RouteTable) -> None:
     slave = said("S", broker_id=1, address=SLAVE)
-    assert routes.register(slave, "s", 0) == Registered(None, None, is_new=True)
-    routes.register(said("A"), "m", 0)
-    assert routes.register(slave, "s", 0) == Registered(MASTER, HA, is_new=False)
-    assert routes.topics() == ["A"]
+    assert run_whole(routes.register(slave, "s", 0)) == Registered(None, None, is_new=True)
+    run_whole(routes.register(said("A"), "m", 0))
+    assert run_whole(routes.register(slave, "s", 0)) == Registered(MASTER, HA, is_new=False)
+    assert run_whole(routes.topics()) == ["A"]
     assert addresses(routes, "A") == {0: MASTER, 1: SLAVE}
 
 
 def test_topics_are_never_removed_by_being_left_out(routes: RouteTable) -> None:
-    routes.register(said("A", "B"), "c", 0)
-    routes.register(said("A", version=2), "c", 0)
-    assert routes.topics() == ["A", "B"]
+    run_whole(routes.register(said("A", "B"), "c", 0))
+    run_whole(routes.register(said("A", version=2), "c", 0))
+    assert run_whole(routes.topics()) == ["A", "B"]
 
 
 def test_an_unchanged_version_changes_no_topic(routes: RouteTable) -> None:
-    routes.register(said("A"), "c", 0)
-    routes.register(said(topics=[topic("A", queues=9)]), "c", 0)
-    assert routes.route("A").queue_datas[0].read_queue_nums == 4  # type: ignore[union-attr]
-    routes.register(said(topics=[topic("A", queues=9)], version=2), "c", 0)
-    assert routes.route("A").queue_datas[0].read_queue_nums == 9  # type: ignore[union-attr]
+    run_whole(routes.register(said("A"), "c", 0))
+    run_whole(routes.register(said(topics=[topic("A", queues=9)]), "c", 0))
+    assert run_whole(routes.route("A")).queue_datas[0].read_queue_nums == 4  # type: ignore[union-attr]
+    run_whole(routes.register(said(topics=[topic("A", queues=9)], version=2), "c", 0))
+    assert run_whole(routes.route("A")).queue_datas[0].read_queue_nums == 9  # type: ignore[union-attr]
 
 
 def test_one_topic_first_does_not_hide_the_others(routes: RouteTable) -> None:
     """After a restart of the name server, a new topic is told before the whole table."""
-    routes.register(said("New"), "c", 0)
-    routes.register(said("New", "Old"), "c", 0)
-    assert routes.topics() == ["New", "Old"]
+    run_whole(routes.register(said("New"), "c", 0))
+    run_whole(routes.register(said("New", "Old"), "c", 0))
+    assert run_whole(routes.topics()) == ["New", "Old"]
 
 
 def test_the_state_version_counts(routes: RouteTable) -> None:
-    routes.register(said("A"), "c", 0)
+    run_whole(routes.register(said("A"), "c", 0))
     newer = DataVersion(counter=1, timestamp=5, state_version=1)
     assert not routes.is_changed(MASTER, DataVersion(counter=1, timestamp=5))
     assert routes.is_changed(MASTER, newer)
 
 
 def test_a_slave_that_becomes_the_master_has_one_id(routes: RouteTable) -> None:
-    routes.register(said("A"), "m", 0)
-    routes.register(said(broker_id=1, address=SLAVE), "s", 0)
+    run_whole(routes.register(said("A"), "m", 0))
+    run_whole(routes.register(said(broker_id=1, address=SLAVE), "s", 0))
     routes.disconnect("m")
     assert addresses(routes, "A") == {1: SLAVE}
-    routes.register(said("A", "B", broker_id=0, address=SLAVE), "s", 0)
+    run_whole(routes.register(said("A", "B", broker_id=0, address=SLAVE), "s", 0))
     assert addresses(routes, "A") == {0: SLAVE}
-    assert routes.topics() == ["A", "B"]
+    assert run_whole(routes.topics()) == ["A", "B"]
 
 
 def test_a_restarted_master_at_another_address_replaces_the_old_one(routes: RouteTable) -> None:
-    routes.register(said("A"), "old", 0)
-    routes.register(said("A", address=SLAVE), "new", 0)
+    run_whole(routes.register(said("A"), "old", 0))
+    run_whole(routes.register(said("A", address=SLAVE), "new", 0))
     assert addresses(routes, "A") == {0: SLAVE}
     routes.disconnect("old")
     assert addresses(routes, "A") == {0: SLAVE}
 
 
 def test_a_reconnected_broker_outlives_its_old_connection(routes: RouteTable) -> None:
-    routes.register(said("A"), "old", 0)
-    routes.register(said("A"), "new", 0)
+    run_whole(routes.register(said("A"), "old", 0))
+    run_whole(routes.register(said("A"), "new", 0))
     assert routes.disconnect("old") == []
-    assert routes.topics() == ["A"]
+    assert run_whole(routes.topics()) == ["A"]
 
 
 def test_filter_servers(routes: RouteTable) -> None:
-    routes.register(said("A", filter_servers=["f:1"]), "c", 0)
-    routes.register(said("A", filter_servers=None), "c", 0)
-    assert routes.route("A").filter_server_table == {MASTER: ["f:1"]}  # type: ignore[union-attr]
-    routes.register(said("A", filter_servers=[]), "c", 0)
-    assert routes.route("A").filter_server_table == {}  # type: ignore[union-attr]
+    run_whole(routes.register(said("A", filter_servers=["f:1"]), "c", 0))
+    run_whole(routes.register(said("A", filter_servers=None), "c", 0))
+    assert run_whole(routes.route("A")).filter_server_table == {MASTER: ["f:1"]}  # type: ignore[union-attr]
+    run_whole(routes.register(said("A", filter_servers=[]), "c", 0))
+    assert run_whole(routes.route("A")).filter_server_table == {}  # type: ignore[union-attr]
 
 
 def test_one_topic_of_registered_brokers(routes: RouteTable) -> None:
     """5.x with ``enableSingleTopicRegister``."""
     queue = QueueData(broker_name="broker-a", perm=6, read_queue_nums=1, write_queue_nums=1)
     assert routes.register_topic("New", [queue]) == ["broker-a"]
-    assert routes.topics() == []
-    routes.register(said("A"), "c", 0)
+    assert run_whole(routes.topics()) == []
+    run_whole(routes.register(said("A"), "c", 0))
     assert routes.register_topic("New", [queue]) == []
     assert routes.register_topic("None", []) == []
-    assert routes.topics() == ["A", "New"]
+    assert run_whole(routes.topics()) == ["A", "New"]
 
 
 # --- leaving ----------------------------------------------------------------------
@@ -167,64 +172,64 @@ def test_one_topic_of_registered_brokers(routes: RouteTable) -> None:
 def test_a_connection_takes_all_its_brokers_along(routes: RouteTable) -> None:
     """A 5.x container registers several over one connection; 4.9 removes one of them."""
     connection = object()
-    routes.register(said("A"), connection, 0)
-    routes.register(said("B", broker="broker-b", address=SLAVE), connection, 0)
+    run_whole(routes.register(said("A"), connection, 0))
+    run_whole(routes.register(said("B", broker="broker-b", address=SLAVE), connection, 0))
     assert routes.disconnect(object()) == []
     assert routes.disconnect(connection) == [MASTER, SLAVE]
-    assert routes.topics() == []
-    assert routes.cluster_info().broker_addr_table == {}
-    assert routes.cluster_info().cluster_addr_table == {}
+    assert run_whole(routes.topics()) == []
+    assert list(routes.brokers()) == []
+    assert routes.clusters() == {}
 
 
 def test_connections_are_compared_by_identity(routes: RouteTable) -> None:
-    routes.register(said("A"), [1], 0)
+    run_whole(routes.register(said("A"), [1], 0))
     assert routes.disconnect([1]) == []
 
 
 def test_a_lost_master_leaves_the_route(routes: RouteTable) -> None:
-    routes.register(said("A"), "m", 0)
-    routes.register(said(broker_id=1, address=SLAVE), "s", 0)
+    run_whole(routes.register(said("A"), "m", 0))
+    run_whole(routes.register(said(broker_id=1, address=SLAVE), "s", 0))
     routes.disconnect("m")
     assert addresses(routes, "A") == {1: SLAVE}
     routes.disconnect("s")
-    assert routes.route("A") is None
-    assert routes.topics() == []
+    assert run_whole(routes.route("A")) is None
+    assert run_whole(routes.topics()) == []
 
 
 def test_unregistering(routes: RouteTable) -> None:
-    routes.register(said("A"), "m", 0)
-    routes.register(said(broker_id=1, address=SLAVE), "s", 0)
+    run_whole(routes.register(said("A"), "m", 0))
+    run_whole(routes.register(said(broker_id=1, address=SLAVE), "s", 0))
     assert routes.unregister("broker-a", SLAVE)
     assert not routes.unregister("broker-a", SLAVE)
     assert not routes.unregister("nobody", "1.2.3.4:5")
     assert addresses(routes, "A") == {0: MASTER}
     assert routes.unregister("broker-a", MASTER)
-    assert routes.topics() == []
+    assert run_whole(routes.topics()) == []
 
 
 def test_the_old_one_does_not_unregister_the_new_one(routes: RouteTable) -> None:
-    routes.register(said("A"), "old", 0)
-    routes.register(said("A", address=SLAVE), "new", 0)
+    run_whole(routes.register(said("A"), "old", 0))
+    run_whole(routes.register(said("A", address=SLAVE), "new", 0))
     routes.unregister("broker-a", MASTER)
     assert addresses(routes, "A") == {0: SLAVE}
 
 
 def test_expiry_is_after_two_minutes(routes: RouteTable) -> None:
     assert EXPIRY_MS == 120_000
-    routes.register(said("A"), "m", 1_000)
+    run_whole(routes.register(said("A"), "m", 1_000))
     assert routes.expire(121_000) == []
     (gone,) = routes.expire(121_001)
     assert (gone.address, gone.connection, gone.silent_ms) == (MASTER, "m", 120_001)
-    assert routes.topics() == []
+    assert run_whole(routes.topics()) == []
     assert routes.expire(500_000) == []
 
 
 def test_a_sign_of_life_delays_expiry(routes: RouteTable) -> None:
-    routes.register(said("A"), "m", 0)
+    run_whole(routes.register(said("A"), "m", 0))
     routes.refresh(MASTER, 60_000)
     routes.refresh("unknown:1", 60_000)
     assert routes.expire(180_000) == []
-    routes.register(said("A"), "m", 180_000)
+    run_whole(routes.register(said("A"), "m", 180_000))
     assert routes.expire(300_000) == []
     assert len(routes.expire(300_001)) == 1
 
@@ -233,32 +238,34 @@ def test_a_sign_of_life_delays_expiry(routes: RouteTable) -> None:
 
 
 def test_deleting_a_topic(routes: RouteTable) -> None:
-    routes.register(said("A", "B"), "m", 0)
-    routes.register(said("A", broker="b", address=SLAVE, cluster="Other"), "s", 0)
+    run_whole(routes.register(said("A", "B"), "m", 0))
+    run_whole(routes.register(said("A", broker="b", address=SLAVE, cluster="Other"), "s", 0))
     routes.delete_topic("A", "Nowhere")
     routes.delete_topic("None", CLUSTER)
     routes.delete_topic("A", "Other")
     assert addresses(routes, "A") == {0: MASTER}
     routes.delete_topic("A", CLUSTER)
-    assert routes.topics() == ["B"]
+    assert run_whole(routes.topics()) == ["B"]
     routes.delete_topic("B")
     routes.delete_topic("B")
-    assert routes.topics() == []
+    assert run_whole(routes.topics()) == []
 
 
 def test_write_permission(routes: RouteTable) -> None:
-    routes.register(
-        said(topics=[topic("A", perm=6), topic("B", perm=4), topic("C", perm=7)]), "", 0
+    run_whole(
+        routes.register(
+            said(topics=[topic("A", perm=6), topic("B", perm=4), topic("C", perm=7)]), "", 0
+        )
     )
-    before = routes.route("A")
-    assert routes.wipe_write_permission("broker-a") == 3
-    assert routes.wipe_write_permission("nobody") == 0
+    before = run_whole(routes.route("A"))
+    assert run_whole(routes.wipe_write_permission("broker-a")) == 3
+    assert run_whole(routes.wipe_write_permission("nobody")) == 0
 
     def perms() -> list[int]:
-        return [routes.route(name).queue_datas[0].perm for name in "ABC"]  # type: ignore[union-attr]
+        return [run_whole(routes.route(name)).queue_datas[0].perm for name in "ABC"]  # type: ignore[union-attr]
 
     assert perms() == [4, 4, 5]
-    assert routes.add_write_permission("broker-a") == 3
+    assert run_whole(routes.add_write_permission("broker-a")) == 3
     assert perms() == [6, 6, 6]
     assert before is not None
     assert before.queue_datas[0].perm == 6, "a route that was handed out changes no more"
@@ -267,20 +274,23 @@ def test_write_permission(routes: RouteTable) -> None:
 def test_lists_of_topics(routes: RouteTable) -> None:
     flags = {"Plain": 0, "Unit": 1, "Sub": 2, "Both": 3}
     topics = [topic(name, sys_flag=flag) for name, flag in flags.items()]
-    routes.register(said(topics=topics), "m", 0)
-    routes.register(said("Z", broker="b", address=SLAVE, cluster="Other"), "s", 0)
-    assert routes.unit_topics() == ["Both", "Unit"]
-    assert routes.unit_sub_topics() == ["Both", "Sub"]
-    assert routes.unit_sub_topics_of_no_unit() == ["Sub"]
-    assert routes.topics_of_cluster("Other") == ["Z"]
-    assert routes.topics_of_cluster("Nowhere") == []
-    assert routes.system_topics() == (["DefaultCluster", "Other", "b", "broker-a"], SLAVE)
-    assert routes.cluster_info().cluster_addr_table == {CLUSTER: ["broker-a"], "Other": ["b"]}
+    run_whole(routes.register(said(topics=topics), "m", 0))
+    run_whole(routes.register(said("Z", broker="b", address=SLAVE, cluster="Other"), "s", 0))
+    assert run_whole(routes.unit_topics()) == ["Both", "Unit"]
+    assert run_whole(routes.unit_sub_topics()) == ["Both", "Sub"]
+    assert run_whole(routes.unit_sub_topics_of_no_unit()) == ["Sub"]
+    assert run_whole(routes.topics_of_cluster("Other")) == ["Z"]
+    assert run_whole(routes.topics_of_cluster("Nowhere")) == []
+    assert run_whole(routes.system_topics()) == (
+        ["DefaultCluster", "Other", "b", "broker-a"],
+        SLAVE,
+    )
+    assert routes.clusters() == {CLUSTER: ["broker-a"], "Other": ["b"]}
 
 
 def test_an_empty_table(routes: RouteTable) -> None:
-    assert routes.route("A") is None
-    assert routes.system_topics() == ([], None)
+    assert run_whole(routes.route("A")) is None
+    assert run_whole(routes.system_topics()) == ([], None)
     assert routes.data_version(MASTER) is None
 
 
@@ -288,11 +298,232 @@ def test_equal_tables_are_listed_equally() -> None:
     both = [said("A", "B"), said("A", broker="b", address=SLAVE)]
     one, other = RouteTable(), RouteTable()
     for registration in both:
-        one.register(registration, "", 0)
+        run_whole(one.register(registration, "", 0))
     for registration in reversed(both):
-        other.register(registration, "", 0)
-    assert one.route("A") == other.route("A")
-    assert list(one.cluster_info().broker_addr_table) == ["b", "broker-a"]
+        run_whole(other.register(registration, "", 0))
+    assert run_whole(one.route("A")) == run_whole(other.route("A"))
+    assert [broker.broker_name for broker in one.brokers() if broker] == ["b", "broker-a"]
+
+
+# --- what everybody may cost ------------------------------------------------------
+
+
+def small(**maxima: int) -> RouteTable:
+    known = {"brokers": 100, "topics": 100, "queues": 100, **maxima}
+    return RouteTable(
+        Bounds(
+            limits.NAMESRV_BROKERS.at(known["brokers"]),
+            limits.NAMESRV_TOPICS.at(known["topics"]),
+            limits.NAMESRV_QUEUES.at(known["queues"]),
+        )
+    )
+
+
+def register_many(routes: RouteTable, count: int, **more: object) -> None:
+    for i in range(count):
+        known = {"broker": f"b{i}", "address": f"h:{i}", **more}
+        run_whole(routes.register(said(**known), f"connection {i}", 0))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("same", [{"broker": "b"}, {"address": "h:1"}, {}])
+def test_brokers_are_bounded_by_name_and_by_address(same: dict[str, object]) -> None:
+    routes = small(brokers=10)
+    with pytest.raises(LimitExceeded) as caught:
+        register_many(routes, 300, broker_id=1, **same)
+    assert caught.value.limit in ("namesrv_brokers", "namesrv_address_brokers")
+    assert routes.broker_count <= 10
+    assert routes.address_count <= 10
+    # Who is there already goes on.
+    run_whole(
+        routes.register(said(broker_id=1, **{"broker": "b0", "address": "h:0", **same}), 1, 1)
+    )  # type: ignore[arg-type]
+
+
+def test_brokers_over_one_connection_are_bounded(routes: RouteTable) -> None:
+    most = limits.NAMESRV_BROKERS_PER_CONNECTION.maximum
+    for i in range(most):
+        run_whole(routes.register(said(broker=f"b{i}", address=f"h:{i}"), "c", 0))
+    one_more = said(broker="more", address="h:more")
+    with pytest.raises(LimitExceeded, match="limit namesrv_brokers_per_connection"):
+        run_whole(routes.register(one_more, "c", 0))
+    run_whole(routes.register(one_more, "other", 0))
+    assert len(routes.disconnect("c")) == most
+    run_whole(routes.register(said(), "c", 0))
+
+
+def test_addresses_and_clusters_of_a_broker_are_bounded(routes: RouteTable) -> None:
+    for i in range(limits.NAMESRV_BROKER_IDS.maximum):
+        run_whole(routes.register(said(broker_id=i, address=f"h:{i}"), f"c{i}", 0))
+    with pytest.raises(LimitExceeded, match="limit namesrv_broker_ids"):
+        run_whole(routes.register(said(broker_id=999, address="h:999"), "c", 0))
+    clusters = limits.NAMESRV_BROKER_CLUSTERS.maximum
+    for i in range(1, clusters):
+        run_whole(routes.register(said(address="h:0", cluster=f"C{i}"), "c0", 0))
+    with pytest.raises(LimitExceeded, match="limit namesrv_broker_clusters"):
+        run_whole(routes.register(said(address="h:0", cluster="more"), "c0", 0))
+    assert len(routes.clusters()) == clusters
+
+
+def test_topics_are_bounded_and_those_of_gone_brokers_make_room() -> None:
+    routes = small(topics=10)
+    run_whole(routes.register(said(*(f"T{i}" for i in range(10))), "c", 0))
+    registered = run_whole(routes.register(said("more", "T0", "other", version=2), "c", 0))
+    assert "limit namesrv_topics; reputRoutedTopicsMax" in registered.left_out
+    assert registered.left_out_counts == {"namesrv_topics": 2}
+    assert routes.topic_count == 10
+    queue = QueueData(broker_name="broker-a", perm=6, read_queue_nums=1, write_queue_nums=1)
+    with pytest.raises(LimitExceeded, match="limit namesrv_topics"):
+        routes.register_topic("more", [queue])
+    assert routes.data_version(MASTER) is None, "it tells all again"
+    run_whole(routes.register(said("T0", version=3), "c", 0))
+    routes.disconnect("c")
+    run_whole(routes.tidy())
+    run_whole(routes.register(said("more"), "c", 0))
+    assert run_whole(routes.topics()) == ["more"]
+
+
+def test_topics_count_once_a_broker_too() -> None:
+    routes = small(queues=3)
+    run_whole(routes.register(said("A", "B"), "c", 0))
+    other = said("A", "B", broker="b", address=SLAVE)
+    assert run_whole(routes.register(other, "s", 0)).left_out_counts == {"namesrv_queues": 1}
+    assert [one.broker_name for one in run_whole(routes.route("A")).queue_datas] == [
+        "b",
+        "broker-a",
+    ]
+    routes.delete_topic("B")
+    assert run_whole(routes.register(other, "s", 0)).left_out == ""
+    assert [one.broker_name for one in run_whole(routes.route("B")).queue_datas] == ["b"]
+    assert routes.data_version(SLAVE) == other.data_version
+
+
+def test_long_names(routes: RouteTable) -> None:
+    long = "n" * (limits.NAMESRV_NAME_LETTERS.maximum + 1)
+    for more in ({"broker": long}, {"cluster": long}, {"address": long}, {"ha_address": long},
+                 {"filter_servers": [long]}):  # fmt: skip
+        with pytest.raises(LimitExceeded, match="limit namesrv_name_letters"):
+            run_whole(routes.register(said("A", **more), "c", 0))  # type: ignore[arg-type]
+    with pytest.raises(LimitExceeded, match="limit namesrv_filter_servers"):
+        run_whole(routes.register(said("A", filter_servers=["f:1"] * 17), "c", 0))
+    assert routes.broker_count == routes.address_count == 0
+    # A topic costs itself alone: its broker has others.
+    registered = run_whole(routes.register(said("A", long, "B"), "c", 0))
+    assert "limit namesrv_name_letters" in registered.left_out
+    assert run_whole(routes.topics()) == ["A", "B"]
+
+
+# --- in turns ---------------------------------------------------------------------
+
+
+def test_a_large_registration_lets_others_have_their_turn(routes: RouteTable) -> None:
+    count = 10_000
+    names = [f"topic-{i:05}" for i in range(count)]
+    steps = list(routes.register(said(*names), "c", 0))
+    assert len(steps) >= count // 100
+    assert run_whole(routes.topics()) == names
+    assert len(list(routes.topics())) >= count // 1_000
+    assert len(list(routes.wipe_write_permission("broker-a"))) >= count // 100
+    routes.disconnect("c")
+    assert run_whole(routes.topics()) == []
+    assert len(list(routes.tidy())) >= count // 100
+    assert routes.topic_count == 0
+
+
+def test_a_broker_that_leaves_while_it_registers_is_gone(routes: RouteTable) -> None:
+    names = [f"T{i}" for i in range(1_000)]
+    work = routes.register(said(*names), "c", 0)
+    next(work)
+    routes.disconnect("c")
+    run_whole(routes.register(said("T5", broker="broker-b", address=SLAVE), "s", 0))
+    run_whole(work)
+    assert run_whole(routes.topics()) == ["T5"]
+    run_whole(routes.tidy())
+    assert routes.topic_count == 1
+
+
+def test_a_registration_that_was_cut_off_is_told_again(routes: RouteTable) -> None:
+    run_whole(routes.register(said(topics=[topic("A", queues=1)]), "c", 0))
+    names = [topic(f"T{i}") for i in range(1_000)]
+    work = routes.register(said(topics=[*names, topic("A", queues=9)], version=2), "c", 0)
+    next(work)
+    work.close()
+    assert routes.is_changed(MASTER, said(version=2).data_version)
+    run_whole(routes.register(said(topics=[topic("A", queues=9)], version=2), "c", 0))
+    route = run_whole(routes.route("A"))
+    assert route is not None
+    assert route.queue_datas[0].read_queue_nums == 9
+
+
+def test_a_broker_that_is_back_before_all_is_tidy_keeps_its_topics(routes: RouteTable) -> None:
+    names = [f"T{i:03}" for i in range(300)]
+    run_whole(routes.register(said(*names), "c", 0))
+    routes.disconnect("c")
+    tidying = routes.tidy()
+    next(tidying)
+    run_whole(routes.register(said(*names[::2]), "c", 0))
+    run_whole(tidying)
+    assert run_whole(routes.topics()) == names[::2]
+    assert routes.topic_count == 150
+
+
+def test_what_is_left_is_linear_in_brokers_that_leave() -> None:
+    """Work is counted in looks at brokers: each leaves by itself."""
+    looked_at = 0
+
+    class Counted(RouteTable):
+        def _drop_address(self, *arguments: object) -> bool:
+            nonlocal looked_at
+            looked_at += 1
+            return super()._drop_address(*arguments)  # type: ignore[arg-type]
+
+    routes = Counted()
+    for i in range(2_000):
+        run_whole(routes.register(said(broker=f"b{i}", address=f"h:{i}"), f"c{i % 20}", 0))
+    for i in range(10):
+        routes.disconnect(f"c{i}")
+    while routes.expire(EXPIRY_MS + 1):
+        pass
+    assert looked_at == 2_000
+    assert routes.broker_count == 0
+
+
+# --- who is believed --------------------------------------------------------------
+
+
+def test_who_takes_the_place_of_a_live_broker_is_believed_and_reported(routes: RouteTable) -> None:
+    run_whole(routes.register(said("A"), "m", 0))
+    stranger = said("A", address=SLAVE, version=9)
+    assert run_whole(routes.register(stranger, "s", EXPIRY_MS)).displaced == MASTER
+    assert addresses(routes, "A") == {0: SLAVE}
+    assert routes.takeover_count == 1
+    assert run_whole(routes.register(stranger, "s", EXPIRY_MS)).displaced is None
+    # Back again, and later than the other one's time: nobody is displaced.
+    assert run_whole(routes.register(said("A"), "m", EXPIRY_MS)).displaced == SLAVE
+    assert run_whole(routes.register(stranger, "s", 3 * EXPIRY_MS)).displaced is None
+    assert routes.takeover_count == 2
+
+
+def test_an_older_state_does_not_take_the_place_of_a_newer_one(routes: RouteTable) -> None:
+    """5.x: a master that was replaced by its controller comes back at another address."""
+    newer = Registration(
+        cluster=CLUSTER,
+        broker_name="broker-a",
+        broker_id=0,
+        address=MASTER,
+        data_version=DataVersion(counter=1, timestamp=5, state_version=2),
+        topics=[topic("A")],
+    )
+    run_whole(routes.register(newer, "m", 0))
+    ignored = run_whole(routes.register(said("A", address=SLAVE), "s", 0))
+    assert (ignored.displaced, ignored.is_ignored) == (MASTER, True)
+    assert addresses(routes, "A") == {0: MASTER}
+
+
+def test_unregistering_another_name_leaves_a_broker_alone(routes: RouteTable) -> None:
+    run_whole(routes.register(said("A"), "m", 0))
+    assert not routes.unregister("other", MASTER)
+    assert addresses(routes, "A") == {0: MASTER}
+    assert [gone.address for gone in routes.expire(EXPIRY_MS + 1)] == [MASTER]
 
 
 # --- against a model --------------------------------------------------------------
@@ -330,6 +561,7 @@ class Model:
 class RouteMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
+        route_table._PART = 1  # others have their turn between any two topics
         self.routes = RouteTable()
         self.model = Model()
         self.now_ms = 0
@@ -361,7 +593,7 @@ class RouteMachine(RuleBasedStateMachine):
             cluster=cluster,
             topics=[topic(one, perm=perm) for one, perm in topics.items()],
         )
-        found = self.routes.register(registration, connection, self.now_ms)
+        found = run_whole(self.routes.register(registration, connection, self.now_ms))
         model = self.model
         is_first = (name, broker_id) not in model.places
         for other in range(3):
@@ -384,9 +616,10 @@ class RouteMachine(RuleBasedStateMachine):
     @rule(name=NAMES, address=ADDRESSES)
     def unregister(self, name: str, address: str) -> None:
         self.routes.unregister(name, address)
-        self.model.alive.pop(address, None)
         places = self.model.places.items()
         self.model.places = {k: one for k, one in places if (k[0], one) != (name, address)}
+        if address not in self.model.places.values():
+            self.model.alive.pop(address, None)
         self.model.tidy()
 
     @rule(connection=CONNECTIONS)
@@ -427,15 +660,20 @@ class RouteMachine(RuleBasedStateMachine):
         for key in keys:
             self.model.perms[key] = self.model.perms[key] & 4 if is_wipe else 6
         change = self.routes.wipe_write_permission if is_wipe else self.routes.add_write_permission
-        assert change(name) == len(keys)
+        assert run_whole(change(name)) == len(keys)
+
+    @rule(steps=st.integers(1, 4))
+    def tidying_goes_on(self, steps: int) -> None:
+        for _ in itertools.islice(self.routes.tidy(), steps):
+            pass
 
     @invariant()
     def routes_are_those_of_the_model(self) -> None:
         model = self.model
-        assert self.routes.topics() == sorted({one for one, _ in model.perms})
+        assert run_whole(self.routes.topics()) == sorted({one for one, _ in model.perms})
         for name in ("T1", "T2", "T3"):
             brokers = sorted(broker for one, broker in model.perms if one == name)
-            route = self.routes.route(name)
+            route = run_whole(self.routes.route(name))
             if not brokers:
                 assert route is None
                 continue
@@ -444,22 +682,37 @@ class RouteMachine(RuleBasedStateMachine):
             assert found == [(broker, model.perms[name, broker]) for broker in brokers]
             assert [one.broker_name for one in route.broker_datas] == brokers
 
+    def teardown(self) -> None:
+        """Nothing is left of brokers that are gone."""
+        run_whole(self.routes.tidy())
+        assert self.routes.is_tidy
+        for address in list(self.model.alive):
+            for name in "abc":
+                self.routes.unregister(name, address)
+        run_whole(self.routes.tidy())
+        counts = (self.routes.broker_count, self.routes.address_count, self.routes.topic_count)
+        assert counts == (0, 0, 0)
+        assert self.routes._queue_count == self.routes._topic_bytes == 0
+        assert not self.routes._addresses
+        route_table._PART = _PART
+
     @invariant()
     def the_cluster_is_that_of_the_model(self) -> None:
-        model, info = self.model, self.routes.cluster_info()
+        model = self.model
+        brokers = [one for one in self.routes.brokers() if one is not None]
         found = {
-            (name, broker_id): address
-            for name, one in info.broker_addr_table.items()
+            (one.broker_name, broker_id): address
+            for one in brokers
             for broker_id, address in one.broker_addrs.items()
         }
         assert found == model.places
-        clusters = {name: one.cluster for name, one in info.broker_addr_table.items()}
+        clusters = {one.broker_name: one.cluster for one in brokers}
         assert clusters == model.cluster_of
-        members = {(c, name) for c, names in info.cluster_addr_table.items() for name in names}
+        members = {(c, name) for c, names in self.routes.clusters().items() for name in names}
         assert members == model.in_cluster
         for cluster in ("c1", "c2"):
             wanted = {one for one, name in model.perms if (cluster, name) in model.in_cluster}
-            assert self.routes.topics_of_cluster(cluster) == sorted(wanted)
+            assert run_whole(self.routes.topics_of_cluster(cluster)) == sorted(wanted)
 
 
 TestAgainstModel = RouteMachine.TestCase

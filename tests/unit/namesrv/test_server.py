@@ -1,6 +1,8 @@
 """A name server on a port: connections that come and go, and time."""
 
 import asyncio
+import dataclasses
+import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from reput.format.command import Command
 from reput.namesrv.config import NamesrvConfig
 from reput.namesrv.server import NameServer
 from reput.remoting.client import RemotingClient
+from reput.remoting.time_slices import run_whole
 
 PLAIN = Path(__file__).parents[2] / "data" / "remoting" / "register_4.9.7_plain.json"
 ADDRESS = "10.0.0.1:10911"
@@ -53,8 +56,8 @@ async def test_a_broker_that_closes_its_connection_is_gone(server: NameServer) -
     async with RemotingClient() as client:
         reply = await client.invoke(f"127.0.0.1:{server.port}", registration())
         assert reply.code == ResponseCode.SUCCESS
-        assert server.routes.topics() == ["%RETRY%group", "Ordered", "TopicA"]
-    await until(lambda: server.routes.topics() == [])
+        assert run_whole(server.routes.topics()) == ["%RETRY%group", "Ordered", "TopicA"]
+    await until(lambda: run_whole(server.routes.topics()) == [])
 
 
 async def test_a_silent_broker_is_gone_and_its_connection_closed(
@@ -66,10 +69,10 @@ async def test_a_silent_broker_is_gone_and_its_connection_closed(
         clock.set(0)
         clock.advance(120_000)
         assert not server.expire()
-        assert server.routes.topics()
+        assert run_whole(server.routes.topics())
         clock.advance(1)
         assert server.expire()
-        assert server.routes.topics() == []
+        assert run_whole(server.routes.topics()) == []
         await until(lambda: client.channel(address) is None)
 
 
@@ -83,7 +86,7 @@ async def test_the_loop_looks_for_silent_brokers(tmp_path: Path, clock: ManualCl
     async with NameServer(config, clock=clock) as server, RemotingClient() as client:
         await client.invoke(f"127.0.0.1:{server.port}", registration())
         clock.advance(120_001)
-        await until(lambda: server.routes.topics() == [])
+        await until(lambda: run_whole(server.routes.topics()) == [])
 
 
 async def test_an_unknown_code_is_answered(server: NameServer) -> None:
@@ -109,8 +112,8 @@ async def test_several_in_one_process(tmp_path: Path) -> None:
     async with first, second, RemotingClient() as client:
         assert first.port != second.port
         await client.invoke(f"127.0.0.1:{first.port}", registration())
-        assert first.routes.topics()
-        assert not second.routes.topics()
+        assert run_whole(first.routes.topics())
+        assert not run_whole(second.routes.topics())
 
 
 async def test_stopping_twice_and_starting_again(tmp_path: Path) -> None:
@@ -125,3 +128,61 @@ async def test_an_unreadable_file_stops_the_start(tmp_path: Path) -> None:
     (tmp_path / "kvConfig.json").write_text("{")
     with pytest.raises(InvalidOption, match="kvConfigPath"):
         NameServer(settings(tmp_path))
+
+
+def large_registration(count: int, address: str = ADDRESS) -> Command:
+    topics = {
+        f"topic-{i:06}": {
+            "order": False, "perm": 6, "readQueueNums": 8, "topicFilterType": "SINGLE_TAG",
+            "topicName": f"topic-{i:06}", "topicSysFlag": 0, "writeQueueNums": 8,
+        }
+        for i in range(count)
+    }  # fmt: skip
+    table = {"dataVersion": {"counter": 1, "timestamp": 1}, "topicConfigTable": topics}
+    body = json.dumps({"topicConfigSerializeWrapper": table}, separators=(",", ":")).encode()
+    fields = {"brokerName": "large", "brokerAddr": address, "clusterName": "C", "brokerId": "0"}
+    return Command(RequestCode.REGISTER_BROKER, ext_fields=fields, body=body, version=500)
+
+
+async def test_a_broker_with_100_000_topics_comes_and_goes_while_others_are_served(
+    server: NameServer,
+) -> None:
+    address, count = f"127.0.0.1:{server.port}", 100_000
+    answered = 0
+    request = large_registration(count)
+
+    async def ask_on(client: RemotingClient) -> None:
+        nonlocal answered
+        while True:
+            found = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext_fields={"topic": "T"})
+            assert (await client.invoke(address, found, 60_000)).code == 17
+            answered += 1
+
+    async with RemotingClient() as other:
+        asking = asyncio.create_task(ask_on(other))
+        async with RemotingClient() as broker:
+            reply = await broker.invoke(address, request, 60_000)
+            assert reply.code == ResponseCode.SUCCESS, reply.remark
+            assert server.routes.topic_count == count
+            # Each slice of 5 ms lets the other one be served.
+            assert answered >= 20
+            listed = await broker.invoke(
+                address, Command(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER), 60_000
+            )
+            assert len(json.loads(listed.body)["topicList"]) == count
+        answered = 0
+        await until(lambda: server.routes.topic_count == 0)
+        assert answered >= 1
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+
+
+async def test_what_many_brokers_may_cost_is_set(tmp_path: Path) -> None:
+    config = dataclasses.replace(settings(tmp_path), reput_brokers_max=1, reput_routed_topics_max=3)
+    async with NameServer(config) as server, RemotingClient() as client:
+        address = f"127.0.0.1:{server.port}"
+        assert (await client.invoke(address, registration())).code == ResponseCode.SUCCESS
+        reply = await client.invoke(address, large_registration(1, "10.0.0.2:1"))
+        assert reply.code == ResponseCode.SYSTEM_ERROR
+        assert "limit namesrv_brokers; reputBrokersMax changes it" in (reply.remark or "")
+        assert server.refusals.counts == {"namesrv_brokers": 1}

@@ -12,6 +12,7 @@ from reput.format.command import Command
 from reput.format.message import Host
 from reput.remoting.channel import Channel, _address
 from reput.remoting.connection import READ_BYTES, find_frame
+from reput.remoting.server_state import ServerState
 
 
 @pytest.mark.parametrize(
@@ -33,6 +34,10 @@ def test_a_connection_that_is_gone_has_no_address(name: Any) -> None:
     assert _address(name) == ("", Host(bytes(4), 0))
 
 
+NO_TURNS_S = 3600
+"""A slice that no test reaches: all frames of a read are handled at once."""
+
+
 class Transport(asyncio.Transport):
     """Takes what is written, as far as it is told to."""
 
@@ -42,6 +47,10 @@ class Transport(asyncio.Transport):
         self.is_closing_ = False
         self.is_aborted = False
         self.is_reading = True
+        self.unread_bytes = 0
+
+    def get_write_buffer_size(self) -> int:
+        return self.unread_bytes
 
     def write(self, data: Any) -> None:
         self.written.append(bytes(data))
@@ -84,9 +93,13 @@ class Owner:
         self.ends.append(error)
 
 
-def opened(*, stops_reading: bool = True) -> tuple[Channel, Transport, Owner]:
+def opened(*, is_server: bool = True) -> tuple[Channel, Transport, Owner]:
     owner, transport = Owner(), Transport()
-    channel = Channel(owner, bytearray(READ_BYTES), stops_reading=stops_reading)
+    channel = Channel(
+        owner,
+        bytearray(READ_BYTES),
+        shared=ServerState(slice_s=NO_TURNS_S) if is_server else None,
+    )
     channel.connection_made(transport)
     return channel, transport, owner
 
@@ -179,7 +192,7 @@ async def test_frames_wait_while_replies_are_not_taken() -> None:
 
 
 async def test_a_client_goes_on_reading() -> None:
-    channel, transport, owner = opened(stops_reading=False)
+    channel, transport, owner = opened(is_server=False)
     channel.pause_writing()
     assert transport.is_reading
     owner.reply_bytes = 300_000
@@ -235,3 +248,19 @@ async def test_one_timer_serves_all_who_wait() -> None:
     channel.connection_lost(None)
     with pytest.raises(ConnectionLost):
         await long
+
+
+@pytest.mark.parametrize("is_server", [True, False])
+async def test_a_bug_while_bytes_are_handled_ends_the_connection_alone(
+    is_server: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    channel, transport, owner = opened(is_server=is_server)
+
+    def fail(*_: object) -> int:
+        raise ArithmeticError("a bug")
+
+    owner.on_bytes = fail  # type: ignore[method-assign]
+    feed(channel, commands.encode(Command(1)))
+    assert transport.is_closing_
+    assert "10.0.0.1:7: what it sent was not handled" in caplog.text
+    assert "ArithmeticError: a bug" in caplog.text

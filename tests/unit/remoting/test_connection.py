@@ -177,3 +177,34 @@ def test_too_many_that_wait() -> None:
     with pytest.raises(Overloaded, match=str(IN_FLIGHT_MAX)) as raised:
         questions.add(None, 1, 1000, 0.0)
     assert raised.value.response_code == 2
+
+
+# --- bytes that come one by one -----------------------------------------------------------
+
+
+def test_a_frame_that_comes_byte_by_byte_is_copied_few_times() -> None:
+    """Each byte copied all that was kept before it: 250 KB kept, and each byte cost as much."""
+    shared = bytearray(256 * 1024)
+    inbox = Inbox(shared)
+    frame = (200_000).to_bytes(4, "big") + bytes(200_000)
+    position = 150_000
+    inbox.room()[:position] = frame[:position]
+    view, end = inbox.filled(position)
+    inbox.keep(view, 0, end)
+    rooms = set()
+    for byte in frame[position:-1]:
+        room = inbox.room()
+        rooms.add(id(room.obj))
+        room[0] = byte
+        view, end = inbox.filled(1)
+        inbox.keep(view, 0, end)
+        position += 1
+    # The first byte goes behind a copy in the shared buffer; the rest has a buffer that stays.
+    assert len(rooms) <= 3
+    assert inbox.kept_bytes < 2 * len(frame)
+    inbox.room()[0] = frame[-1]
+    view, end = inbox.filled(1)
+    assert view.obj is shared  # where the fast path looks
+    assert bytes(view[:end]) == frame
+    inbox.keep(view, end, end)
+    assert (inbox.kept_bytes, inbox.has_beginning) == (0, False)

@@ -11,12 +11,16 @@ import pytest
 
 import remoting_subject as subject_of
 from remoting_subject import Subject, both_loops, closed, read_frame, until
+from reput import limits
+from reput.errors import ConnectionLost, InvalidBody, Overloaded
 from reput.format import command as commands
 from reput.format.codes import ResponseCode
 from reput.format.command import FRAME_BYTES_MAX, IS_ONEWAY, Command, Serialization
 from reput.remoting import server as server_module
+from reput.remoting.channel import Channel
 from reput.remoting.connection import READ_BYTES
 from reput.remoting.server import RemotingServer
+from reput.remoting.server_state import ConnectionLimits, ServerState
 
 WRITE_BYTES_MAX = 4 << 20
 """What may wait for a slow reader: far less than is asked for, more than the limits say."""
@@ -368,3 +372,282 @@ async def test_one_way_requests_get_no_reply_whatever_happens() -> None:
         assert (await read_frame(reader)).opaque == 2
         assert subject.seen[subject_of.BROKEN] == 1
         await closed(writer)
+
+
+@both_loops
+async def test_a_request_with_too_many_fields_is_answered_and_the_connection_stays() -> None:
+    async with Subject() as subject:
+        reader, writer = await subject.connect()
+        for serialization in Serialization:
+            fields = {f"k{i}": "v" for i in range(limits.HEADER_FIELDS.maximum + 20)}
+            many = Command(subject_of.ECHO, 5, ext_fields=fields, serialization=serialization)
+            writer.write(commands.encode(many))
+            reply = await read_frame(reader)
+            assert (reply.opaque, reply.code) == (5, ResponseCode.SYSTEM_ERROR)
+            assert f"at most {limits.HEADER_FIELDS.maximum}" in (reply.remark or "")
+            writer.write(commands.encode(Command(subject_of.ECHO, 6, body=b"x")))
+            assert (await read_frame(reader)).body == b"x"
+        await closed(writer)
+
+
+# --- turns and limits ---------------------------------------------------------------------
+
+
+@both_loops
+async def test_one_who_sends_much_does_not_keep_others_waiting() -> None:
+    """One read of a connection may be megabytes of small requests: others come in between."""
+    count = 20_000
+    busy = commands.encode(Command(subject_of.SILENT, flag=IS_ONEWAY))
+    async with Subject(state=ServerState(slice_s=0.0)) as subject:
+        _, flood = await subject.connect()
+        reader, writer = await subject.connect()
+        flood.write(busy * count)
+        await until(lambda: subject.seen[subject_of.SILENT] > 0)
+        before = subject.seen[subject_of.SILENT]
+        writer.write(commands.encode(Command(subject_of.ECHO, 5)))
+        assert (await read_frame(reader)).opaque == 5
+        # A frame a turn: the echo came after a few of the others, not after all.
+        assert before < subject.seen[subject_of.SILENT] < count / 2
+        await until(lambda: subject.seen[subject_of.SILENT] == count)
+        await closed(flood)
+        await closed(writer)
+
+
+@both_loops
+async def test_a_long_request_takes_turns_and_keeps_the_order_of_its_connection() -> None:
+    async with Subject(state=ServerState(slice_s=0.0)) as subject:
+        reader, writer = await subject.connect()
+        other_reader, other = await subject.connect()
+        long_fields = {"steps": "2000"}
+        writer.write(
+            commands.encode(Command(subject_of.LONG, 1, ext_fields=long_fields))
+            + commands.encode(Command(subject_of.ECHO, 2))
+        )
+        await until(lambda: subject.steps > 10)
+        other.write(commands.encode(Command(subject_of.ECHO, 3)))
+        assert (await read_frame(other_reader)).opaque == 3
+        assert subject.steps < 2000
+        assert [(await read_frame(reader)).opaque for _ in range(2)] == [1, 2]
+        assert subject.steps == 2000
+        await closed(writer)
+        await closed(other)
+
+
+@both_loops
+async def test_a_long_request_ends_with_its_connection() -> None:
+    async with Subject(state=ServerState(slice_s=0.0)) as subject:
+        _, writer = await subject.connect()
+        writer.write(
+            commands.encode(Command(subject_of.LONG, 1, ext_fields={"steps": "1000000000"}))
+        )
+        await until(lambda: subject.steps > 3)
+        subject.opened[0].abort()
+        await until(lambda: not len(subject.server.state.slices))
+        assert subject.steps < 1_000_000_000
+        await closed(writer)
+
+
+@both_loops
+async def test_a_long_request_that_fails_is_answered() -> None:
+    async with Subject(state=ServerState(slice_s=0.0)) as subject:
+        reader, writer = await subject.connect()
+        fields = {"steps": "5", "fails": "yes"}
+        writer.write(commands.encode(Command(subject_of.LONG, 1, ext_fields=fields)))
+        reply = await read_frame(reader)
+        assert (reply.code, reply.remark) == (ResponseCode.TOPIC_NOT_EXIST, "no such topic")
+        await closed(writer)
+
+
+@both_loops
+async def test_what_a_limit_refuses_is_counted_and_logged_once_in_a_while(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with Subject() as subject:
+        reader, writer = await subject.connect()
+        for number in range(50):
+            writer.write(commands.encode(Command(subject_of.LIMITED, number)))
+            reply = await read_frame(reader)
+            assert reply.remark is not None
+            assert "allowed: at most 1000" in reply.remark
+        assert subject.server.state.refusals.counts == {"heartbeat_groups": 50}
+        lines = [record for record in caplog.records if "heartbeat_groups" in record.message]
+        assert 1 <= len(lines) < 50
+        await closed(writer)
+
+
+async def _is_closed_by_peer(reader: asyncio.StreamReader) -> bool:
+    with contextlib.suppress(OSError):
+        return await reader.read(1) == b""
+    return True
+
+
+@both_loops
+async def test_connections_in_all_and_per_address() -> None:
+    state = ServerState(
+        ConnectionLimits(
+            limits.CONNECTIONS.at(3), connections_per_address=limits.CONNECTIONS_PER_ADDRESS.at(2)
+        )
+    )
+    async with Subject(state=state) as subject:
+        writers = []
+        for address in ("127.0.0.1", "127.0.0.1", "127.0.0.2"):
+            _, writer = await subject.connect(local_addr=(address, 0))
+            writers.append(writer)
+        await until(lambda: state.connection_count == 3)
+        reader, fourth = await subject.connect(local_addr=("127.0.0.3", 0))
+        assert await _is_closed_by_peer(reader)
+        await closed(writers.pop())
+        await until(lambda: state.connection_count == 2)
+        reader, third = await subject.connect(local_addr=("127.0.0.1", 0))
+        assert await _is_closed_by_peer(reader)
+        assert state.refusals.counts == {"connections": 1, "connections_per_address": 1}
+        reader, fifth = await subject.connect(local_addr=("127.0.0.2", 0))
+        fifth.write(commands.encode(Command(subject_of.ECHO, 4)))
+        assert (await read_frame(reader)).opaque == 4
+        for writer in (*writers, third, fourth, fifth):
+            await closed(writer)
+        await until(lambda: state.connection_count == 0)
+        assert not state.connections_of
+
+
+@both_loops
+async def test_frames_that_never_come_whole_cost_a_bounded_amount() -> None:
+    """A hundred connections with 15 MB of a frame each took 3 GB."""
+    limit_bytes = 4 << 20
+    state = ServerState(
+        ConnectionLimits(unfinished_bytes_per_address=limits.UNFINISHED_BYTES.at(limit_bytes))
+    )
+    beginning = _LENGTH.pack(FRAME_BYTES_MAX) + bytes(1 << 20)
+    async with Subject(state=state) as subject:
+        writers = []
+        for _ in range(12):
+            _, writer = await subject.connect()
+            writers.append(writer)
+            with contextlib.suppress(OSError):
+                writer.write(beginning)
+                await writer.drain()
+        await until(lambda: state.refusals.counts["unfinished_bytes"] > 0)
+        assert state.unfinished.total_bytes <= limit_bytes
+        reader, good = await subject.connect()
+        good.write(commands.encode(Command(subject_of.ECHO, 4)))
+        assert (await read_frame(reader)).opaque == 4
+        for writer in (*writers, good):
+            await closed(writer)
+        await until(lambda: not subject.server.channels)
+        assert state.unfinished.total_bytes == 0
+
+
+@both_loops
+async def test_replies_that_nobody_reads_cost_a_bounded_amount() -> None:
+    limit_bytes = 16 << 20
+    state = ServerState(
+        ConnectionLimits(unread_bytes_per_address=limits.UNREAD_BYTES.at(limit_bytes))
+    )
+    large = commands.encode(Command(subject_of.LARGE, 1, ext_fields={"size": str(12 << 20)}))
+    async with Subject(state=state) as subject:
+        sockets = []
+        for _ in range(8):
+            plain = socket.create_connection(("127.0.0.1", subject.server.port))
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            plain.sendall(large)
+            sockets.append(plain)
+        await until(lambda: state.refusals.counts["unread_bytes"] > 0)
+        assert state.unread.total_bytes <= limit_bytes
+        reader, good = await subject.connect()
+        good.write(commands.encode(Command(subject_of.ECHO, 4)))
+        assert (await read_frame(reader)).opaque == 4
+        await closed(good)
+        for plain in sockets:
+            plain.close()
+
+
+@both_loops
+async def test_who_does_not_read_gets_no_notices_and_no_requests() -> None:
+    """A request of 200 bytes pushed 4 MB to a member that does not read: gigabytes in a second."""
+    state = ServerState()
+    pushed = Command(subject_of.ECHO, flag=IS_ONEWAY, body=bytes(1 << 20))
+    async with Subject(state=state) as subject:
+        plain = socket.create_connection(("127.0.0.1", subject.server.port))
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        await until(lambda: bool(subject.opened))
+        (channel,) = subject.opened
+        sent = 0
+        while channel.notify(pushed) and sent < 100:
+            sent += 1
+            await asyncio.sleep(0)
+        assert sent < 20
+        with pytest.raises(Overloaded, match="unread_notice_bytes"):
+            channel.ask(Command(subject_of.ECHO), 1_000)
+        assert channel.unread_bytes < 16 << 20
+        assert state.refusals.counts["unread_notice_bytes"] == 2
+        plain.close()
+
+
+@both_loops
+async def test_a_frame_that_takes_too_long_ends_its_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "UNFINISHED_FRAME_MS", limits.UNFINISHED_FRAME_MS.at(0))
+    async with Subject(idle_ms=1_000) as subject:
+        reader, writer = await subject.connect()
+        writer.write(_LENGTH.pack(100) + b"a")
+        await until(lambda: bool(subject.opened) and subject.opened[0].unfinished_since is not None)
+        subject.server._watch()
+        assert await _is_closed_by_peer(reader)
+        assert subject.server.state.refusals.counts == {"unfinished_frame_ms": 1}
+        await closed(writer)
+
+
+@both_loops
+async def test_what_clients_are_asked_costs_a_bounded_amount(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A member that reads and never answers: what it is asked is kept until the time is over."""
+    monkeypatch.setattr(limits, "PUSHED_BYTES", limits.PUSHED_BYTES.at(1_000))
+    async with Subject() as subject:
+        reader, writer = await subject.connect()
+        await until(lambda: bool(subject.opened))
+        (channel,) = subject.opened
+        first = channel.ask(Command(subject_of.ECHO, body=bytes(600)), 60_000)
+        with pytest.raises(Overloaded, match="pushed_bytes"):
+            channel.ask(Command(subject_of.ECHO, body=bytes(600)), 60_000)
+        asked = await read_frame(reader)
+        writer.write(commands.encode(commands.reply(asked)))
+        await first
+        await channel_turn()
+        second = channel.ask(Command(subject_of.ECHO, body=bytes(600)), 60_000)
+        await closed(writer)
+        with pytest.raises(ConnectionLost):
+            await second
+        await channel_turn()
+        assert subject.server.state.pushed_bytes == 0
+
+
+async def channel_turn() -> None:
+    """Let callbacks of futures run."""
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+
+@both_loops
+async def test_an_error_is_repeated_in_part_and_a_bug_is_logged_a_few_times(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request of 16 MiB made a reply and a line of as much, and each a traceback."""
+
+    def fail(channel: Channel, request: Command) -> Command:
+        text = (request.body * 1_000_000).decode()
+        raise RuntimeError(text) if request.code == 1 else InvalidBody(text)
+
+    async with Subject() as subject:
+        monkeypatch.setattr(subject, "on_request", fail)
+        reader, writer = await subject.connect()
+        for code in (1, 2):
+            for _ in range(20):
+                writer.write(commands.encode(Command(code, 1, body=b"x")))
+                reply = await read_frame(reader)
+                assert "xxx... (1000" in (reply.remark or "")
+                assert len(reply.remark or "") < 1_100
+        await closed(writer)
+    tracebacks = [one for one in caplog.records if one.exc_info]
+    assert 1 <= len(tracebacks) < 20

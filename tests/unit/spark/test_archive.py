@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import golden
+import own_thread
 from reput.errors import CorruptRecord, InvalidOption, StoreUnavailable
 from reput.format import names
 from reput.format.message import Verdict
@@ -27,7 +28,7 @@ from reput.spark.jobs.archive import ArchiveResult
 from reput.spark.jobs.packing import pack
 from reput.spark.jobs.restore import RestoreResult, restore as restore_job
 from reput.spark.jobs.running import TaskFailed
-from reput.spark.scan import DataLoss
+from reput.spark.store_planner import DataLoss
 from reput.store.archived import HEADER, MANIFESTS, is_archived, manifest_path
 from reput.store.config import StoreConfig
 from reput.store.disk import Disk
@@ -493,7 +494,7 @@ def test_two_attempts_at_one_task_do_each_other_no_harm(
         rename(self, source, target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Disk, "rename", die)
+        own_thread.replace(patch, Disk, "rename", die)
         for writes in range(len(written)):
             left[0] = writes
             with pytest.raises(KeyboardInterrupt):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import golden
+import own_thread
 from reput.errors import InvalidOption, StoreUnavailable, WriteFailed
 from reput.format import message as record
 from reput.format.message import StoredMessage, Verdict
@@ -319,6 +320,7 @@ class DyingDisk(Disk):
     """A disk under a process that dies in its n-th call, half of it done."""
 
     def __init__(self, calls: int) -> None:
+        super().__init__()
         self.left = calls
 
     def _may_die(self) -> bool:
@@ -469,7 +471,7 @@ def test_all_that_is_written_before_the_last_step_is_no_part_of_the_log(
         plain(self, descriptor, path, position, data)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Disk, "write", dying_write)
+        own_thread.replace(patch, Disk, "write", dying_write)
         patch.setattr(import_commit.Commit, "_exchange", die)
         with pytest.raises(Killed):
             write(store, [[some(count, "b")]])
@@ -592,7 +594,7 @@ def test_a_disk_that_fails_leaves_the_store(
         raise WriteFailed("x", "no")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Disk, "sync_file", fail)
+        own_thread.replace(patch, Disk, "sync_file", fail)
         with pytest.raises(WriteFailed):
             write(store, [[some(20, "b")]])
     check(store, marks("a", 20))

@@ -36,7 +36,7 @@ from reput.spark.live.calls import Asker, ReadFailed
 from reput.spark.live.line import Line, Lines, PullReply
 from reput.spark.live.plan import LiveTask
 from reput.spark.live.scan import LiveScan
-from reput.spark.scan import DataLoss
+from reput.spark.store_planner import DataLoss
 from reput.testing import LocalBroker
 from spark import live_traffic
 from spark.live_traffic import BROKER, GROUP, Case, queue, read, read_tasks, scan_of

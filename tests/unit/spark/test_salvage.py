@@ -9,6 +9,7 @@ import pyarrow.fs
 import pytest
 
 import golden
+import own_thread
 from reput.errors import DiskFull, InvalidOption, StoreUnavailable, WriteFailed
 from reput.spark.jobs import holes as hole_filling
 from reput.spark.jobs.running import TaskFailed
@@ -96,7 +97,7 @@ def failing_from(
         return method
 
     for name in DISK_CALLS:
-        monkeypatch.setattr(Disk, name, counted(name))
+        own_thread.replace(monkeypatch, Disk, name, counted(name))
     return calls
 
 

@@ -18,9 +18,9 @@ import golden
 import store_builder
 from reput.errors import CorruptRecord, InvalidOption, ReputError, StoreUnavailable
 from reput.format import cq_unit, message_id, sys_flag as flags
-from reput.spark import plan, scan
+from reput.spark import partition_reader, plan, scan
 from reput.spark.filters import Constraint, from_span, from_values
-from reput.spark.scan import DataLoss
+from reput.spark.store_planner import DataLoss
 from spark import reading
 from spark.reading import message_offsets, offsets, read, read_light
 
@@ -498,7 +498,7 @@ def test_offsets_of_queues(version: str, name: str, how: str) -> None:
 
 @pytest.mark.parametrize(("version", "name"), TIMED)
 def test_timestamps(version: str, name: str) -> None:
-    """From the first message of a queue at or after a time (anchors D15)."""
+    """From the first message of a queue at or after a time (known-bugs.md#offset-by-time)."""
     store, messages = golden.unpack(version, name), reading.visible(golden.messages(version, name))
     times = sorted({one["storeTimestamp"] for one in messages})
 
@@ -1222,7 +1222,7 @@ def test_unpacked_bodies_come_in_small_batches(
 ) -> None:
     import zlib
 
-    monkeypatch.setattr(scan, "_PACKED_BYTES_A_BATCH", 1000)
+    monkeypatch.setattr(partition_reader, "_PACKED_BYTES_A_BATCH", 1000)
     messages = [
         store_builder.message(
             "T", zlib.compress(bytes(30_000)) if i % 2 else b"x" * 100, sys_flag=i % 2

@@ -20,7 +20,7 @@ from reput.errors import CorruptRecord, InvalidOption, StoreUnavailable
 from reput.format.message import StoredMessage
 from reput.spark import options as option_texts, rows
 from reput.spark.options import TriggerLimits
-from reput.spark.scan import DataLoss
+from reput.spark.store_planner import DataLoss
 from reput.spark.streaming import stores as followed_stores
 from reput.spark.streaming.positions import Lag, Offset, QueueKey, decode, encode, lag_of
 from reput.spark.streaming.stream import QueueStream

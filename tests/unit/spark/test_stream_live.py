@@ -26,7 +26,7 @@ from reput.spark import options as option_texts, rows
 from reput.spark.live import calls as live_calls
 from reput.spark.live.calls import Asker, ReadFailed
 from reput.spark.options import TriggerLimits
-from reput.spark.scan import DataLoss
+from reput.spark.store_planner import DataLoss
 from reput.spark.streaming.positions import Offset, lag_of
 from reput.spark.streaming.stream import QueueStream
 from reput.testing import LocalBroker

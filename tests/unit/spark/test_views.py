@@ -73,7 +73,7 @@ def test_units_are_those_java_lists(version: str, name: str) -> None:
     for queue in golden.manifest(version, name)["queues"]:
         key = queue["topic"], queue["queueId"]
         for number, unit in enumerate(queue.get("units", ()), queue["minOffset"]):
-            if unit_of(unit)[0] >= log_min:  # 4.x goes on from units without log (anchors D16)
+            if unit_of(unit)[0] >= log_min:  # 4.x goes on from units without log
                 expected.append((*key, number, 1, *unit_of(unit)))
         for unit in queue.get("batchUnits", ()):
             place = unit["commitLogOffset"], unit["size"], unit["tagsCode"], None
@@ -226,7 +226,8 @@ def test_whole_stores_have_no_gaps(version: str, name: str) -> None:
 
 
 def bounds_of(manifest: dict[str, Any]) -> dict[tuple[str, int], tuple[int, int]]:
-    """Queue to its first offset in the log and the next one to come (anchors D16)."""
+    """Queue to its first offset in the log and the next one to come
+    (known-bugs.md#minimum-offsets)."""
     found = {}
     for one in manifest.get("queues") or ():
         places = [unit_of(unit)[0] for unit in one.get("units", ())]

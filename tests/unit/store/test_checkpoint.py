@@ -16,6 +16,7 @@ class RecordingDisk(Disk):
     """Tells what was done, in order; a sync may fail."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.done: list[str] = []
         self.is_failing = False
 
@@ -86,7 +87,7 @@ def test_the_page_is_one_write_and_one_sync(
     assert disk.done == ["write 0 4096", "sync"], "nothing new"
 
 
-def test_d2_a_field_changes_only_by_its_own_name(checkpoint: CheckpointFile) -> None:
+def test_a_field_changes_only_by_its_own_name(checkpoint: CheckpointFile) -> None:
     checkpoint.advance(queue_timestamp=5, queue_physical_offset=100)
     checkpoint.advance(index_timestamp=9)
     assert checkpoint.fields == Checkpoint(
@@ -100,7 +101,7 @@ def test_offsets_only_go_up_and_times_follow_the_clock(checkpoint: CheckpointFil
     assert checkpoint.fields == Checkpoint(physical_timestamp=400, queue_physical_offset=500)
 
 
-def test_d35_offsets_never_point_behind_a_log_that_was_cut(checkpoint: CheckpointFile) -> None:
+def test_offsets_never_point_behind_a_log_that_was_cut(checkpoint: CheckpointFile) -> None:
     checkpoint.advance(
         physical_timestamp=1000,
         queue_physical_offset=500,

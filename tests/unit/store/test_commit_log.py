@@ -5,6 +5,7 @@ import struct
 import pytest
 
 from reput.format import message as record
+from reput.format.kernels import hot
 from reput.store.incoming import IncomingMessage
 from reput.store.message_store import MessageStore
 from store_fixture import Stores
@@ -66,6 +67,32 @@ def test_records_are_read_at_their_place_only(store: MessageStore) -> None:
     assert store.log.record(store.log.written_offset) is None
     assert store.log.record(1 << 40) is None
     assert store.log.read(second, 1000) is None, "not written so far"
+
+
+@pytest.mark.parametrize("magic", [record.MAGIC_V1, record.MAGIC_V2, 0, -875286124])
+def test_a_size_that_a_client_has_forged_is_not_believed(
+    store: MessageStore, magic: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anybody may ask for the record at an offset that lies inside of a body of his own."""
+    copied: list[int] = []
+    bytes_at = hot.bytes_at
+
+    def counted(address: int, size: int) -> bytes:
+        copied.append(size)
+        return bytes_at(address, size)
+
+    monkeypatch.setattr(hot, "bytes_at", counted)
+    body = struct.pack(">ii", 40_000, magic) + bytes(200)
+    forged = store.put(IncomingMessage("T", body))
+    for _ in range(3):
+        put(store, 15_000)
+    copied.clear()
+    at = forged.physical_offset + record.FIXED_BYTES_V1 - 3
+    assert store.log.read(at, 8) == body[:8]
+    copied.clear()
+    assert store.log.record(at) is None
+    assert store.log.store_timestamp_at(at) is None
+    assert max(copied) <= record.SIZE_AND_MAGIC.size
 
 
 def test_what_is_flushed_is_what_was_written(store: MessageStore) -> None:

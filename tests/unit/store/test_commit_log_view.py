@@ -361,7 +361,7 @@ def test_what_is_between_files_that_are_there_is_missing() -> None:
 
 
 @pytest.mark.parametrize("window_bytes", [64, 1 << 20])
-def test_d4_a_walk_goes_on_behind_a_bad_record(window_bytes: int) -> None:
+def test_a_walk_goes_on_behind_a_bad_record(window_bytes: int) -> None:
     """Java skips the rest of the mapped buffer: every valid record behind it is lost there."""
     messages, files = make_log()
     for i, one in enumerate(messages[:-1]):

@@ -152,7 +152,7 @@ def test_a_wrong_value_names_key_value_and_what_is_allowed(
 
 
 def test_a_body_that_no_log_file_can_hold_is_refused() -> None:
-    """Java starts, answers success, and stores nothing (rocketmq-facts 3.1)."""
+    """Java starts, answers success, and stores nothing."""
     with pytest.raises(InvalidOption, match="log file of 1000000 bytes"):
         StoreConfig(mapped_file_size_commit_log=1_000_000)
     settings = StoreConfig(mapped_file_size_commit_log=1_000_000, max_message_size=999_900)

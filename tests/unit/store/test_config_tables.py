@@ -17,7 +17,7 @@ from reput.store.files import Entry, Folder, open_folder
 STORE = pytest.mark.parametrize(("version", "name"), golden.STORES)
 
 # As fastjson of 4.9.8 wrote it: tabs, map keys that are numbers without quotes, first pair on the
-# line of the brace (rocketmq-facts 1.7).
+# line of the brace.
 CONSUMER_OFFSETS = """{
 \t"offsetTable":{
 \t\t"TopicA@group":{0:12,1:7
@@ -238,7 +238,7 @@ def test_a_good_table_wins_over_its_backup(
 @TABLE
 @pytest.mark.parametrize("backup", [None, b"", b"{,}", b"\xff"])
 @pytest.mark.parametrize("content", [b"{", b"\xff", b"[]", b"12", b"[" * 100_000, b"{1:" * 9999])
-def test_d37_garbage_is_an_error_and_no_empty_table(
+def test_garbage_is_an_error_and_no_empty_table(
     store: Path,
     folder: Folder,
     path: str,

@@ -4,17 +4,18 @@ That whole files are Java's byte for byte is in tests/interop/test_same_bytes.py
 """
 
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
 
-from reput.errors import StoreUnavailable
+from reput.errors import DiskFull, StoreUnavailable
 from reput.format import cq_unit
 from reput.format.cq_unit import Unit
 from reput.format.kernels import hot
-from reput.store.consume_queue import ConsumeQueue, ConsumeQueues
+from reput.store.consume_queue import QUEUES_PER_STEP, ConsumeQueue, ConsumeQueues
 from reput.store.disk import Disk
 from reput.store.hot_state import HotState
 
@@ -96,7 +97,7 @@ def test_a_queue_that_begins_later_has_blanks_before_its_first_unit(
     assert (queue.min_offset, queue.max_offset) == (13, 17)
 
 
-def test_d18_looking_makes_no_queue(queues: ConsumeQueues, tmp_path: Path) -> None:
+def test_looking_makes_no_queue(queues: ConsumeQueues, tmp_path: Path) -> None:
     assert queues.find("T", 0) is None
     assert list(queues) == []
     assert list(tmp_path.iterdir()) == []
@@ -119,6 +120,44 @@ def test_it_goes_on_where_it_ended(queues: ConsumeQueues, count: int, tmp_path: 
     again.close()
 
 
+def test_fillers_over_the_end_of_a_file_are_no_damage(
+    queues: ConsumeQueues, tmp_path: Path
+) -> None:
+    """Units in place of lost messages all point at the next one that is there."""
+    queue = queues.make("T", 0)
+    fill(queue, 3)
+    for _ in range(10):
+        queue.append(Unit(5_000, 100, 7))
+    queue.append(Unit(5_100, 100, 7))
+    queues.write_out()
+    again = reopened(tmp_path)
+    assert [(queue.max_offset, queue.is_damaged) for queue in again] == [(14, False)]
+    again.close()
+
+
+def test_a_file_that_goes_back_in_the_log_is_damage(queues: ConsumeQueues, tmp_path: Path) -> None:
+    queue = queues.make("T", 0)
+    fill(queue, 12)
+    queues.write_out()
+    second = tmp_path / f"consumequeue/T/0/{SIZE:020}"
+    first = second.with_name(f"{0:020}")
+    second.write_bytes(first.read_bytes())
+    again = reopened(tmp_path)
+    assert [queue.is_damaged for queue in again] == [True]
+    again.close()
+
+
+def test_a_queue_without_a_file_in_the_middle_is_damaged(
+    queues: ConsumeQueues, tmp_path: Path
+) -> None:
+    fill(queues.make("T", 0), 12)
+    queues.write_out()
+    (tmp_path / f"consumequeue/T/0/{SIZE:020}").unlink()
+    again = reopened(tmp_path)
+    assert [queue.is_damaged for queue in again] == [True]
+    again.close()
+
+
 def test_folders_that_are_no_queues_are_passed_over(tmp_path: Path) -> None:
     for name in ("T/x", "T/01", "T/-1"):
         (tmp_path / "consumequeue" / name).mkdir(parents=True)
@@ -126,7 +165,7 @@ def test_folders_that_are_no_queues_are_passed_over(tmp_path: Path) -> None:
     assert list(reopened(tmp_path)) == []
 
 
-def test_d19_files_of_another_size_are_refused_by_name(tmp_path: Path) -> None:
+def test_files_of_another_size_are_refused_by_name(tmp_path: Path) -> None:
     folder = tmp_path / "consumequeue/T/0"
     folder.mkdir(parents=True)
     (folder / f"{0:020}").write_bytes(bytes(2 * SIZE))
@@ -208,3 +247,250 @@ def test_units_ahead_are_those_that_stand_there(
             elif then == "cut" and queue.max_offset:
                 queue.cut(100 * max(1, queue.max_offset - wanted))
         queues.close()
+
+
+# --- many queues, some a step -----------------------------------------------
+
+
+class CountingDisk(Disk):
+    """Counts the files that are made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: list[str] = []
+
+    def create(self, path: str, size: int, *, is_durable: bool = True) -> int:
+        self.made.append(path)
+        return super().create(path, size, is_durable=is_durable)
+
+
+def test_a_step_makes_few_files_and_the_disks_thread_the_others(tmp_path: Path) -> None:
+    disk = CountingDisk()
+    queues = ConsumeQueues(str(tmp_path), SIZE, HotState(), disk)
+    for queue_id in range(1_000):
+        fill(queues.make("T", queue_id), 3)
+    left, steps = queues.dirty_count, 0
+    while left:
+        before = len(disk.made)
+        left = queues.write_some(left)
+        assert len(disk.made) - before <= 4
+        before = len(disk.made)
+        queues.make_files()
+        assert len(disk.made) - before <= 64
+        steps += 1
+        assert steps < 100
+    assert len(disk.made) == 1_000
+    assert len(set(disk.made)) == 1_000
+    assert queues.dirty_count == 0
+    assert not queues.make_files()
+    queues.close()
+    found = reopened(tmp_path)
+    assert len(found) == 1_000
+    assert all(units(queue) == expected(0, 3) for queue in found)
+
+
+def test_many_queues_that_wait_keep_their_turn(queues: ConsumeQueues) -> None:
+    """Those that wait go behind the others of a round, and before those that came later."""
+    made = [queues.make("T", queue_id) for queue_id in range(60)]
+    for queue in made[:30]:
+        fill(queue, 1)
+    queues.write_out()
+    for queue in (*made[30:50], *made[:30]):
+        fill(queue, 1)
+    left = queues.dirty_count
+    for queue in made[50:]:
+        fill(queue, 1)  # after the round began
+    # Four get their files, and with twelve that have theirs they are all that a step writes.
+    assert QUEUES_PER_STEP == 16
+    assert queues.write_some(left) == 50 - QUEUES_PER_STEP
+    left_queues = [queues.at(address).queue_id for address in queues._hot.dirty_rows()]
+    assert left_queues == [*range(12, 30), *range(34, 50), *range(50, 60)]
+
+
+def test_a_round_ends_though_queues_get_units_all_the_while(queues: ConsumeQueues) -> None:
+    for queue_id in range(300):
+        fill(queues.make("T", queue_id), 1)
+    queues.write_out()
+    for queue_id in range(300):
+        fill(queues.make("T", queue_id), 1)
+    left = queues.dirty_count
+    for steps in range(1, 300):
+        left = queues.write_some(left)
+        fill(queues.make("T", 299 if steps == 1 else 0), 1)
+        if not left:
+            break
+    assert steps == -(-300 // QUEUES_PER_STEP)
+    assert queues.dirty_count > 0  # those that came later wait for the next round
+
+
+def test_a_queue_that_is_dropped_while_it_waits_for_its_file_leaves_none(tmp_path: Path) -> None:
+    disk = CountingDisk()
+    queues = ConsumeQueues(str(tmp_path), SIZE, HotState(), disk)
+    for queue_id in range(20):
+        fill(queues.make("T", queue_id), 1)
+    queues.write_some(20)
+    queues.make_files()  # files that nobody has written to
+    for queue_id in range(20, 40):
+        fill(queues.make("T", queue_id), 1)
+    queues.write_some(40)
+    queues.drop(list(queues))
+    assert not queues.make_files()
+    assert not (tmp_path / "consumequeue/T").exists()
+    queues.close()
+
+
+class LookingQueues(ConsumeQueues):
+    """Counts the looks at queues."""
+
+    looks = 0
+
+    def _file_to_make(self, queue: ConsumeQueue) -> str | None:
+        self.looks += 1
+        return super()._file_to_make(queue)
+
+
+def test_queues_that_all_wait_for_their_files_are_not_looked_at_again(tmp_path: Path) -> None:
+    queues = LookingQueues(str(tmp_path), SIZE, HotState(), Disk())
+    for queue_id in range(20):
+        fill(queues.make("T", queue_id), 1)
+    assert queues.write_some(20) == 16
+    assert not queues.is_waiting_for_files
+    assert queues.write_some(16) == 16
+    assert queues.is_waiting_for_files
+    looks = queues.looks
+    assert [queues.write_some(16) for _ in range(3)] == [16, 16, 16]
+    assert queues.looks == looks
+    queues.make_files()
+    assert not queues.is_waiting_for_files
+    assert queues.write_some(16) == 0
+    queues.close()
+
+
+class BusyDiskThread(ConsumeQueues):
+    """Files are made at the worst moment: just after it was seen that one is not there."""
+
+    def _file_to_make(self, queue: ConsumeQueue) -> str | None:
+        path = super()._file_to_make(queue)
+        if path is not None and self._to_make.get(queue) == path:
+            assert self.make_files()
+        return path
+
+
+def test_a_file_that_is_made_while_it_is_asked_for_is_made_once(tmp_path: Path) -> None:
+    disk = CountingDisk()
+    queues = BusyDiskThread(str(tmp_path), SIZE, HotState(), disk)
+    for queue_id in range(20):
+        fill(queues.make("T", queue_id), 1)
+    while queues.dirty_count:
+        queues.write_some(20)
+    queues.make_files()
+    assert not queues.make_files()
+    assert len(disk.made) == len(set(disk.made)) == 20
+    queues.close()
+    assert all(units(queue) == expected(0, 1) for queue in reopened(tmp_path))
+
+
+class SlowDisk(CountingDisk):
+    """Lets others have their way while it makes its first file."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_making = threading.Event()
+        self.may_go_on = threading.Event()
+
+    def create(self, path: str, size: int, *, is_durable: bool = True) -> int:
+        descriptor = super().create(path, size, is_durable=is_durable)
+        if not self.is_making.is_set():
+            self.is_making.set()
+            assert self.may_go_on.wait(30)
+        return descriptor
+
+
+def test_a_writer_waits_for_one_file_of_the_disks_thread_and_not_for_all(tmp_path: Path) -> None:
+    """Locks are not fair: a send waited 100 ms for the 64 files of a step."""
+    disk = SlowDisk()
+    disk.is_making.set()
+    queues = ConsumeQueues(str(tmp_path), SIZE, HotState(), disk)
+    for queue_id in range(64):
+        fill(queues.make("T", queue_id), 1)
+    queues.write_some(64)
+    before = len(disk.made)
+    disk.is_making.clear()
+    thread = threading.Thread(target=queues.make_files)
+    thread.start()
+    assert disk.is_making.wait(30)
+    wanted = queues.make("T", 63)
+    writer = threading.Thread(target=wanted.write_out)
+    writer.start()
+    while not queues._turn.locked():
+        assert writer.is_alive()
+    disk.may_go_on.set()
+    writer.join(30)
+    thread.join(30)
+    assert str(tmp_path / "consumequeue/T/63") in disk.made[before + 1]
+    queues.close()
+    assert len(disk.made) == len(set(disk.made))
+
+
+def test_files_that_cannot_be_made_in_the_disks_thread_fail_in_the_writers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who writes has to know that there is no room, and not to wait for ever."""
+    disk = CountingDisk()
+    queues = ConsumeQueues(str(tmp_path), SIZE, HotState(), disk)
+    for queue_id in range(20):
+        fill(queues.make("T", queue_id), 1)
+
+    def fail(path: str, *_: object, **__: object) -> int:
+        raise DiskFull(path, SIZE, "none left")
+
+    left = queues.write_some(20)
+    with monkeypatch.context() as full:
+        full.setattr(disk, "create", fail)
+        with pytest.raises(DiskFull):
+            queues.make_files()
+        for _ in range(3):
+            with pytest.raises(DiskFull):
+                queues.write_some(left)
+            assert not queues.make_files()
+    while left:
+        left = queues.write_some(left)
+        queues.make_files()
+    assert len(disk.made) == len(set(disk.made)) == 20
+    queues.close()
+    assert all(units(queue) == expected(0, 1) for queue in reopened(tmp_path))
+
+
+class FullOnceDisk(CountingDisk):
+    """Has no room for the first write."""
+
+    is_full = True
+
+    def write(self, descriptor: int, path: str, position: int, data: bytes | memoryview) -> None:
+        if self.is_full:
+            self.is_full = False
+            raise DiskFull(path, len(data), "none left")
+        super().write(descriptor, path, position, data)
+
+
+def test_a_file_without_room_for_its_blanks_is_made_again(tmp_path: Path) -> None:
+    queues = ConsumeQueues(str(tmp_path), SIZE, HotState(), FullOnceDisk())
+    queue = queues.make("T", 0)
+    queue.start_at(7)
+    fill(queue, 1)
+    with pytest.raises(DiskFull):
+        queues.write_out()
+    queues.write_out()
+    queues.close()
+    assert [queue.max_offset for queue in reopened(tmp_path)] == [8]
+
+
+def test_a_queue_that_begins_elsewhere_gets_its_file_with_its_blanks(tmp_path: Path) -> None:
+    queues = ConsumeQueues(str(tmp_path), SIZE, HotState(), Disk())
+    for queue_id in range(10):
+        queue = queues.make("T", queue_id)
+        queue.start_at(7)
+        fill(queue, 1)
+    assert queues.write_some(10) == 0
+    queues.close()
+    assert {queue.max_offset for queue in reopened(tmp_path)} == {8}

@@ -1,4 +1,4 @@
-"""Extension files by the rules of facts 1.3; Java's bytes are in tests/crash/test_rebuild.py."""
+"""Extension files: docs/formats/consume-queue.md. For Java's bytes see crash/test_rebuild.py."""
 
 from pathlib import Path
 

@@ -67,8 +67,8 @@ def java_queues(manifest: dict[str, Any]) -> Iterator[tuple[str, int, list[list[
     """(topic, queue id, units, min offset, max offset) as they should be.
 
     The minimum is the first unit whose message is still in the log, else the maximum. Java's own
-    stays where it was when all the log of a queue has gone in 4.x (anchors D16), and counts
-    pre-blanks where a queue was made anew.
+    stays where it was when all the log of a queue has gone in 4.x (known-bugs.md#minimum-offsets),
+    and counts pre-blanks where a queue was made anew.
     """
     for queue in manifest["queues"]:
         if "units" not in queue:
@@ -252,14 +252,12 @@ def test_parts_of_a_queue() -> None:
     ("log_min", "expected"),
     [(0, 0), (1000, 0), (1001, 1), (1099, 1), (1100, 1), (3000, 20), (4400, 34), (4401, 35)],
 )
-def test_d16_min_offset_is_the_first_whose_message_is_in_the_log(
-    log_min: int, expected: int
-) -> None:
+def test_min_offset_is_the_first_whose_message_is_in_the_log(log_min: int, expected: int) -> None:
     """And the maximum when there is none: 4.x keeps what it was (rmq#8753)."""
     assert queue_of(files_of(0, 35), log_min).min_offset == expected
 
 
-def test_d16_an_empty_last_file() -> None:
+def test_an_empty_last_file() -> None:
     """The queue's end is the file before; a broker makes files ahead, or empties one (rmq#1960)."""
     files = files_of(0, 20) | {2 * FILE_BYTES: bytes(FILE_BYTES)}
     queue = queue_of(files)
@@ -270,7 +268,7 @@ def test_d16_an_empty_last_file() -> None:
     assert (queue.min_offset, queue.max_offset) == (0, 20)
 
 
-def test_d16_only_empty_files_above_zero() -> None:
+def test_only_empty_files_above_zero() -> None:
     for files in ({FILE_BYTES: bytes(FILE_BYTES)}, {FILE_BYTES: b""}):
         queue = queue_of(files)
         assert queue.min_offset == queue.max_offset
@@ -279,7 +277,7 @@ def test_d16_only_empty_files_above_zero() -> None:
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
-def test_d16_of_golden_stores(version: str) -> None:
+def test_of_golden_stores(version: str) -> None:
     """Queues whose log has expired as a whole: nothing to read, and the end is kept."""
     manifest = golden.manifest(version, "expired")
     reader = StoreReader.open(str(golden.unpack(version, "expired")))
@@ -327,7 +325,7 @@ def test_a_missing_file_is_a_gap() -> None:
 # --- damage ---------------------------------------------------------------
 
 
-def test_d19_a_cut_file_is_named() -> None:
+def test_a_cut_file_is_named() -> None:
     files = files_of(0, 40)
     assert queue_of(files).cut_file is None
     for start, at, length in ((FILE_BYTES, 15, 100), (3 * FILE_BYTES, 32, 45)):
@@ -342,7 +340,7 @@ def test_d19_a_cut_file_is_named() -> None:
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
-def test_d19_cut_golden_queue(version: str) -> None:
+def test_cut_golden_queue(version: str) -> None:
     text = golden.torn_variants(version)["cq-short"]["damage"]
     topic, queue_id = text.split("consume queue ")[1].split(" cut")[0].split("/")
     before, after = (int(word) for word in text.split() if word.isdigit())
@@ -378,7 +376,8 @@ def test_lost_units_in_the_middle_do_not_end_a_queue(units: int) -> None:
 
 
 def test_a_mostly_empty_queue_is_not_read_as_a_whole(tmp_path: Path) -> None:
-    """Only pages that the search touches: a file has 6 MB, most of them zeros (anchors D7c)."""
+    """Only pages that the search touches: a file has 6 MB, most of them zeros
+    (known-bugs.md#queue-mappings)."""
     file = tmp_path / "consumequeue" / "T" / "0" / f"{0:020d}"
     file.parent.mkdir(parents=True)
     with file.open("wb") as out:
@@ -430,7 +429,7 @@ def test_batch_units() -> None:
             queue.unit(outside)
 
 
-def test_d16_of_batch_queues() -> None:
+def test_of_batch_queues() -> None:
     data = b"".join(cq_unit.pack_batch(batch_unit(number)) for number in range(5))
     assert batch_queue_of(data, 1500).min_offset == 104
     assert batch_queue_of(data, 3001).min_offset == 120

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from reput.broker.again import again
+from reput.broker.republish import again
 from reput.format import (
     batch,
     message as record,

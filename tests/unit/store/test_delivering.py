@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from reput.clock import ManualClock
-from reput.format import cq_unit, properties as props
+from reput.format import cq_unit, message as record, properties as props
 from reput.format.command import Command, Serialization, encode
 from reput.format.message import Host
 from reput.store import consume_queue, delivering
@@ -124,6 +124,26 @@ def test_a_reader_that_wants_something_else_replaces_the_old_one(subject: Subjec
     assert b"TagB" in received.replies
     assert b"TagA" not in received.replies
     assert sum(one.pull_count for one in subject.deliverer.take()) == 2
+
+
+def test_readers_that_ask_for_much_are_not_remembered(subject: Subject) -> None:
+    """Thousands are: of expressions of 64 kB that would be gigabytes."""
+    subject.put("T", 1, tag="TagA")
+    subject.reads("T", subscription="x" * 5000)
+    subject.reads("T", subscription="y", tags_codes=tuple(range(300)))
+    assert len(subject.deliverer) == 0
+    subject.reads("T", subscription="z" * 4000, tags_codes=tuple(range(256)))
+    assert len(subject.deliverer) == 1
+
+
+def test_many_tags_are_looked_up_in_any_order(subject: Subject) -> None:
+    for number in range(40):
+        subject.put("T", 1, tag=f"Tag{number}")
+    wanted = [7, 0, 39, 21]
+    codes = [cq_unit.tags_code(f"Tag{number}") for number in wanted]
+    codes += [one for number in range(1000) for one in (number, -number)]
+    found = subject.store.get("T", 0, 0, 32, tags_codes=codes).records
+    assert [record.decode(one).tags for one in found] == [f"Tag{one}" for one in sorted(wanted)]
 
 
 def test_readers_by_what_their_pulls_bring(subject: Subject) -> None:

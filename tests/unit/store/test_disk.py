@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+import own_thread
 from reput.errors import DiskFull, StoreUnavailable, WriteFailed
+from reput.store import disk
 from reput.store.disk import Disk
 
 MIB = 1024 * 1024
@@ -76,7 +78,7 @@ def test_create_never_overwrites(path: str) -> None:
 def test_a_file_that_cannot_be_synced_is_not_left_behind(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "fdatasync", failing(errno.EIO))
+    own_thread.replace(monkeypatch, os, "fdatasync", failing(errno.EIO))
     with pytest.raises(WriteFailed, match="cannot sync: Input/output error"):
         Disk().create(path, 4096)
     assert not Path(path).exists()
@@ -140,7 +142,7 @@ def test_reserved_room_is_there(path: str, descriptor: int) -> None:
 def test_where_nothing_can_be_reserved_zeros_are_written(
     path: str, descriptor: int, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    monkeypatch.setattr(os, "posix_fallocate", failing(code))
+    own_thread.replace(monkeypatch, os, "posix_fallocate", failing(code))
     os.pwrite(descriptor, b"before", 0)
     Disk().reserve(descriptor, path, MIB + 1, 2 * MIB)
     Disk().sync_file(descriptor, path)
@@ -153,7 +155,7 @@ def test_where_nothing_can_be_reserved_zeros_are_written(
 def test_no_room_names_file_and_size(
     path: str, descriptor: int, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    monkeypatch.setattr(os, "posix_fallocate", failing(code))
+    own_thread.replace(monkeypatch, os, "posix_fallocate", failing(code))
     with pytest.raises(DiskFull) as caught:
         Disk().reserve(descriptor, path, 0, 12345)
     assert caught.value.path == path
@@ -165,7 +167,7 @@ def test_write_goes_on_until_all_is_written(
     path: str, descriptor: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pwrite = os.pwrite
-    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: pwrite(fd, data[:3], at))
+    own_thread.replace(monkeypatch, os, "pwrite", lambda fd, data, at: pwrite(fd, data[:3], at))
     Disk().write(descriptor, path, 5, b"0123456789")
     assert os.pread(descriptor, 17, 0) == b"\0\0\0\0\x000123456789\0\0"
 
@@ -201,7 +203,7 @@ for action in (
 def test_a_sync_that_fails_is_told(
     path: str, descriptor: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "fdatasync", failing(errno.EIO))
+    own_thread.replace(monkeypatch, os, "fdatasync", failing(errno.EIO))
     with pytest.raises(WriteFailed, match="cannot sync: Input/output error") as caught:
         Disk().sync_file(descriptor, path)
     assert not isinstance(caught.value, DiskFull)
@@ -212,7 +214,7 @@ def test_where_there_is_no_fdatasync_fsync_is_used(
 ) -> None:
     synced: list[int] = []
     monkeypatch.delattr(os, "fdatasync")
-    monkeypatch.setattr(os, "fsync", synced.append)
+    own_thread.replace(monkeypatch, os, "fsync", synced.append)
     Disk().sync_file(descriptor, path)
     assert synced == [descriptor]
 
@@ -251,7 +253,7 @@ def test_usage_is_what_java_says(
     usage: float,
 ) -> None:
     state = os.statvfs_result((4096, 4096, blocks, free, available, 0, 0, 0, 0, 255))
-    monkeypatch.setattr(os, "statvfs", lambda _: state)
+    own_thread.replace(monkeypatch, os, "statvfs", lambda _: state)
     assert Disk().usage(str(tmp_path)) == usage
 
 
@@ -262,3 +264,30 @@ def test_usage_of_this_disk_is_a_share(tmp_path: Path) -> None:
 def test_usage_of_nothing_names_it(path: str) -> None:
     with pytest.raises(StoreUnavailable, match=f"^{path}: .*No such file"):
         Disk().usage(path)
+
+
+class _OldLibrary:
+    """A C library without ``statx``, as that of macOS."""
+
+
+@pytest.mark.parametrize("has_statx", [True, False])
+def test_links_and_size_are_those_of_stat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_statx: bool
+) -> None:
+    if not has_statx:
+        monkeypatch.setattr(disk, "_libc", _OldLibrary())
+    path = tmp_path / "file"
+    path.write_bytes(bytes(5_000))
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        assert Disk().links_and_size(descriptor) == (1, 5_000)
+        (tmp_path / "second").hardlink_to(path)
+        os.truncate(descriptor, 6 << 30)
+        assert Disk().links_and_size(descriptor) == (2, 6 << 30)
+        path.unlink()
+        (tmp_path / "second").unlink()
+        assert Disk().links_and_size(descriptor) == (0, 6 << 30)
+    finally:
+        os.close(descriptor)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        Disk().links_and_size(descriptor)

@@ -5,6 +5,7 @@ What ``verify`` says of such a store is damage, as it should be.
 
 import shutil
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from reput import config as configuration
 from reput.format import message as record, properties as props
 from reput.store import incoming, paths
 from reput.store.config import StoreConfig
+from reput.store.filter_bits import FilterBits
 from reput.store.incoming import IncomingMessage
 from reput.store.message_store import MessageStore
 from reput.store.verify import Kind
@@ -93,6 +95,40 @@ def test_an_impossible_offset_in_a_light_queue(stores: Stores) -> None:
         pass
     assert store.max_offset("%LMQ%a", 0) == 1
     assert store.max_offset("Topic", 0) == 2
+
+
+class FailsAtBad(FilterBits):
+    """Filter bits that a message of the topic ``Bad`` breaks."""
+
+    def __init__(self) -> None:
+        pass
+
+    def of(self, topic: str, properties: Mapping[str, str]) -> bytes:
+        if topic == "Bad":
+            raise OverflowError("whatever a record may bring about")
+        return b""
+
+
+def test_a_record_that_dispatch_cannot_take_is_reported_and_passed_over(stores: Stores) -> None:
+    stores.allow(*Kind)
+    settings = {"enable_consume_queue_ext": True, "message_index_enable": False}
+    messages = [ordinary(0), ordinary(1, "Bad"), ordinary(2), ordinary(3, "Bad"), ordinary(4)]
+    store = stores.open(**settings)
+    reported: list[str] = []
+    store.dispatcher.on_unusable = lambda place, error: reported.append(f"{place}: {error!r}")
+    store.dispatcher.filter_bits = FailsAtBad()
+    assert all(store.put(one).status.is_stored for one in messages)
+    while store.step():
+        pass
+    assert store.dispatcher.dispatched_offset == store.max_physical_offset
+    assert store.max_offset("Topic", 0) == 3
+    assert len(reported) == 2
+    assert "OverflowError" in reported[0]
+    assert store.put(ordinary(5)).queue_offset == 3
+    while store.step():
+        pass
+    assert store.max_offset("Topic", 0) == 4
+    assert not store.refusal
 
 
 def test_topics_with_batch_queues_get_no_plain_ones(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from reput.format import bloom
 from reput.store.filter_bits import FilterBits
 from reput.store.table_files import ConsumerFilter
 
@@ -43,6 +44,16 @@ def test_only_filters_that_take_the_message_count() -> None:
 
 def test_a_topic_without_filters_has_no_bits() -> None:
     assert FilterBits(Filters(make("X", "a > 5", 1))).of("TopicB", {"a": "7"}) == b""
+
+
+def test_a_topic_with_too_many_filters_has_no_bits() -> None:
+    """Each message would cost as much as all of them: it has none, so every pull looks at it."""
+    long = "a = 1 OR b IN ('" + "x" * 8_000 + "')"
+    few = Filters(*(make(f"g{i}", long, i) for i in range(4)))
+    assert FilterBits(few).of("TopicA", {"a": "1"})[0] == 0b1111
+    many = Filters(*(make(f"g{i}", long, i) for i in range(5)))
+    assert FilterBits(many).of("TopicA", {"a": "1"}) == b""
+    assert bloom.may_match(b"", 112, (1,))
 
 
 @pytest.mark.parametrize(("expression", "kind"), [("a >", "SQL92"), ("TagA", "TAG")])

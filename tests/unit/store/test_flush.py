@@ -1,16 +1,17 @@
-"""Who waits for what, and what producers are told (facts 3.1, 3.6); pace by pace, by hand."""
+"""Who waits for what, and what producers get; pace by pace, by hand."""
 
 from pathlib import Path
 
 import pytest
 
 from reput.clock import ManualClock
-from reput.errors import WriteFailed
+from reput.errors import DiskFull, WriteFailed
 from reput.store.config import BrokerRole, FlushDiskType, StoreConfig
 from reput.store.disk import Disk
 from reput.store.flush import GroupCommit, PendingPut
 from reput.store.incoming import IncomingMessage, PutResult, PutStatus
 from reput.store.message_store import MessageStore
+from reput.store.removal import Removal
 
 SYNC = {"flush_disk_type": FlushDiskType.SYNC_FLUSH}
 SMALL = {"mapped_file_size_commit_log": 1 << 20, "max_message_size": 1 << 16}
@@ -79,6 +80,7 @@ class CountingDisk(Disk):
     """Counts the syncs of each kind of file."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.synced: list[str] = []
         self.fails = False
 
@@ -147,7 +149,7 @@ def test_nothing_is_flushed_twice(tmp_path: Path) -> None:
         assert disk.of("commitlog") == 0
 
 
-def test_d29_what_is_committed_late_is_flushed_at_its_age(tmp_path: Path) -> None:
+def test_what_is_committed_late_is_flushed_at_its_age(tmp_path: Path) -> None:
     """A single small record, below every page threshold, through pool and disk."""
     disk = CountingDisk()
     store, clock = make(tmp_path, disk, transient_store_pool_enable=True)
@@ -166,7 +168,7 @@ def test_d29_what_is_committed_late_is_flushed_at_its_age(tmp_path: Path) -> Non
         assert store.log.flushed_offset == store.max_physical_offset
 
 
-def test_d2_the_checkpoint_says_what_was_synced_and_nothing_else(tmp_path: Path) -> None:
+def test_the_checkpoint_says_what_was_synced_and_nothing_else(tmp_path: Path) -> None:
     store, clock = make(tmp_path)
     with store:
         store.step()
@@ -237,3 +239,153 @@ def test_puts_fail_fast_without_a_buffer_if_so_configured(tmp_path: Path) -> Non
         assert results[3].status is PutStatus.CREATE_MAPPED_FILE_FAILED
         assert "no buffer" in results[3].reason
         store.flusher.commit()
+
+
+def test_the_checkpoint_waits_for_all_queues_of_a_round(tmp_path: Path) -> None:
+    store, clock = make(tmp_path)
+    with store:
+        store.step()
+        for queue_id in range(600):
+            store.put(IncomingMessage("T", b"x", queue_id=queue_id))
+        clock.advance(61_000)
+        steps = 0
+        while store.queues.dirty_count:
+            assert store.checkpoint.fields.queue_physical_offset == 0
+            store.step()
+            steps += 1
+            assert steps < 100
+        store.step()
+        assert steps > 3
+        last = store.queues.find("T", 599)
+        assert last is not None
+        unit = last.unit(0)
+        assert unit is not None
+        assert store.checkpoint.fields.queue_physical_offset == unit.physical_offset
+
+
+def test_only_a_full_disk_lacks_room_and_only_until_queues_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = [WriteFailed("a file", "a test"), DiskFull("a file", 20, "a test")]
+
+    def fail(*_: object) -> None:
+        raise failures[0]
+
+    disk = CountingDisk()
+    store, _ = make(tmp_path, disk)
+    with store:
+        store.put(message())
+        with monkeypatch.context() as failing:
+            failing.setattr(disk, "write", fail)
+            for lacks_room in (False, True):
+                for write in (store.flusher.begin_writing_out, store.flusher.write_out_queues):
+                    with pytest.raises(WriteFailed):
+                        write()
+                    assert store.flusher.lacks_room is lacks_room
+                failures.reverse()
+        store.flusher.write_out_queues()
+        assert not store.flusher.lacks_room
+
+
+class FailingDisk(CountingDisk):
+    """Fails to make files of queues, or to rename, as the test says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_full = False
+        self.can_rename = True
+
+    def create(self, path: str, size: int, *, is_durable: bool = True) -> int:
+        if self.is_full and "/consumequeue/" in path:
+            raise DiskFull(path, size, "a test")
+        return super().create(path, size, is_durable=is_durable)
+
+    def rename(self, source: str, target: str) -> None:
+        if not self.can_rename and "/consumequeue/" in source:
+            raise WriteFailed(source, "a test")
+        super().rename(source, target)
+
+
+def waiting_for_files(store: MessageStore, clock: ManualClock) -> Removal:
+    """Let ten queues wait for their files, and another one for its deletion."""
+    store.step()
+    store.put(IncomingMessage("Doomed", b"x"))
+    store.flusher.flush_all()
+    for queue_id in range(10):
+        store.put(IncomingMessage("T", b"x", queue_id=queue_id))
+    clock.advance(61_000)
+    store.step_memory()
+    assert store.queues.dirty_count == 6
+    removal = store.begin_deletion(["Doomed"])
+    assert removal is not None
+    return removal
+
+
+def test_a_disk_without_room_for_queue_files_does_all_else(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    store, clock = make(tmp_path, disk)
+    removal = waiting_for_files(store, clock)
+    store.put(message())
+    disk.is_full = True
+    with pytest.raises(DiskFull):
+        store.step_disk()
+    assert removal.is_finished
+    assert store.log.flushed_offset == store.max_physical_offset
+    assert store.log.files.has_prepared
+    with pytest.raises(DiskFull):
+        store.step_memory()
+    assert store.flusher.lacks_room
+    disk.is_full = False
+    store.close()
+
+
+def test_queues_get_their_files_whatever_else_the_disk_fails_at(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    store, clock = make(tmp_path, disk)
+    waiting_for_files(store, clock)
+    disk.can_rename = False
+    with pytest.raises(WriteFailed):
+        store.step_disk()
+    store.step_memory()
+    assert store.queues.dirty_count == 0
+    disk.can_rename = True
+    store.close()
+
+
+def test_a_stop_that_cannot_finish_a_deletion_keeps_what_was_acknowledged(tmp_path: Path) -> None:
+    """Messages that only buffers have, as under ``transientStorePoolEnable``, are committed."""
+    disk = FailingDisk()
+    store, _ = make(tmp_path, disk, transient_store_pool_enable=True)
+    store.put(IncomingMessage("Doomed", b"x"))
+    store.flusher.commit()
+    store.step()
+    store.flusher.flush_all()  # so that it has a folder
+    assert store.begin_deletion(["Doomed"]) is not None
+    assert store.put(message()).status is PutStatus.PUT_OK
+    assert store.max_physical_offset < store.log.written_offset
+    disk.can_rename = False
+    with pytest.raises(WriteFailed, match="a test"):
+        store.close()
+    again, _ = make(tmp_path)
+    with again:
+        assert not again.recovery.was_clean
+        assert again.max_offset("T", 0) == 1
+        assert again.checkpoint.fields.queue_physical_offset > 0
+
+
+def test_a_round_whose_queues_all_wait_for_their_files_pauses(tmp_path: Path) -> None:
+    store, clock = make(tmp_path)
+    with store:
+        store.step()
+        for queue_id in range(600):
+            store.put(IncomingMessage("T", b"x", queue_id=queue_id))
+        clock.advance(61_000)
+        store.step_memory()
+        for _ in range(3):
+            assert store.step_memory()
+            assert not store.has_more_to_do
+        assert store.queues.dirty_count == 596
+        store.step_disk()
+        assert store.has_more_to_do
+        store.step_memory()
+        assert store.queues.dirty_count < 596

@@ -1,5 +1,7 @@
 """Rows that stay where they are while tables around them grow."""
 
+import random
+
 import pytest
 
 from reput.format import names
@@ -86,3 +88,70 @@ def test_lists_take_all_rows_there_are() -> None:
     assert hot.dirty_rows() == rows[:1]
     assert hot.take_touched_rows() == rows[:1]
     assert hot.take_touched_rows() == []
+
+
+def test_rows_that_were_looked_at_go_behind_the_others_of_a_round() -> None:
+    hot = HotState()
+    rows = [hot.add_queue(b"T", number)[0] for number in range(10)]
+    for address in rows:
+        hot.mark_dirty(address)
+    assert hot.first_dirty_rows(4) == rows[:4]
+    assert hot.first_dirty_rows(99) == rows
+    hot.put_off_dirty_rows(4, 7, [rows[1], rows[3]])
+    assert hot.dirty_rows() == [*rows[4:7], rows[1], rows[3], *rows[7:]]
+    hot.put_off_dirty_rows(8, 8, [])
+    assert hot.dirty_rows() == []
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_topics_are_found_whichever_others_were_dropped(seed: int) -> None:
+    """Dropping one moves its neighbours in the table, and nothing else."""
+    chance = random.Random(seed)
+    hot_state = HotState()
+    known: set[bytes] = set()
+    for number in range(3_000):
+        if known and chance.random() < 0.45:
+            name = chance.choice(sorted(known))
+            hot_state.drop_topic(name)
+            known.remove(name)
+        else:
+            name = f"T{chance.randrange(400)}".encode()
+            hot_state.topic(name)
+            known.add(name)
+        if number % 100 == 0:
+            for each in range(400):
+                name = f"T{each}".encode()
+                row = hot_twin._topic_row(BLOCK(hot_state.address), name)
+                assert (row is not None) == (name in known)
+
+
+# --- what was put --------------------------------------------------------------------------
+
+
+def test_what_was_put_is_told_once_and_only_of_topics_that_got_something() -> None:
+    hot_state = HotState()
+    names = [b"T%d" % number for number in range(10_000)]  # rows of several chunks
+    rows = {name: hot_state.topic(name).words for name in names}
+    assert [*hot_state.put_news()] == []
+    for name, messages, size in ((b"T0", 3, 300), (b"T9999", 1, 70), (b"T5000", 2, 150)):
+        rows[name][state.TOPIC_MESSAGE_COUNT] += messages
+        rows[name][state.TOPIC_BYTE_COUNT] += size
+    assert sorted(hot_state.put_news()) == [
+        (b"T0", 3, 300), (b"T5000", 2, 150), (b"T9999", 1, 70),
+    ]  # fmt: skip
+    assert [*hot_state.put_news()] == []
+    rows[b"T0"][state.TOPIC_MESSAGE_COUNT] += 1
+    rows[b"T0"][state.TOPIC_BYTE_COUNT] += 9
+    assert [*hot_state.put_news()] == [(b"T0", 1, 9)]
+
+
+def test_a_topic_that_is_made_anew_begins_at_nothing() -> None:
+    hot_state = HotState()
+    words = hot_state.topic(b"T").words
+    words[state.TOPIC_MESSAGE_COUNT], words[state.TOPIC_BYTE_COUNT] = 5, 500
+    assert [*hot_state.put_news()] == [(b"T", 5, 500)]
+    hot_state.drop_topic(b"T")
+    assert [*hot_state.put_news()] == []
+    words = hot_state.topic(b"U").words  # in the same place
+    words[state.TOPIC_MESSAGE_COUNT], words[state.TOPIC_BYTE_COUNT] = 5, 500
+    assert [*hot_state.put_news()] == [(b"U", 5, 500)]

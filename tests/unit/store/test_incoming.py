@@ -129,7 +129,7 @@ def test_what_a_batch_cannot_be(fields: dict[str, object], reason: str) -> None:
         ("é" * 20_000, PutStatus.PROPERTIES_SIZE_EXCEEDED),
     ],
 )
-def test_d20_properties_that_are_too_long(text: str, status: PutStatus) -> None:
+def test_properties_that_are_too_long(text: str, status: PutStatus) -> None:
     with pytest.raises(Refused, match="allowed: 32767") as refused:
         incoming.refuse_lengths(message(property_bytes=text.encode()), b"TopicA", StoreConfig())
     assert refused.value.status is status

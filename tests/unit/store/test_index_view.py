@@ -254,7 +254,7 @@ def timed(gaps_ms: Iterable[int]) -> list[StoredMessage]:
     return messages
 
 
-def test_d14_every_file_that_overlaps_the_time_is_searched() -> None:
+def test_every_file_that_overlaps_the_time_is_searched() -> None:
     """Begin before the window's end and end after its begin, not begin inside it (rmq#9233)."""
     reader, placed = reader_of(timed([5000] * 30), entries=9)
     assert len(reader.index.files) > 5
@@ -271,7 +271,7 @@ def test_d14_every_file_that_overlaps_the_time_is_searched() -> None:
 
 
 @pytest.mark.parametrize("gap", [1, 7, 333, 999, 1000, 1001, 1999])
-def test_d8_times_of_entries_are_whole_seconds_and_queries_are_not(gap: int) -> None:
+def test_times_of_entries_are_whole_seconds_and_queries_are_not(gap: int) -> None:
     """Java misses a message when the query begins at its exact time (rmq#5174)."""
     reader, placed = reader_of(timed([gap] * 25), entries=9)
     for one in placed:
@@ -282,7 +282,7 @@ def test_d8_times_of_entries_are_whole_seconds_and_queries_are_not(gap: int) -> 
             assert reader.messages_by_key("T", "all", begin, end).messages == expected
 
 
-def test_d9_the_first_entry_of_a_rolled_file() -> None:
+def test_the_first_entry_of_a_rolled_file() -> None:
     """Its time counts from the end of the file before: 8 idle hours make it 8 hours late."""
     gaps = [1000] * 7 + [8 * HOUR_MS] + [1000] * 3
     reader, placed = reader_of(timed(gaps), entries=8, slots=3)
@@ -302,7 +302,7 @@ def test_d9_the_first_entry_of_a_rolled_file() -> None:
     assert first.header.end_timestamp <= second.header.begin_timestamp
 
 
-def test_d9_with_the_roll_in_the_idle_time() -> None:
+def test_with_the_roll_in_the_idle_time() -> None:
     """The message after the pause is the first of a file, and is found by its time."""
     for full in range(2, 12):
         gaps = [1000] * full + [8 * HOUR_MS] + [1000] * 3
@@ -321,7 +321,7 @@ def test_d9_with_the_roll_in_the_idle_time() -> None:
 # --- hashes ---------------------------------------------------------------
 
 
-def test_d10_keys_and_topics_with_the_same_hash() -> None:
+def test_keys_and_topics_with_the_same_hash() -> None:
     """``Aa`` and ``BB`` have the same, so have all texts that differ in these only."""
     assert store_builder.java_hash("Aa") == store_builder.java_hash("BB")
     messages = [
@@ -339,7 +339,7 @@ def test_d10_keys_and_topics_with_the_same_hash() -> None:
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
-def test_d10_in_golden_stores(version: str) -> None:
+def test_in_golden_stores(version: str) -> None:
     """Java returns foreign messages for these keys; only those with the key come out here."""
     manifest = golden.manifest(version, "clean")
     stored = {one["commitLogOffset"]: one for one in golden.messages(version, "clean")}

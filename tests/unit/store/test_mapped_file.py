@@ -17,6 +17,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+import own_thread
 from reput.errors import DiskFull, NotInStore, StoreUnavailable, WriteFailed
 from reput.store import mapped_file, memory
 from reput.store.disk import Disk
@@ -45,6 +46,7 @@ class ForgetfulDisk(Disk):
     """A disk that knows what would be left after a power failure: what was there at a sync."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.durable: dict[str, bytes] = {}
 
     def sync_file(self, descriptor: int, path: str) -> None:
@@ -146,7 +148,7 @@ def test_maps_keep_no_descriptor(path: str) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, SIZE - 1, SIZE + 1])
-def test_d19_a_wrong_size_names_file_sizes_and_key(path: str, size: int) -> None:
+def test_a_wrong_size_names_file_sizes_and_key(path: str, size: int) -> None:
     Path(path).write_bytes(bytes(size))
     with pytest.raises(StoreUnavailable) as caught:
         MappedFile.open(path, 0, SIZE, Disk(), size_key="mappedFileSizeCommitLog")
@@ -179,7 +181,7 @@ def test_a_new_file_that_cannot_be_mapped_is_not_left_behind(
     assert not Path(path).exists()
 
 
-def test_d36_a_file_that_shrank_is_an_error_and_no_signal(path: str) -> None:
+def test_a_file_that_shrank_is_an_error_and_no_signal(path: str) -> None:
     file = MappedFile.open(written(path, b"hello"), 0, SIZE, Disk())
     os.truncate(path, PAGE)
     with pytest.raises(StoreUnavailable, match=f"was {SIZE} bytes, now {PAGE}"):
@@ -222,7 +224,7 @@ def test_a_full_disk_is_an_error_before_the_append_and_later_it_goes_on(path: st
     file.close()
 
 
-def test_d36_a_really_full_disk_is_an_error_and_no_signal(tmp_path: Path) -> None:
+def test_a_really_full_disk_is_an_error_and_no_signal(tmp_path: Path) -> None:
     code = """
 import sys
 from reput.errors import DiskFull
@@ -395,11 +397,28 @@ def test_a_full_durable_file_keeps_no_descriptor(path: str) -> None:
     file.close()
 
 
+def test_a_file_that_is_closed_and_moved_away_during_a_sync_is_no_foreign_change(path: str) -> None:
+    """As the files of a batch queue are when its topic is deleted."""
+
+    class Leaving(Disk):
+        def sync_file(self, descriptor: int, path: str) -> None:
+            if leaving:
+                leaving.pop().close()
+                Path(path).rename(f"{path}.away")
+
+    leaving: list[MappedFile] = []
+    file = MappedFile.create(path, 0, SIZE, Leaving())
+    file.append(b"hello")
+    leaving.append(file)
+    assert file.flush(fails_if_changed=True) == 5
+    assert not leaving
+
+
 # --- cutting --------------------------------------------------------------
 
 
 @pytest.mark.parametrize("position", [0, 1, PAGE - 1, PAGE, PAGE + 1, SIZE - 1, SIZE])
-def test_d6_what_was_cut_is_zeros_on_disk_before_anything_is_appended(
+def test_what_was_cut_is_zeros_on_disk_before_anything_is_appended(
     path: str, position: int
 ) -> None:
     disk = ForgetfulDisk()
@@ -414,7 +433,7 @@ def test_d6_what_was_cut_is_zeros_on_disk_before_anything_is_appended(
     file.close()
 
 
-def test_d6_zeros_that_an_earlier_run_wrote_are_synced_too(path: str) -> None:
+def test_zeros_that_an_earlier_run_wrote_are_synced_too(path: str) -> None:
     disk = ForgetfulDisk()
     file = MappedFile.open(written(path, b"hello"), 0, SIZE, disk)
     file.cut(5)
@@ -444,7 +463,7 @@ def test_where_holes_are_not_known_all_is_looked_at(
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
 
     file = MappedFile.open(written(path, b"hello" * (SIZE // 5)), 0, SIZE, Disk())
-    monkeypatch.setattr(os, "lseek", refuse)
+    own_thread.replace(monkeypatch, os, "lseek", refuse)
     file.cut(5)
     assert Path(path).read_bytes() == b"hello".ljust(SIZE, b"\0")
     file.close()
@@ -543,7 +562,7 @@ def test_a_commit_that_failed_is_done_again(path: str) -> None:
 # --- who may still look ---------------------------------------------------
 
 
-def test_d36_a_held_file_is_deleted_but_not_unmapped(file: MappedFile, path: str) -> None:
+def test_a_held_file_is_deleted_but_not_unmapped(file: MappedFile, path: str) -> None:
     file.append(b"hello")
     assert file.hold()
     assert not file.destroy(NOW_MS)
@@ -557,7 +576,7 @@ def test_d36_a_held_file_is_deleted_but_not_unmapped(file: MappedFile, path: str
     assert file.destroy(NOW_MS + 119_999)
 
 
-def test_d36_a_forced_destroy_leaves_addresses_valid_and_tells_the_holder(
+def test_a_forced_destroy_leaves_addresses_valid_and_tells_the_holder(
     file: MappedFile, path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     file.append(b"hello")
@@ -613,7 +632,7 @@ def test_a_closed_file_is_not_read(file: MappedFile) -> None:
         file.read(0, 5)
 
 
-def test_d36_a_flush_that_is_under_way_keeps_the_file(path: str) -> None:
+def test_a_flush_that_is_under_way_keeps_the_file(path: str) -> None:
     class Closing(Disk):
         def sync_file(self, descriptor: int, path: str) -> None:
             if closing:

@@ -20,6 +20,7 @@ class Folders(Disk):
     """A disk where folders can be full or read-only, and which notes what it does."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.full: set[str] = set()
         self.read_only: set[str] = set()
         self.done: list[str] = []
@@ -109,7 +110,7 @@ def test_many_files_cost_no_map_and_no_descriptor(tmp_path: Path, disk: Disk) ->
     queue.close()
 
 
-def test_d19_a_file_of_another_size_is_refused(tmp_path: Path, disk: Disk) -> None:
+def test_a_file_of_another_size_is_refused(tmp_path: Path, disk: Disk) -> None:
     make(tmp_path, 0, SIZE, 2 * SIZE)
     os.truncate(tmp_path / "a" / f"{SIZE:020d}", SIZE - 1)
     queue = queue_in(tmp_path, disk)
@@ -407,12 +408,25 @@ def test_what_is_flushed_has_no_hole(tmp_path: Path) -> None:
     queue.close()
 
 
+def test_a_deleted_file_is_durable_for_no_thread(tmp_path: Path, disk: Disk) -> None:
+    """The next flush, perhaps another thread's, has nothing to sync and must fail too."""
+    queue = queue_in(tmp_path, disk)
+    file = queue.roll()
+    file.append(b"kept")
+    assert queue.flush() == 4
+    Path(file.path).unlink()
+    file.append(b"lost")
+    for _ in range(2):
+        with pytest.raises(WriteFailed, match="was deleted while the store is open"):
+            queue.flush()
+        assert file.flushed == 4
+    queue.close()
+
+
 # --- shrinking ------------------------------------------------------------
 
 
-def test_d6_truncate_deletes_newest_first_then_zeros_the_tail(
-    tmp_path: Path, disk: Folders
-) -> None:
+def test_truncate_deletes_newest_first_then_zeros_the_tail(tmp_path: Path, disk: Folders) -> None:
     make(tmp_path, 0, SIZE, 2 * SIZE, 3 * SIZE)
     queue = queue_in(tmp_path, disk)
     queue.load()
@@ -477,6 +491,35 @@ def test_the_oldest_file_goes_first_and_the_last_one_never(tmp_path: Path, disk:
     queue.close()
 
 
+def test_a_deletion_does_not_wait_for_the_file_that_is_being_made(tmp_path: Path) -> None:
+    """The next file is made in another thread, which takes seconds where files are warmed."""
+    begun, may_end = threading.Event(), threading.Event()
+
+    class SlowDisk(Disk):
+        def create(self, path: str, size: int, *, is_durable: bool = True) -> int:
+            if path.endswith(str(2 * SIZE)):
+                begun.set()
+                assert may_end.wait(20)
+            return super().create(path, size, is_durable=is_durable)
+
+    queue = queue_in(tmp_path, SlowDisk())
+    grow(queue, 2)
+    thread = threading.Thread(target=queue.prepare_next)
+    thread.start()
+    assert begun.wait(20)
+    deletion = threading.Thread(target=queue.delete_first, args=(NOW_MS,))
+    deletion.start()
+    deletion.join(20)
+    was_waiting = deletion.is_alive()
+    may_end.set()
+    thread.join()
+    deletion.join()
+    assert not was_waiting
+    assert queue.roll().start == 2 * SIZE
+    assert names(tmp_path) == {"a": [SIZE, 2 * SIZE]}
+    queue.close()
+
+
 def test_a_file_that_cannot_be_deleted_stays_in_the_run(tmp_path: Path, disk: Folders) -> None:
     queue = queue_in(tmp_path, disk)
     grow(queue, 2)
@@ -490,7 +533,7 @@ def test_a_file_that_cannot_be_deleted_stays_in_the_run(tmp_path: Path, disk: Fo
     queue.close()
 
 
-def test_d36_hanging_files_are_tried_again(tmp_path: Path, disk: Disk) -> None:
+def test_hanging_files_are_tried_again(tmp_path: Path, disk: Disk) -> None:
     queue = queue_in(tmp_path, disk)
     grow(queue, 3)
     one, two = queue.files[:2]

@@ -1,4 +1,4 @@
-"""The store as a whole: against what Java says of its own, and by the anchors' numbers (D...)."""
+"""The store as a whole: against what Java says of its own."""
 
 import fcntl
 import functools
@@ -230,7 +230,8 @@ def lost_records(version: str, name: str) -> list[dict[str, Any]]:
     """The records of ``clean`` that the damage took: what its description names.
 
     Java's own recovery takes more: it cuts the log at the first bad record, in memory. On disk the
-    records and units behind the cut are as before, so here they are still messages (D5, D6).
+    records and units behind the cut are as before, so here they are still messages
+    (known-bugs.md#recovery-truncates, known-bugs.md#stale-tail).
     """
     stored = golden.messages(version, "clean")
     text = torn_entry(version, name)["damage"]
@@ -473,7 +474,7 @@ def test_states_of_torn_stores(version: str, name: str) -> None:
 @pytest.mark.crash
 @each_version
 @pytest.mark.parametrize("variant", ["log-short", "cq-short", "log-empty-file"])
-def test_d19_files_of_wrong_length_are_named_and_never_fine(version: str, variant: str) -> None:
+def test_files_of_wrong_length_are_named_and_never_fine(version: str, variant: str) -> None:
     """Java 4.9.3 ignored such files and opened "fine" (rmq#3467); later versions do not start.
 
     Here everything that is left is read, and what is missing is an error with the file's name.
@@ -537,7 +538,8 @@ def test_messages_of_every_queue(version: str, name: str) -> None:
     OPENED + [one for one in RECOVERED if "index" in one[1] or "late" in one[1]],
 )
 def test_keys_find_what_java_finds(version: str, name: str) -> None:
-    """And more: all hits, not the first 32. Java's are filtered by text and time (D8, D10)."""
+    """And more: all hits, not the first 32. Java's are filtered by text and time
+    (known-bugs.md#index-seconds, known-bugs.md#hash-collisions)."""
     manifest = golden.manifest(version, name)
     stored = {one["commitLogOffset"]: one for one in golden.messages(version, name)}
     reader = reader_of(version, name)
@@ -613,7 +615,7 @@ def by_time(
 
 
 @each_opened_store
-def test_d15_offset_by_time(version: str, name: str) -> None:
+def test_offset_by_time(version: str, name: str) -> None:
     """The first at or after, the last at or before, whatever 4.x says ("the nearest")."""
     manifest = golden.manifest(version, name)
     stored = {one["commitLogOffset"]: one for one in golden.messages(version, name)}
@@ -635,7 +637,7 @@ def test_d15_offset_by_time(version: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for version, name in OPENED if version == "5.5.0"])
-def test_d15_is_what_java_5_answers(name: str) -> None:
+def test_is_what_java_5_answers(name: str) -> None:
     """Batch queues too, where Java searches the batches."""
     reader = reader_of("5.5.0", name)
     for one in golden.manifest("5.5.0", name)["offsetByTime"][:: 1 if golden.IS_SOAK else 3]:
@@ -645,7 +647,7 @@ def test_d15_is_what_java_5_answers(name: str) -> None:
         assert reader.offset_by_time(*where) == one["lower"]
 
 
-def test_d15_equal_times_are_one_block_and_answers_are_clamped(tmp_path: Path) -> None:
+def test_equal_times_are_one_block_and_answers_are_clamped(tmp_path: Path) -> None:
     times = [100, 100, 100, 200, 300, 300, 500]
     start = store_builder.START_MS
     built = store_builder.build(
@@ -674,7 +676,7 @@ def test_d15_equal_times_are_one_block_and_answers_are_clamped(tmp_path: Path) -
         assert reader.offset_by_time("TopicA", 9, start, boundary) == 0
 
 
-def test_d15_with_damage_and_holes(tmp_path: Path) -> None:
+def test_with_damage_and_holes(tmp_path: Path) -> None:
     """What cannot be read takes the time of what is before it; nothing hangs, nothing raises."""
     built = store_builder.build(
         tmp_path / "store",
@@ -710,7 +712,7 @@ def test_d15_with_damage_and_holes(tmp_path: Path) -> None:
         assert whole.offset_by_time("TopicA", 0, one.store_timestamp) == one.queue_offset
 
 
-def test_d15_a_large_hole_takes_no_time() -> None:
+def test_a_large_hole_takes_no_time() -> None:
     """A missing log file of a million messages is stepped over, not through."""
     count = 300_000
     placed = store_builder.place([message(), message()], 4096)
@@ -835,7 +837,7 @@ def rewritten(
 
 @pytest.mark.crash
 @pytest.mark.parametrize("is_crashed", [False, True])
-def test_d6_a_stale_tail_does_not_come_back(tmp_path: Path, is_crashed: bool) -> None:
+def test_a_stale_tail_does_not_come_back(tmp_path: Path, is_crashed: bool) -> None:
     """Java cuts in memory only; the old records stand behind the new end, whole (rmq#10666)."""
     built, stale, end = rewritten(tmp_path / "store", same_sizes=False, is_crashed=is_crashed)
     assert len(stale) >= 4
@@ -858,7 +860,7 @@ def test_d6_a_stale_tail_does_not_come_back(tmp_path: Path, is_crashed: bool) ->
 
 
 @pytest.mark.crash
-def test_d6_a_stale_tail_that_fits_exactly_is_what_java_would_take_up(tmp_path: Path) -> None:
+def test_a_stale_tail_that_fits_exactly_is_what_java_would_take_up(tmp_path: Path) -> None:
     """Nothing tells old records from new where they follow each other without a seam.
 
     A recovery of Java's walks into them, too (that is rmq#10666), so this is what its broker would
@@ -872,7 +874,7 @@ def test_d6_a_stale_tail_that_fits_exactly_is_what_java_would_take_up(tmp_path: 
 
 @pytest.mark.crash
 def test_a_crash_in_the_middle_of_the_log_is_no_end() -> None:
-    """Newer records behind damage: the log goes on (anchors D5)."""
+    """Newer records behind damage: the log goes on (known-bugs.md#recovery-truncates)."""
     placed = store_builder.place(store_builder.messages(40), 4096)
     files = store_builder.log_files(placed, 4096)
     bad = next(one for one in placed if one.physical_offset >= max(files) + 100 and one.body)
@@ -989,7 +991,7 @@ def read_everything(reader: StoreReader) -> None:
         ("5.5.0", "torn/garbage-tail"),
     ],
 )
-def test_d18_reading_changes_and_creates_nothing(
+def test_reading_changes_and_creates_nothing(
     golden_copy: Callable[[str, str], Path], version: str, name: str
 ) -> None:
     root = golden_copy(version, name)
@@ -999,7 +1001,7 @@ def test_d18_reading_changes_and_creates_nothing(
     assert fingerprint(root.parent) == before
 
 
-def test_d18_a_store_that_cannot_be_written_can_be_read(
+def test_a_store_that_cannot_be_written_can_be_read(
     golden_copy: Callable[[str, str], Path],
 ) -> None:
     root = golden_copy("4.9.7", "clean")
@@ -1013,13 +1015,11 @@ def test_d18_a_store_that_cannot_be_written_can_be_read(
             path.chmod(0o755)
 
 
-# --- D21, D37 -------------------------------------------------------------
+# --- properties, and errors -------------------------------------------------------------
 
 
 @pytest.mark.parametrize("last", [b"", b"\x02"])
-def test_d21_property_strings_with_and_without_the_last_separator(
-    tmp_path: Path, last: bytes
-) -> None:
+def test_property_strings_with_and_without_the_last_separator(tmp_path: Path, last: bytes) -> None:
     """4.9 writes none, 4.5 and 5.x write one; tags and keys are the same (rmq#3476)."""
     stored = b"KEYS\x01k1 k2\x02TAGS\x01TagA\x02UNIQ_KEY\x01id" + last
     built = store_builder.build(
@@ -1040,12 +1040,12 @@ def test_d21_property_strings_with_and_without_the_last_separator(
 
 
 @each_version
-def test_d21_java_wrote_both_kinds(version: str) -> None:
+def test_java_wrote_both_kinds(version: str) -> None:
     ends = {one.property_bytes[-1:] == b"\x02" for one in reader_of(version, "clean").messages()}
     assert ends == {version != "4.9.7"}
 
 
-def test_d37_properties_come_from_property_bytes_only(tmp_path: Path) -> None:
+def test_properties_come_from_property_bytes_only(tmp_path: Path) -> None:
     """Not from the topic's (rust#2872): here both, and the body, look like property strings."""
     text = "TAGS\x01WRONG\x02KEYS\x01wrong\x02"
     built = store_builder.build(
@@ -1068,7 +1068,7 @@ def built(tmp_path: Path) -> store_builder.Built:
     return store_builder.build(tmp_path / "store", store_builder.messages(40))
 
 
-def test_d37_an_error_is_never_an_empty_result(built: store_builder.Built) -> None:
+def test_an_error_is_never_an_empty_result(built: store_builder.Built) -> None:
     """A lookup that cannot know says so: damaged index, record, tables."""
     root = str(built.root)
     one = next(m for m in built.messages if m.body)

@@ -1,5 +1,6 @@
 """Expiry: what goes, when, what follows it, and what is said about it."""
 
+import contextlib
 import logging
 import os
 import time
@@ -12,7 +13,7 @@ import pytest
 import golden
 import store_fixture
 from reput.clock import ManualClock
-from reput.errors import DiskFull, InvalidOption, WriteFailed
+from reput.errors import DiskFull, InvalidOption, OutOfResources, WriteFailed
 from reput.format.kernels import state
 from reput.spark.jobs.archive import archive
 from reput.store import retention
@@ -21,6 +22,7 @@ from reput.store.config_tables import ConsumerOffset
 from reput.store.disk import Disk
 from reput.store.files import open_folder
 from reput.store.incoming import IncomingMessage, PutStatus
+from reput.store.memory import FileMap
 from reput.store.message_store import MessageStore
 from reput.store.reader import StoreReader
 from reput.store.verify import Severity, verify
@@ -39,6 +41,7 @@ class MeasuredDisk(Disk):
     """A disk that is as full as the test says, and notes and refuses what it deletes."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.percent = 50
         self.percent_of: dict[str, int] = {}
         self.freed_percent = 0
@@ -361,7 +364,7 @@ def test_above_90_percent_puts_are_refused_and_below_taken_again(
     assert put(store, "TopicA") == 0
 
 
-def test_d30_the_disk_is_looked_at_while_deletion_fails(
+def test_the_disk_is_looked_at_while_deletion_fails(
     stores: Stores, clock: ManualClock, disk: MeasuredDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = open_store(stores, clock=clock, disk=disk, clean_file_forcibly_enable=True, **AT_FOUR)
@@ -380,7 +383,7 @@ def test_d30_the_disk_is_looked_at_while_deletion_fails(
     assert log_starts(store) == [2]
 
 
-def test_d30_the_disk_is_looked_at_every_ten_seconds_whatever_the_pace_of_cleaning(
+def test_the_disk_is_looked_at_every_ten_seconds_whatever_the_pace_of_cleaning(
     stores: Stores, clock: ManualClock, disk: MeasuredDisk
 ) -> None:
     store = open_store(stores, clock=clock, disk=disk, clean_resource_interval=1_000_000)
@@ -463,7 +466,7 @@ def test_a_file_that_hangs_stops_deletion_by_force_until_its_room_is_back(
 # --- what follows --------------------------------------------------------------------------------
 
 
-def test_d16_minimum_offsets_follow_at_once(stores: Stores, clock: ManualClock) -> None:
+def test_minimum_offsets_follow_at_once(stores: Stores, clock: ManualClock) -> None:
     store = open_store(stores, clock=clock, **AT_NOON)
     fill(store, 4, topics=2)
     put(store, "Late")
@@ -486,7 +489,8 @@ def test_d16_minimum_offsets_follow_at_once(stores: Stores, clock: ManualClock) 
 
 
 def assert_minimum_offsets(store: MessageStore) -> None:
-    """Each queue begins with its first message that is in the log, else at its end (D16)."""
+    """Each queue begins with its first message that is in the log, else at its end
+    (known-bugs.md#minimum-offsets)."""
     for queue in store.queues:
         alive = [
             number
@@ -498,7 +502,7 @@ def assert_minimum_offsets(store: MessageStore) -> None:
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
-def test_d16_what_is_left_is_what_java_leaves(
+def test_what_is_left_is_what_java_leaves(
     version: str, tmp_path: Path, clock: ManualClock, disk: MeasuredDisk
 ) -> None:
     """``expired`` is ``clean`` after Java's own cleaning of the first two log files."""
@@ -599,6 +603,92 @@ def test_each_deletion_is_durable_before_what_follows_from_it(
     assert names.index("sync commitlog") < min(
         place for place, one in enumerate(names) if one.startswith("unlink 0/")
     )
+
+
+def test_the_writer_only_takes_the_name_of_a_file_away(
+    stores: Stores, clock: ManualClock, disk: MeasuredDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To release the blocks and cached pages of 1 GiB takes 0.3 s."""
+    store = open_store(stores, clock=clock, disk=disk, **AT_NOON)
+    fill(store, 3)
+    store.flusher.flush_all()
+    first = store.log.files.files[0]
+    assert first.hold()
+    first.release()
+    maps: list[int] = []
+    close = FileMap.close
+
+    def closing(self: FileMap) -> None:
+        if self.address:
+            maps.append(self.size)
+        close(self)
+
+    monkeypatch.setattr(FileMap, "close", closing)
+    age(store, clock, 100)
+    store.retention.expire_now()
+    disk.done.clear()
+    for _ in range(20):
+        clock.advance(100)
+        store.step_memory()
+    assert log_starts(store) == [1, 2]
+    assert disk.done == ["unlink commitlog/0"]
+    assert maps == []
+    assert store.log.files.has_hanging
+    assert first.address == 0
+    assert not first.hold()
+    assert store.step_disk()
+    assert maps == [LOG_FILE_BYTES]
+    assert disk.done[:2] == ["unlink commitlog/0", "sync commitlog"]
+    assert not store.log.files.has_hanging
+
+
+def test_offsets_of_many_groups_are_read_some_at_a_time(
+    stores: Stores, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "OFFSETS_PER_STEP", 10)
+    store = open_store(stores, clock=clock, **AT_NOON)
+    fill(store, 3)
+    store.flusher.flush_all()
+    age(store, clock, 100)
+    read: list[int] = []
+
+    def offsets() -> Iterator[ConsumerOffset]:
+        for number in range(95):
+            read.append(number)
+            yield ConsumerOffset("TopicA", f"group-{number}", 0, 5)
+
+    store.retention.consumer_offsets = offsets
+    store.retention.expire_now()
+    before = 0
+    for _ in range(20):
+        clock.advance(100)
+        store.retention.step(clock.now_ms(), clock.monotonic_ms())
+        assert len(read) - before <= 10
+        before = len(read)
+    lost = store.min_offset("TopicA", 0)
+    assert store.retention.counts.unread == {
+        ("TopicA", f"group-{number}"): lost - 5 for number in range(95)
+    }
+
+
+def test_the_largest_losses_are_logged_and_all_are_counted(
+    stores: Stores, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_store(stores, clock=clock, **AT_NOON)
+    fill(store, 3)
+    step(store)
+    age(store, clock, 100)
+    store.retention.consumer_offsets = lambda: [
+        ConsumerOffset("TopicA", f"group-{number}", 0, number) for number in range(30)
+    ]
+    store.retention.expire_now()
+    run(store, clock, 2)
+    lines = [one for one in caplog.messages if "had not read" in one]
+    assert len(lines) == retention.REPORTED_MAX
+    assert not any("group-29 " in one for one in lines)
+    assert any("group-0 " in one for one in lines)
+    assert any("30 topics and groups" in one for one in caplog.messages)
+    assert len(store.retention.counts.unread) == 30
 
 
 def test_a_sync_that_failed_keeps_what_follows(
@@ -798,9 +888,47 @@ def test_room_for_the_log_comes_before_units(
         store.retention.expire_now()
         for _ in range(20):
             store.retention.step(clock.now_ms(), clock.monotonic_ms())
+            with contextlib.suppress(DiskFull):
+                store.step_disk()
             clock.advance(100)
     assert log_starts(store) == [2]
     assert "room for the log comes first" in caplog.text
+
+
+@pytest.mark.parametrize("failure", [WriteFailed, OutOfResources])
+def test_other_failures_than_no_room_keep_messages_without_durable_units(
+    stores: Stores,
+    clock: ManualClock,
+    disk: MeasuredDisk,
+    monkeypatch: pytest.MonkeyPatch,
+    failure: type[WriteFailed],
+) -> None:
+    store = open_store(stores, clock=clock, disk=disk, clean_file_forcibly_enable=True, **AT_FOUR)
+    # More queues than a step writes out: the failure comes while retention waits for a round.
+    for queue_id in range(100):
+        put(store, "TopicB", queue_id=queue_id)
+    store.flusher.write_out_queues()
+    for queue_id in range(100):
+        put(store, "TopicB", queue_id=queue_id)
+    files = log_starts(store)
+    disk.percent = 100
+    store.retention.expire_now()
+    store.retention.step(clock.now_ms(), clock.monotonic_ms())
+    assert store.flusher.is_writing_out
+
+    def fail(_: int, path: str, *__: object) -> None:
+        raise failure(path, "a test")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(disk, "write", fail)
+        for _ in range(20):
+            with pytest.raises(failure):
+                store.flusher.begin_writing_out()
+            store.retention.step(clock.now_ms(), clock.monotonic_ms())
+            clock.advance(100)
+        assert log_starts(store) == files
+    run(store, clock, 10)
+    assert log_starts(store) == files[-1:]
 
 
 def test_a_queue_whose_units_went_before_its_messages_goes_on_with_the_oldest(

@@ -1,4 +1,5 @@
-"""Deleted topics: they stay deleted (anchors D18), and what is made anew is whole."""
+"""Deleted topics: they stay deleted (known-bugs.md#deleted-topics), and what is made anew is
+whole."""
 
 import itertools
 import json
@@ -78,7 +79,7 @@ End = Callable[[MessageStore], None]
 
 
 @ENDS
-def test_d18_a_deleted_topic_does_not_come_back(stores: Stores, end: End) -> None:
+def test_a_deleted_topic_does_not_come_back(stores: Stores, end: End) -> None:
     store = stores.open()
     put_old(store)
     assert store.delete_topic("Doomed") == 2
@@ -93,7 +94,7 @@ def test_d18_a_deleted_topic_does_not_come_back(stores: Stores, end: End) -> Non
 
 @ENDS
 @pytest.mark.parametrize("settings", [{}, {"flush_disk_type": "SYNC_FLUSH"}, {"index_tags": True}])
-def test_d18_a_topic_made_anew_has_new_messages_only(
+def test_a_topic_made_anew_has_new_messages_only(
     stores: Stores, end: End, settings: dict[str, Any]
 ) -> None:
     store = stores.open(**settings)
@@ -110,7 +111,7 @@ def test_d18_a_topic_made_anew_has_new_messages_only(
 
 
 @ENDS
-def test_d18_a_topic_may_be_deleted_again(stores: Stores, end: End) -> None:
+def test_a_topic_may_be_deleted_again(stores: Stores, end: End) -> None:
     store = stores.open()
     for _ in range(3):
         put_old(store)
@@ -123,7 +124,7 @@ def test_d18_a_topic_may_be_deleted_again(stores: Stores, end: End) -> None:
     assert len(tombstones.read(open_folder(store.root))) == 1
 
 
-def test_d18_what_was_put_and_not_dispatched_is_deleted_too(stores: Stores) -> None:
+def test_what_was_put_and_not_dispatched_is_deleted_too(stores: Stores) -> None:
     store = stores.open(flush_disk_type="SYNC_FLUSH")
     pending = [store.begin_put(IncomingMessage("Doomed", b"old")) for _ in range(5)]
     assert store.queues.find("Doomed", 0) is not None
@@ -134,7 +135,7 @@ def test_d18_what_was_put_and_not_dispatched_is_deleted_too(stores: Stores) -> N
 
 
 @ENDS
-def test_d18_light_queues_stay_deleted(stores: Stores, end: End) -> None:
+def test_light_queues_stay_deleted(stores: Stores, end: End) -> None:
     settings: dict[str, Any] = {"enable_multi_dispatch": True}
     store = stores.open(**settings)
     light = f"{names.LMQ_PREFIX}one"
@@ -149,7 +150,7 @@ def test_d18_light_queues_stay_deleted(stores: Stores, end: End) -> None:
     assert bodies(store, "Kept") == [b"kept"] * 5 + [b"later"]
 
 
-def test_d18_reading_makes_no_queue(stores: Stores) -> None:
+def test_reading_makes_no_queue(stores: Stores) -> None:
     store = stores.open()
     put_old(store)
     store.delete_topic("Doomed")
@@ -310,6 +311,7 @@ class MortalDisk(Disk):
     """
 
     def __init__(self, keep: Path) -> None:
+        super().__init__()
         self.left: int | None = None
         """Changes of names until the machine goes down."""
         self._keep = keep
@@ -337,7 +339,10 @@ class MortalDisk(Disk):
 
     def rename(self, source: str, target: str) -> None:
         self._tick()
-        self._put_aside(target)
+        if Path(source).is_dir():
+            self._unsynced.append((source, Path(target)))
+        else:
+            self._put_aside(target)
         super().rename(source, target)
 
     def sync_folder(self, path: str) -> None:
@@ -353,6 +358,9 @@ class MortalDisk(Disk):
     def go_down(self) -> None:
         """Lose the names that were not synced."""
         for path, kept in reversed(self._unsynced):
+            if kept is not None and kept.is_dir():
+                kept.rename(path)
+                continue
             Path(path).unlink(missing_ok=True)
             if kept is not None:
                 Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -366,7 +374,7 @@ def script_delete(store: MessageStore) -> None:
     store.flusher.flush_all()
 
 
-def test_d18_a_crash_at_any_moment_of_a_deletion(tmp_path: Path) -> None:
+def test_a_crash_at_any_moment_of_a_deletion(tmp_path: Path) -> None:
     seen = set()
     for moment in itertools.count():
         folder = tmp_path / str(moment)
@@ -439,21 +447,53 @@ def test_a_crash_at_any_moment_of_expiry_leaves_a_sound_store(tmp_path: Path) ->
     assert starts == {0, 1, 2, 3}
 
 
+@pytest.mark.parametrize("broken_verb", ["replace", "rename", "sync_folder", "unlink"])
 def test_a_deletion_that_fails_can_be_done_again(
-    stores: Stores, monkeypatch: pytest.MonkeyPatch
+    broken_verb: str, stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = Disk()
     store = stores.open(disk=disk)
     put_old(store)
     store.flusher.flush_all()
 
-    def fail(path: str) -> None:
+    def fail(path: str, *_: object) -> None:
         raise WriteFailed(path, "cannot delete: Input/output error")
 
     with monkeypatch.context() as broken:
-        broken.setattr(disk, "unlink", fail)
+        broken.setattr(disk, broken_verb, fail)
         with pytest.raises(WriteFailed):
             store.delete_topic("Doomed")
     assert store.delete_topic("Doomed") == 2
     assert [put(store, "Doomed", body) for body in NEW] == list(range(len(NEW)))
     assert bodies(store, "Doomed") == NEW
+
+
+class UnwritableDisk(Disk):
+    """Cannot replace files when it is told so."""
+
+    is_failing = False
+
+    def replace(self, path: str, data: bytes) -> None:
+        if self.is_failing:
+            raise WriteFailed(path, "cannot write: Input/output error")
+        super().replace(path, data)
+
+
+def test_tombstones_that_expire_leave_the_file_without_the_writers_thread(tmp_path: Path) -> None:
+    disk = UnwritableDisk()
+    kept = tombstones.Tombstones(str(tmp_path), disk)
+    kept.note(["Early"], 100)
+    kept.note(["Late"], 200)
+    kept.save()
+    disk.is_failing = True
+    kept.drop_before(100)  # in memory alone: it waits for nothing
+    assert kept.by_topic == {"Late": 200}
+    with pytest.raises(WriteFailed):
+        kept.save_expired()
+    disk.is_failing = False
+    assert kept.save_expired()
+    assert tombstones.read(open_folder(str(tmp_path))) == {"Late": 200}
+    assert not kept.save_expired()
+    kept.drop_before(200)
+    assert kept.save_expired()
+    assert not (tmp_path / paths.TOMBSTONES).exists()

@@ -6,9 +6,12 @@ rocketmq 4.9.7 ``AdminBrokerProcessor``, ``Broker2Client``.
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from itertools import islice
 
-from reput.broker.groups import ConsumerGroup, Member
+from reput import limits
+from reput.broker.group.groups import ConsumerGroup, Member
+from reput.broker.parts import Parts
 from reput.errors import (
     Answered,
     ConnectionLost,
@@ -43,9 +46,9 @@ from reput.format.headers import (
     ResetOffsetHeader,
 )
 from reput.remoting.channel import Channel
-
-if TYPE_CHECKING:
-    from reput.broker.server import Broker
+from reput.remoting.long_replies import CHUNK, LIGHT_CHUNK, LongBody, chunks, sort
+from reput.remoting.server import LongReply
+from reput.remoting.time_slices import Steps
 
 CLIENT_TIMEOUT_MS = 10_000
 """For what one client is asked."""
@@ -53,6 +56,10 @@ STATUS_TIMEOUT_MS = 5_000
 """For what all members of a group are asked."""
 LATEST = -1
 """As a time: the end of each queue."""
+_COPIED_AT_ONCE = 250
+"""Offsets of a clone."""
+_LOGGED_QUEUES = 100
+"""Of one reset, in a line of the log."""
 
 _log = logging.getLogger(__name__)
 
@@ -60,52 +67,67 @@ _log = logging.getLogger(__name__)
 # --- who is connected ---------------------------------------------------------------
 
 
-def consumer_connections(broker: "Broker", channel: Channel, request: Command) -> Command:
+def consumer_connections(parts: Parts, channel: Channel, request: Command) -> LongReply:
     """Return the members of a consumer group and what they subscribe to."""
     name = headers.decode(ConsumerGroupHeader, request.ext_fields).consumer_group
-    group = broker.groups.consumer(name)
+    group = parts.groups.consumer(name)
     if group is None:
         raise RequestRefused(
             ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online"
         )
     answer = ConsumerConnection(
-        connection_set=[_connection(one) for one in group.members.values()],
+        connection_set=[],
         consume_from_where=group.consume_from_where,
         consume_type=group.consume_type,
         message_model=group.message_model,
-        subscription_table=group.subscriptions,
+        subscription_table=dict(group.subscriptions),
     )
-    return commands.reply(request, body=bodies.encode(answer))
+    members = yield from _connections(group.members.values(), f"consumer group {name}")
+    return commands.reply(request, body=members.encode_in(answer, "connection_set"))
 
 
-def producer_connections(broker: "Broker", channel: Channel, request: Command) -> Command:
+def producer_connections(parts: Parts, channel: Channel, request: Command) -> LongReply:
     """Return the members of a producer group."""
     name = headers.decode(ProducerGroupHeader, request.ext_fields).producer_group
-    members = broker.groups.producers(name)
-    if not members:
+    known = parts.groups.producers(name)
+    if not known:
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist")
-    answer = ProducerConnection(connection_set=[_connection(one) for one in members])
-    return commands.reply(request, body=bodies.encode(answer))
+    members = yield from _connections(known, f"producer group {name}")
+    answer = ProducerConnection(connection_set=[])
+    return commands.reply(request, body=members.encode_in(answer, "connection_set"))
 
 
-def all_producers(broker: "Broker", channel: Channel, request: Command) -> Command:
+def _connections(members: Iterable[Member[Channel]], place: str) -> Steps[LongBody]:
+    """Return members as they are told."""
+    body = LongBody(f"members of {place}")
+    for chunk in chunks(members):
+        body.add(*map(_connection, chunk))
+        yield
+    return body
+
+
+def all_producers(parts: Parts, channel: Channel, request: Command) -> LongReply:
     """Return the members of all producer groups."""
     # They were seen by monotonic time; what is told is of the clock.
-    begun_ms = broker.clock.now_ms() - broker.clock.monotonic_ms()
-    table = {
-        name: [
-            ProducerInfo(
-                client_id=one.client_id,
-                language=_language(one),
-                last_update_timestamp=begun_ms + one.seen_ms,
-                remote_ip=f"/{one.channel.peer}",  # as Java prints an address
-                version=one.version,
-            )
-            for one in members
-        ]
-        for name, members in broker.groups.producer_groups().items()
-    }
-    return commands.reply(request, body=bodies.encode(ProducerTable(data=table)))
+    begun_ms = parts.clock.now_ms() - parts.clock.monotonic_ms()
+    groups = LongBody("producers of all groups; ask for single groups with request 204")
+    for name, known in parts.groups.producer_groups().items():
+        members = LongBody(f"members of producer group {name}")
+        for chunk in chunks(known):
+            members.add(*(_producer(one, begun_ms) for one in chunk))
+            yield
+        groups.add_text(bodies.encode(name) + b":" + members.as_list())
+    return commands.reply(request, body=groups.encode_in(ProducerTable(data={}), "data"))
+
+
+def _producer(member: Member[Channel], begun_ms: int) -> ProducerInfo:
+    return ProducerInfo(
+        client_id=member.client_id,
+        language=_language(member),
+        last_update_timestamp=begun_ms + member.seen_ms,
+        remote_ip=f"/{member.channel.peer}",  # as Java prints an address
+        version=member.version,
+    )
 
 
 def _connection(member: Member[Channel]) -> Connection:
@@ -127,33 +149,33 @@ def _language(member: Member[Channel]) -> str:
 # --- what one member is asked -------------------------------------------------------
 
 
-def consumer_running_info(broker: "Broker", channel: Channel, request: Command) -> None:
+def consumer_running_info(parts: Parts, channel: Channel, request: Command) -> None:
     """Ask a consumer what it is doing."""
     header = headers.decode(ConsumerRunningInfoHeader, request.ext_fields)
-    member = _member(broker, header.consumer_group, header.client_id)
+    member = _member(parts, header.consumer_group, header.client_id)
     question = Command(RequestCode.GET_CONSUMER_RUNNING_INFO, ext_fields=request.ext_fields)
     forward(channel, request, header.consumer_group, member, question)
 
 
-def consume_directly(broker: "Broker", channel: Channel, request: Command) -> None:
+def consume_directly(parts: Parts, channel: Channel, request: Command) -> None:
     """Let a consumer consume one message now."""
     header = headers.decode(ConsumeDirectlyHeader, request.ext_fields)
     try:
         place = ids.decode_offset_id(header.msg_id or "")
     except ValueError as error:
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from error
-    record = broker.store.record_at(place.physical_offset)
+    record = parts.store.record_at(place.physical_offset)
     if record is None:
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"no message {header.msg_id} here")
-    member = _member(broker, header.consumer_group, header.client_id)
-    fields = {**(request.ext_fields or {}), "brokerName": broker.config.broker_name}
+    member = _member(parts, header.consumer_group, header.client_id)
+    fields = {**(request.ext_fields or {}), "brokerName": parts.settings.broker.broker_name}
     question = Command(RequestCode.CONSUME_MESSAGE_DIRECTLY, ext_fields=fields, body=record)
     forward(channel, request, header.consumer_group, member, question)
 
 
-def _member(broker: "Broker", group_name: str, client_id: str | None) -> Member[Channel]:
+def _member(parts: Parts, group_name: str, client_id: str | None) -> Member[Channel]:
     """Return a member of a group by its id. Raises ``RequestRefused``."""
-    group = broker.groups.consumer(group_name)
+    group = parts.groups.consumer(group_name)
     for member in group.members.values() if group is not None else ():
         if member.client_id == client_id:
             return member
@@ -198,40 +220,68 @@ def ask(member: Member[Channel], question: Command, timeout_ms: int) -> "asyncio
         return member.channel.ask(question, timeout_ms)
     except (ConnectionLost, Overloaded) as error:
         future: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
-        future.set_exception(error)
+        # Without its traceback: that would keep this frame, with the question, until garbage is
+        # collected.
+        future.set_exception(error.with_traceback(None))
         return future
 
 
 # --- what all members are asked or told ---------------------------------------------
 
 
-def consumer_status(broker: "Broker", channel: Channel, request: Command) -> None:
+def consumer_status(parts: Parts, channel: Channel, request: Command) -> LongReply:
     """Ask the members of a group, or one of them, how far they have consumed a topic."""
     header = headers.decode(ConsumerStatusHeader, request.ext_fields)
-    group = broker.groups.consumer(header.group)
+    group = parts.groups.consumer(header.group)
     if group is None:
         raise RequestRefused(
             ResponseCode.SYSTEM_ERROR,
             f"No Any Consumer online in the consumer group: [{header.group}]",
         )
     fields = headers.encode(ConsumerStatusHeader(topic=header.topic, group=header.group))
-    members, answers = [], []
-    for member in group.members.values():
-        if header.client_addr in (None, "", member.client_id):
-            question = Command(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ext_fields=fields)
-            answers.append(ask(member, question, STATUS_TIMEOUT_MS))
-            members.append(member)
+    asked = [
+        member
+        for member in group.members.values()
+        if header.client_addr in (None, "", member.client_id)
+    ]
+    limits.ASKED_MEMBERS.check(len(asked), header.group)
+    answers = []
+    for number, member in enumerate(asked, 1):
+        question = Command(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ext_fields=fields)
+        answers.append(ask(member, question, STATUS_TIMEOUT_MS))
+        if number % CHUNK == 0:
+            yield
+    task = asyncio.create_task(_tell_status(channel, request, asked, answers))
+    parts.tasks.keep(task)
+    return None
 
-    def answered(future: "asyncio.Future[list[Command | BaseException]]") -> None:
-        table = {
-            member.client_id: offsets
-            for member, answer in zip(members, future.result(), strict=True)
-            if (offsets := _status_of(member, answer)) is not None
-        }
-        status = ConsumerStatus(consumer_table=table, message_queue_table=QueueOffsets())
-        channel.send(commands.reply(request, body=bodies.encode(status)))
 
-    asyncio.gather(*answers, return_exceptions=True).add_done_callback(answered)
+async def _tell_status(
+    channel: Channel,
+    request: Command,
+    members: list[Member[Channel]],
+    answers: "list[asyncio.Future[Command]]",
+) -> None:
+    """Reply with how far members say that they are."""
+    table = LongBody("members of the group; clientAddr names one")
+    try:
+        for member, answer in zip(members, answers, strict=True):
+            (found,) = await asyncio.gather(answer, return_exceptions=True)
+            offsets = await asyncio.to_thread(_status_of, member, found)
+            if offsets is not None:
+                table.add_pair(member.client_id, offsets)
+        status: dict[str, object] = {"consumerTable": {}, "messageQueueTable": {}}
+        reply = commands.reply(request, body=table.encode_in(status, "consumerTable"))
+    except ReputError as error:
+        reply = commands.reply(request, error.response_code, str(error))
+    except Exception as error:  # noqa: BLE001 - the outermost edge of a request
+        _log.exception("request %d of %s failed", request.code, channel.peer)
+        text = f"{type(error).__name__}: {error}"
+        reply = commands.reply(request, ResponseCode.SYSTEM_ERROR, text)
+    finally:
+        for answer in answers:
+            answer.cancel()  # nobody waits for those that are left
+    channel.answer(request, reply)
 
 
 def _status_of(member: Member[Channel], answer: Command | BaseException) -> QueueOffsets | None:
@@ -241,70 +291,88 @@ def _status_of(member: Member[Channel], answer: Command | BaseException) -> Queu
             raise answer
         if answer.code != ResponseCode.SUCCESS:
             raise Answered(answer.code, answer.remark, member.channel.peer)
-        return bodies.decode(ConsumerStatus, answer.body).message_queue_table
+        # Java's is of the dialect, and one of the standard takes no less time: its keys are JSON.
+        limit = limits.LENIENT_JSON_BYTES
+        status = bodies.decode(ConsumerStatus, answer.body, size_limit=limit, lenient_limit=limit)
+        return status.message_queue_table
     except ReputError as error:
         _log.warning("consumer %s does not say how far it is: %s", member.client_id, error)
         return None
 
 
-def reset_offset(broker: "Broker", channel: Channel, request: Command) -> Command:
+def reset_offset(parts: Parts, channel: Channel, request: Command) -> LongReply:
     """Let a group go on elsewhere in a topic.
 
     4.9's tools name a time, and its members are told. Those of 5.x name a queue as well, or that
     all are meant: then each member hears of it when it pulls, and there need be none.
     """
     header = headers.decode(ResetOffsetHeader, request.ext_fields)
-    if header.queue_id is not None and broker.config.use_server_side_reset_offset:
-        return _reset_here(broker, channel, request, header)
-    table = _offsets_by_time(broker, header)
-    group = broker.groups.consumer(header.group)
+    if header.queue_id is not None and parts.settings.broker.use_server_side_reset_offset:
+        return (yield from _reset_here(parts, channel, request, header))
+    wanted = yield from _offsets_by_time(parts, header)
+    group = parts.groups.consumer(header.group)
     if group is None:
         raise RequestRefused(
             ResponseCode.CONSUMER_NOT_ONLINE,
             f"Consumer not online, so can not reset offset, Group: {header.group} "
             f"Topic: {header.topic} Timestamp: {header.timestamp}",
         )
-    body = bodies.encode(ResetOffsets(offset_table=table))
-    _tell_offsets(
-        group, header, body, _list_of(table), is_list=request.language == LanguageCode.CPP
-    )
-    _log.info("offsets of %s in %s set by %s: %s", header.group, header.topic, channel.peer, table)
+    body = yield from _encoded_offsets(parts, header.topic, wanted)
+    list_body = yield from _encoded_list(parts, header.topic, wanted)
+    is_list = request.language == LanguageCode.CPP
+    yield from _tell_offsets(group, header, body, list_body, is_list=is_list)
+    _log.info(
+        "offsets of %r in %r set by %s: %s",
+        header.group, header.topic, channel.peer, _shortened(wanted),
+    )  # fmt: skip
     return commands.reply(request, body=body)
 
 
 def _reset_here(
-    broker: "Broker", channel: Channel, request: Command, header: ResetOffsetHeader
-) -> Command:
+    parts: Parts, channel: Channel, request: Command, header: ResetOffsetHeader
+) -> Steps[Command]:
     """Source: rocketmq 5.5 ``AdminBrokerProcessor.resetOffsetInner``."""
     topic, group = header.topic, header.group
-    if not broker.is_master:
+    if not parts.identity.is_master:
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, "Can not reset offset in slave broker")
-    known = broker.topics.get(topic)
+    known = parts.topics.get(topic)
     if known is None:
         raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} does not exist")
-    if broker.subscription_groups.get(group) is None:
+    if parts.subscription_groups.get(group) is None:
         raise RequestRefused(
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} does not exist"
         )
-    wanted = _wanted_offsets(broker, header, known.read_queue_count)
-    offsets = broker.consumer_offsets
-    broker.store.deliverer.clear()  # it answers pulls without a look at what is here
-    table = QueueOffsets()
-    for queue_id, queue_offset in wanted.items():
-        offsets.put(topic, group, queue_id, queue_offset)
-        broker.resets.assign(topic, group, queue_id, queue_offset)
-        table[MessageQueue(topic, broker.config.broker_name, queue_id)] = queue_offset
-    for queue_id in wanted:
-        broker.look_again(topic, queue_id)
-    _log.info("offsets of %s in %s set by %s: %s", group, topic, channel.peer, table)
-    return commands.reply(request, body=bodies.encode(ResetOffsets(offset_table=table)))
+    wanted = yield from _wanted_offsets(parts, header, known.read_queue_count)
+    parts.commits.check_room(
+        len(wanted) - parts.deliveries.consumer_offsets.queue_count(topic, group)
+    )
+    parts.resets.check_room(len(wanted))
+    body = yield from _encoded_offsets(parts, topic, wanted)
+    for chunk in chunks(wanted.items()):
+        if parts.topics.get(topic) is None:
+            raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} was deleted")
+        parts.store.deliverer.clear()  # it answers pulls without a look at what is here
+        for queue_id, queue_offset in chunk:
+            parts.deliveries.consumer_offsets.put(topic, group, queue_id, queue_offset)
+            parts.resets.assign(topic, group, queue_id, queue_offset)
+        for queue_id, _ in chunk:
+            parts.held_pulls.wake(topic, queue_id)
+        yield
+    _log.info("offsets of %r in %r set by %s: %s", group, topic, channel.peer, _shortened(wanted))
+    return commands.reply(request, body=body)
+
+
+def _shortened(offsets: dict[int, int]) -> str:
+    """Return offsets for the log: all of a usual topic, the first of a large one."""
+    text = ", ".join(f"{key}: {value}" for key, value in islice(offsets.items(), _LOGGED_QUEUES))
+    return text if len(offsets) <= _LOGGED_QUEUES else f"{text} ... {len(offsets)} queues"
 
 
 def _wanted_offsets(
-    broker: "Broker", header: ResetOffsetHeader, queue_count: int
-) -> dict[int, int]:
+    parts: Parts, header: ResetOffsetHeader, queue_count: int
+) -> Steps[dict[int, int]]:
     """Return queue id -> where to go on. Raises ``RequestRefused``."""
-    queue_id, store = header.queue_id, broker.store
+    queue_id, store = header.queue_id, parts.store
     if queue_id is None or queue_id < 0:
         queue_ids = range(queue_count)
         if not queue_ids:
@@ -327,42 +395,65 @@ def _wanted_offsets(
         return {queue_id: header.queue_offset}
     else:
         queue_ids = range(queue_id, queue_id + 1)
-    if header.timestamp < 0:
-        return {one: store.max_offset(header.topic, one) for one in queue_ids}
-    return {one: store.offset_by_time(header.topic, one, header.timestamp) for one in queue_ids}
+    found: dict[int, int] = {}
+    for chunk in chunks(queue_ids):
+        for one in chunk:
+            if header.timestamp < 0:
+                found[one] = store.max_offset(header.topic, one)
+            else:
+                found[one] = store.offset_by_time(header.topic, one, header.timestamp)
+        yield
+    return found
 
 
-def _offsets_by_time(broker: "Broker", header: ResetOffsetHeader) -> QueueOffsets:
-    """Return where a group is to go on. Raises ``RequestRefused``."""
-    topic = broker.topics.get(header.topic)
+def _offsets_by_time(parts: Parts, header: ResetOffsetHeader) -> Steps[dict[int, int]]:
+    """Return queue id -> where a group is to go on. Raises ``RequestRefused``."""
+    topic = parts.topics.get(header.topic)
     if topic is None:
         raise RequestRefused(
             ResponseCode.SYSTEM_ERROR,
             f"[reset-offset] reset offset failed, no topic in this broker. topic={header.topic}",
         )
-    table = QueueOffsets()
+    found: dict[int, int] = {}
     for queue_id in range(topic.write_queue_count):
-        known = broker.consumer_offsets.get(topic.name, header.group, queue_id)
+        known = parts.deliveries.consumer_offsets.get(topic.name, header.group, queue_id)
         if known is None:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR, f"THe consumer group <{header.group}> not exist"
             )
         if header.timestamp == LATEST:
-            wanted = broker.store.max_offset(topic.name, queue_id)
+            wanted = parts.store.max_offset(topic.name, queue_id)
         else:
-            wanted = broker.store.offset_by_time(topic.name, queue_id, header.timestamp)
-        queue = MessageQueue(topic.name, broker.config.broker_name, queue_id)
-        table[queue] = wanted if header.is_force else min(wanted, known)
-    return table
+            wanted = parts.store.offset_by_time(topic.name, queue_id, header.timestamp)
+        found[queue_id] = wanted if header.is_force else min(wanted, known)
+        if queue_id % CHUNK == CHUNK - 1:
+            yield
+    return found
 
 
-def _list_of(table: QueueOffsets) -> bytes:
-    found = [
-        QueueOffset(broker_name=one.broker_name, offset=offset, queue_id=one.queue_id,
-                    topic=one.topic)
-        for one, offset in table.items()
-    ]  # fmt: skip
-    return bodies.encode(ResetOffsetList(offset_table=found))
+def _encoded_offsets(parts: Parts, topic: str, offsets: dict[int, int]) -> Steps[bytes]:
+    body = LongBody(f"topic {topic}; name single queues")
+    for chunk in chunks(offsets.items(), 4 * CHUNK):
+        for queue_id, queue_offset in chunk:
+            body.add_pair(
+                MessageQueue(topic, parts.settings.broker.broker_name, queue_id), queue_offset
+            )
+        yield
+    return body.encode_in(ResetOffsets(offset_table=QueueOffsets()), "offset_table")
+
+
+def _encoded_list(parts: Parts, topic: str, offsets: dict[int, int]) -> Steps[bytes]:
+    body = LongBody(f"topic {topic}; name single queues")
+    name = parts.settings.broker.broker_name
+    for chunk in chunks(offsets.items(), 4 * CHUNK):
+        body.add(
+            *(
+                QueueOffset(broker_name=name, offset=queue_offset, queue_id=queue_id, topic=topic)
+                for queue_id, queue_offset in chunk
+            )
+        )
+        yield
+    return body.encode_in(ResetOffsetList(offset_table=[]), "offset_table")
 
 
 def _tell_offsets(
@@ -372,14 +463,14 @@ def _tell_offsets(
     list_body: bytes,
     *,
     is_list: bool,
-) -> None:
+) -> Steps[None]:
     fields = headers.encode(
         ResetOffsetHeader(topic=header.topic, group=header.group, timestamp=header.timestamp)
     )
-    for member in group.members.values():
+    for member in list(group.members.values()):
         # Java asks who the administrator is; what the consumer reads is what matters.
         takes_list = is_list or member.language == LanguageCode.CPP
-        member.channel.send(
+        member.channel.notify(
             Command(
                 RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
                 flag=IS_ONEWAY,
@@ -387,29 +478,49 @@ def _tell_offsets(
                 body=list_body if takes_list else body,
             )
         )
+        yield
 
 
 # --- offsets of a group for another ---------------------------------------------------
 
 
-def clone_offsets(broker: "Broker", channel: Channel, request: Command) -> Command:
+def clone_offsets(parts: Parts, channel: Channel, request: Command) -> LongReply:
     """Let a group go on where another one is."""
     header = headers.decode(CloneGroupOffsetHeader, request.ext_fields)
-    offsets = broker.consumer_offsets
-    topics = [header.topic] if header.topic else topics_of_group(broker, header.src_group)
-    source = broker.groups.consumer(header.src_group)
+    group, other = header.src_group, header.dest_group
+    parts.commits.check_group(other)
+    topics = [header.topic] if header.topic else (yield from topics_of_group(parts, group))
+    source = parts.groups.consumer(group)
+    work = 0
     for topic in topics:
-        if broker.topics.get(topic) is None:
-            continue
-        if not header.offline and source is not None and topic not in source.subscriptions:
-            continue
-        for queue_id, consumer_offset in offsets.of(topic, header.src_group).items():
-            offsets.put(topic, header.dest_group, queue_id, consumer_offset)
-    _log.info("group %s goes on where %s is, says %s: %s", header.dest_group, header.src_group,
-              channel.peer, topics)  # fmt: skip
+        work += 1
+        if header.offline or source is None or topic in source.subscriptions:
+            for chunk in chunks(
+                parts.deliveries.consumer_offsets.of(topic, group).items(), _COPIED_AT_ONCE
+            ):
+                if parts.topics.get(topic) is None:
+                    break
+                offsets = parts.deliveries.consumer_offsets
+                new = (offsets.get(topic, other, queue_id) is None for queue_id, _ in chunk)
+                parts.commits.check_room(sum(new))
+                for queue_id, consumer_offset in chunk:
+                    parts.deliveries.consumer_offsets.put(topic, other, queue_id, consumer_offset)
+                work += len(chunk)
+                if work >= _COPIED_AT_ONCE:
+                    work = 0
+                    yield
+        elif work >= _COPIED_AT_ONCE:
+            work = 0
+            yield
+    _log.info("group %r goes on where %r is, says %s: %d topics", other, group, channel.peer,
+              len(topics))  # fmt: skip
     return commands.reply(request)
 
 
-def topics_of_group(broker: "Broker", group: str) -> list[str]:
+def topics_of_group(parts: Parts, group: str) -> Steps[list[str]]:
     """Return the topics in which a group has offsets."""
-    return sorted(topic for topic, one in broker.consumer_offsets.readers() if one == group)
+    found: set[str] = set()
+    for chunk in chunks(parts.deliveries.consumer_offsets.readers(), LIGHT_CHUNK):
+        found.update(topic for topic, one in chunk if one == group)
+        yield
+    return (yield from sort(found))

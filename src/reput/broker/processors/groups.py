@@ -1,89 +1,243 @@
 """34, 35, 46, 38, 41, 42: clients, their groups, their locks."""
 
-from typing import TYPE_CHECKING
-
-from reput.broker import selection
+from reput import limits
+from reput.broker.filter import selection
+from reput.broker.parts import Parts
+from reput.config import JAVA_INT_MAX
 from reput.errors import RequestRefused
-from reput.format import bodies, command as commands, headers
-from reput.format.bodies import CheckClientBody, ConsumerList, HeartbeatData, LockBody, LockReply
+from reput.format import bodies, command as commands, headers, names
+from reput.format.bodies import (
+    CheckClientBody,
+    ConsumerData,
+    ConsumerList,
+    HeartbeatData,
+    LockBody,
+    LockReply,
+    MessageQueue,
+)
 from reput.format.codes import ResponseCode
 from reput.format.command import Command
 from reput.format.headers import ConsumerGroupHeader, UnregisterClientHeader
 from reput.remoting.channel import Channel
+from reput.remoting.long_replies import LIGHT_CHUNK, LongBody, chunks
+from reput.remoting.server import LongReply
+from reput.remoting.time_slices import Steps
+from reput.store.table_files import SubscriptionGroup
 
-if TYPE_CHECKING:
-    from reput.broker.server import Broker
+_WORD_LETTERS_MAX = 64
+"""Of what is one of a few words: how a group consumes."""
+_QUEUES_AT_ONCE = 200
+"""Queues that are locked between two yields."""
 
 
-def heartbeat(broker: "Broker", channel: Channel, request: Command) -> Command:
-    """Take note of a client, its groups and what they subscribe to."""
+def heartbeat(parts: Parts, channel: Channel, request: Command) -> LongReply:
+    """Register a client, its groups and what they subscribe to.
+
+    All of it is checked first, and whether there is room for all of it. After that a heartbeat is
+    refused only where other clients take the room between two slices, or where there are too many
+    filters in SQL92, which are compiled one by one: groups before that one are registered then.
+    Other members are notified, and tables written, once for the whole heartbeat.
+    """
     data = bodies.decode(HeartbeatData, request.body)
-    now_ms, monotonic_ms = broker.clock.now_ms(), broker.clock.monotonic_ms()
-    for consumer in data.consumer_data_set:
-        settings = broker.subscription_groups.find(consumer.group_name, now_ms)
+    yield
+    consumers = data.consumer_data_set
+    producers = [one.group_name for one in data.producer_data_set]
+    limits.HEARTBEAT_GROUPS.check(len(consumers) + len(producers))
+    subscription_count = sum(len(one.subscription_data_set) for one in consumers)
+    limits.HEARTBEAT_SUBSCRIPTIONS.check(subscription_count)
+    check_client_id(data.client_id)
+    more_bytes = 0
+    for consumer in consumers:
+        _check_consumer(parts, consumer)
+        more_bytes += parts.groups.more_bytes(consumer)
+        yield
+    for name in producers:
+        _check_producer_group(name)
+    parts.groups.check_room(channel, consumers, producers)
+    parts.groups.check_subscriptions(more_bytes, data.client_id)
+    _check_making(parts, [one.group_name for one in consumers], channel.address)
+    now_ms, monotonic_ms = parts.clock.now_ms(), parts.clock.monotonic_ms()
+    newest_ms: dict[str, int] = {}
+    saves_filters = False
+    for consumer in consumers:
+        name = consumer.group_name
+        parts.groups.check_room(channel, [consumer], ())
+        parts.groups.check_subscriptions(parts.groups.more_bytes(consumer), name)
+        settings = parts.subscription_groups.obtain(name, now_ms, channel.address)
         if settings is not None:
-            broker.make_retry_topic(settings, now_ms)
-        has_changed = broker.groups.register_consumer(
+            parts.members.make_retry_topic(settings, now_ms, channel.address)
+        has_changed = parts.groups.register_consumer(
             channel, data.client_id, consumer, request.language, request.version, monotonic_ms
         )
-        broker.take_filters(consumer)
         if has_changed:
-            broker.tell_members(consumer.group_name)
-    for producer in data.producer_data_set:
-        broker.groups.register_producer(
-            channel,
-            data.client_id,
-            producer.group_name,
-            request.language,
-            request.version,
-            monotonic_ms,
+            parts.members.notify(name)
+        saves_filters |= yield from parts.members.register_filters(consumer, newest_ms)
+        yield
+    for name in producers:
+        parts.groups.check_room(channel, (), [name])
+        parts.groups.register_producer(
+            channel, data.client_id, name, request.language, request.version, monotonic_ms
         )
+        yield
+    if saves_filters:
+        parts.table_writes.answer(channel, request, parts.consumer_filters.table)
+        return None
     return commands.reply(request)
 
 
-def unregister_client(broker: "Broker", channel: Channel, request: Command) -> Command:
+def _check_making(parts: Parts, groups: list[str], address: str) -> None:
+    """Check that groups can be made, and their retry topics. Raises ``LimitExceeded``."""
+    parts.subscription_groups.check_making(groups, address)
+    retry_topics = {}
+    for name in groups:
+        settings = parts.subscription_groups.get(name)
+        if settings is None:
+            if not parts.subscription_groups.may_make(name):
+                continue
+            settings = SubscriptionGroup(name=name)
+        topic = names.retry_topic(name)
+        if settings.retry_queue_count > 0 and names.is_legal_group_topic(topic):
+            retry_topics[topic] = settings.retry_queue_count
+    parts.topics.check_making(retry_topics, address)
+
+
+def check_client_id(client_id: str) -> None:
+    """Check the id of a client. Raises ``RequestRefused``."""
+    limits.CLIENT_ID_BYTES.check(len(client_id.encode("utf-8", "surrogatepass")))
+    if not names.is_printable(client_id):
+        raise RequestRefused(
+            ResponseCode.INVALID_PARAMETER,
+            f"client id {client_id!r}: allowed: text without control characters",
+        )
+
+
+def _check_consumer(parts: Parts, data: ConsumerData) -> None:
+    """Check what a member says of itself. Raises ``RequestRefused``."""
+    parts.subscription_groups.check_name(data.group_name)
+    for word in (data.consume_type, data.message_model, data.consume_from_where):
+        if len(word) > _WORD_LETTERS_MAX or not names.is_printable(word):
+            raise RequestRefused(
+                ResponseCode.INVALID_PARAMETER,
+                f"group {data.group_name}: {names.printable(word)!r} is no consumeType, "
+                "messageModel or consumeFromWhere",
+            )
+    for one in data.subscription_data_set:
+        check_subscribed_topic(one.topic)
+        place = f"group {data.group_name}, topic {one.topic}"
+        limits.SUBSCRIPTION_BYTES.check(len(one.sub_string or ""), place)
+        limits.SUBSCRIPTION_TAGS.check(len(one.tags_set), place)
+        limits.SUBSCRIPTION_TAGS.check(len(one.code_set), place)
+        limits.SUBSCRIPTION_BYTES.check(sum(map(len, one.tags_set)), place)
+        if len(one.expression_type or "") > _WORD_LETTERS_MAX:
+            raise RequestRefused(
+                ResponseCode.INVALID_PARAMETER, f"{place}: expressionType is too long"
+            )
+
+
+def check_subscribed_topic(topic: str) -> None:
+    """Check the name of a topic that somebody consumes. Raises ``RequestRefused``.
+
+    The topic need not be there. It may be a retry topic, whose name has that of a group in it.
+    """
+    limits.SUBSCRIBED_TOPIC_LETTERS.check(len(topic))
+    if not names.is_printable(topic):
+        raise RequestRefused(
+            ResponseCode.INVALID_PARAMETER,
+            f"topic {topic!r}: allowed: text without control characters",
+        )
+
+
+def _check_producer_group(name: str) -> None:
+    """Check the name of a producer group: it is nowhere saved. Raises ``RequestRefused``."""
+    limits.GROUP_NAME_LETTERS.check(len(name))
+    if not names.is_printable(name):
+        raise RequestRefused(
+            ResponseCode.INVALID_PARAMETER,
+            f"producer group {name!r}: allowed: text without control characters",
+        )
+
+
+def unregister_client(parts: Parts, channel: Channel, request: Command) -> Command:
     """Forget a client that leaves."""
     header = headers.decode(UnregisterClientHeader, request.ext_fields)
     if header.producer_group:
-        broker.groups.unregister_producer(channel, header.producer_group)
-    if header.consumer_group and broker.groups.unregister_consumer(channel, header.consumer_group):
-        broker.member_left(header.consumer_group)
+        parts.groups.unregister_producer(channel, header.producer_group)
+    if header.consumer_group and parts.groups.unregister_consumer(channel, header.consumer_group):
+        parts.members.left(header.consumer_group)
     return commands.reply(request)
 
 
-def check_client_config(broker: "Broker", channel: Channel, request: Command) -> Command:
+def check_client_config(parts: Parts, channel: Channel, request: Command) -> Command:
     """Check an expression before a consumer subscribes with it."""
     one = bodies.decode(CheckClientBody, request.body).subscription_data
     if one.class_filter_mode:
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, selection.NO_CLASS_FILTER)
     if not selection.is_tag_type(one.expression_type):
-        broker.filters.of_expression(one.expression_type, one.sub_string)
+        parts.filters.of_expression(one.expression_type, one.sub_string)
     return commands.reply(request)
 
 
-def consumer_list(broker: "Broker", channel: Channel, request: Command) -> Command:
+def consumer_list(parts: Parts, channel: Channel, request: Command) -> LongReply:
     """Return the ids of a group's members."""
     header = headers.decode(ConsumerGroupHeader, request.ext_fields)
-    group = broker.groups.consumer(header.consumer_group)
+    group = parts.groups.consumer(header.consumer_group)
     if group is None:
         raise RequestRefused(
             ResponseCode.SYSTEM_ERROR,
             f"no consumer for this group, {header.consumer_group}",
         )
-    body = ConsumerList(consumer_id_list=group.client_ids)
-    return commands.reply(request, body=bodies.encode(body))
+    found = LongBody(f"members of group {header.consumer_group}")
+    for chunk in chunks(group.client_ids, LIGHT_CHUNK):
+        found.add(*chunk)
+        yield
+    body = found.encode_in(ConsumerList(consumer_id_list=[]), "consumer_id_list")
+    return commands.reply(request, body=body)
 
 
-def lock_queues(broker: "Broker", channel: Channel, request: Command) -> Command:
+def lock_queues(parts: Parts, channel: Channel, request: Command) -> LongReply:
     """Lock queues for a client that consumes in order."""
-    asked = bodies.decode(LockBody, request.body)
-    monotonic_ms = broker.clock.monotonic_ms()
-    got = broker.locks.lock(asked.consumer_group, asked.client_id, asked.mq_set, monotonic_ms)
+    asked = yield from _queues(parts, request)
+    got = []
+    for chunk in chunks(asked.mq_set, _QUEUES_AT_ONCE):
+        got += parts.locks.lock(
+            asked.consumer_group,
+            asked.client_id,
+            chunk,
+            parts.clock.monotonic_ms(),
+            channel.address,
+        )
+        yield
     return commands.reply(request, body=bodies.encode(LockReply(lock_ok_mq_set=got)))
 
 
-def unlock_queues(broker: "Broker", channel: Channel, request: Command) -> Command:
+def unlock_queues(parts: Parts, channel: Channel, request: Command) -> LongReply:
     """Give locks back."""
-    asked = bodies.decode(LockBody, request.body)
-    broker.locks.unlock(asked.consumer_group, asked.client_id, asked.mq_set)
+    asked = yield from _queues(parts, request)
+    for chunk in chunks(asked.mq_set, _QUEUES_AT_ONCE):
+        parts.locks.unlock(asked.consumer_group, asked.client_id, chunk)
+        yield
     return commands.reply(request)
+
+
+def _queues(parts: Parts, request: Command) -> Steps[LockBody]:
+    """Return who wants to lock or unlock what. Raises ``RequestRefused``."""
+    asked = bodies.decode(LockBody, request.body)
+    yield
+    limits.LOCK_QUEUES.check(len(asked.mq_set))
+    parts.subscription_groups.check_name(asked.consumer_group)
+    check_client_id(asked.client_id)
+    for chunk in chunks(asked.mq_set, _QUEUES_AT_ONCE):
+        for queue in chunk:
+            _check_queue(queue)
+        yield
+    return asked
+
+
+def _check_queue(queue: MessageQueue) -> None:
+    check_subscribed_topic(queue.topic)
+    limits.BROKER_NAME_LETTERS.check(len(queue.broker_name))
+    if not 0 <= queue.queue_id <= JAVA_INT_MAX:
+        raise RequestRefused(
+            ResponseCode.INVALID_PARAMETER,
+            f"queueId of topic {queue.topic} is {queue.queue_id}; allowed: 0 to {JAVA_INT_MAX}",
+        )

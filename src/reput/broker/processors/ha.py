@@ -4,8 +4,7 @@ There are none: slaves of RocketMQ copy a master's log over a port of their own,
 listens here.
 """
 
-from typing import TYPE_CHECKING
-
+from reput.broker.parts import Parts
 from reput.errors import RequestRefused
 from reput.format import bodies, command as commands
 from reput.format.bodies import HaRuntimeInfo
@@ -13,25 +12,22 @@ from reput.format.codes import ResponseCode
 from reput.format.command import Command
 from reput.remoting.channel import Channel
 
-if TYPE_CHECKING:
-    from reput.broker.server import Broker
 
-
-def ha_status(broker: "Broker", channel: Channel, request: Command) -> Command:
+def ha_status(parts: Parts, channel: Channel, request: Command) -> Command:
     """Return how far the log goes, and that no slave has it."""
-    _check_master(broker)
-    found = HaRuntimeInfo(master_commit_log_max_offset=broker.store.max_physical_offset)
+    _check_master(parts)
+    found = HaRuntimeInfo(master_commit_log_max_offset=parts.store.max_physical_offset)
     return commands.reply(request, body=bodies.encode(found))
 
 
-def reset_master_flush_offset(broker: "Broker", channel: Channel, request: Command) -> Command:
+def reset_master_flush_offset(parts: Parts, channel: Channel, request: Command) -> Command:
     """Do nothing, as every master: slaves note there how far their master's disk has the log."""
-    _check_master(broker)
+    _check_master(parts)
     return commands.reply(request)
 
 
-def _check_master(broker: "Broker") -> None:
-    if not broker.is_master:
+def _check_master(parts: Parts) -> None:
+    if not parts.identity.is_master:
         raise RequestRefused(
             ResponseCode.SYSTEM_ERROR, "this slave copies nothing: there is no replication here"
         )

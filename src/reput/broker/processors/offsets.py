@@ -1,7 +1,6 @@
 """14, 15, 29 to 32, 308: where groups are, where queues begin and end."""
 
-from typing import TYPE_CHECKING
-
+from reput.broker.parts import Parts
 from reput.config import JAVA_LONG_MAX
 from reput.errors import RequestRefused
 from reput.format import bodies, command as commands, headers
@@ -18,21 +17,20 @@ from reput.format.headers import (
     UpdateConsumerOffsetHeader,
 )
 from reput.remoting.channel import Channel
+from reput.remoting.long_replies import CHUNK, LIGHT_CHUNK, chunks
+from reput.remoting.server import LongReply
 from reput.store.reader import Boundary
 
-if TYPE_CHECKING:
-    from reput.broker.server import Broker
 
-
-def query_consumer_offset(broker: "Broker", channel: Channel, request: Command) -> Command:
+def query_consumer_offset(parts: Parts, channel: Channel, request: Command) -> Command:
     """Return which message of a queue a group reads next."""
     header = headers.decode(QueryConsumerOffsetHeader, request.ext_fields)
     topic, queue_id = header.topic, header.queue_id
-    known = broker.consumer_offsets.get(topic, header.consumer_group, queue_id)
+    known = parts.deliveries.consumer_offsets.get(topic, header.consumer_group, queue_id)
     if known is not None:
         return _offset(request, known)
     # A new group on a young queue begins at its beginning, whatever the client would choose.
-    is_young = broker.store.min_offset(topic, queue_id) <= 0 and not broker.is_on_disk(
+    is_young = parts.store.min_offset(topic, queue_id) <= 0 and not parts.store.is_on_disk(
         topic, queue_id
     )
     if is_young and header.set_zero_if_not_found is not False:
@@ -43,23 +41,25 @@ def query_consumer_offset(broker: "Broker", channel: Channel, request: Command) 
     )
 
 
-def update_consumer_offset(broker: "Broker", channel: Channel, request: Command) -> Command:
+def update_consumer_offset(parts: Parts, channel: Channel, request: Command) -> Command:
     """Take note of which message of a queue a group reads next.
 
-    4.9 takes those of topics that were deleted, whose offsets so come back (anchors D18); 5.x not.
+    4.9 takes those of topics that were deleted, whose offsets so come back
+    (known-bugs.md#deleted-topics); 5.x not.
     """
     header = headers.decode(UpdateConsumerOffsetHeader, request.ext_fields)
-    if broker.topics.get(header.topic) is None:
+    topic = parts.topics.get(header.topic)
+    if topic is None:
         raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic} not exist!")
-    if broker.resets.is_waiting(header.topic, header.consumer_group, header.queue_id):
+    if parts.resets.is_waiting(header.topic, header.consumer_group, header.queue_id):
         return commands.reply(request, remark="Offset has been previously reset")
-    broker.consumer_offsets.put(
-        header.topic, header.consumer_group, header.queue_id, header.commit_offset
+    parts.commits.commit(
+        topic, header.consumer_group, header.queue_id, header.commit_offset, channel.address
     )
     return commands.reply(request)
 
 
-def correction_offsets(broker: "Broker", channel: Channel, request: Command) -> Command:
+def correction_offsets(parts: Parts, channel: Channel, request: Command) -> LongReply:
     """Return how far the last of a topic's groups is in each queue.
 
     A group whose next message has expired does not count there. If it is the group to compare with,
@@ -71,49 +71,54 @@ def correction_offsets(broker: "Broker", channel: Channel, request: Command) -> 
     topic's name.
     """
     header = headers.decode(QueryCorrectionOffsetHeader, request.ext_fields)
-    topic, offsets = header.topic, broker.consumer_offsets
-    left_out = (header.filter_groups or "").split(",")
-    groups = {
-        group: offsets.of(topic, group)
-        for one, group in offsets.readers()
-        if one == topic and group not in left_out
-    }
+    topic = header.topic
+    left_out = set((header.filter_groups or "").split(","))
+    groups = []
+    for chunk in chunks(parts.deliveries.consumer_offsets.readers(), LIGHT_CHUNK):
+        groups += [group for one, group in chunk if one == topic and group not in left_out]
+        yield
     found: dict[int, int] = {}
-    for queues in groups.values():
-        for queue_id, consumer_offset in queues.items():
-            if consumer_offset >= broker.store.min_offset(topic, queue_id):
-                found[queue_id] = min(found.get(queue_id, consumer_offset), consumer_offset)
-    for queue_id, compared_offset in groups.get(header.compare_group, {}).items():
-        if found.get(queue_id, 0) > compared_offset:
-            found[queue_id] = JAVA_LONG_MAX
+    for group in groups:
+        for consumer_offsets in chunks(
+            parts.deliveries.consumer_offsets.of(topic, group).items(), 4 * CHUNK
+        ):
+            for queue_id, consumer_offset in consumer_offsets:
+                if consumer_offset >= parts.store.min_offset(topic, queue_id):
+                    found[queue_id] = min(found.get(queue_id, consumer_offset), consumer_offset)
+            yield
+    if header.compare_group in groups:
+        compared = parts.deliveries.consumer_offsets.of(topic, header.compare_group)
+        for queue_id, compared_offset in compared.items():
+            if found.get(queue_id, 0) > compared_offset:
+                found[queue_id] = JAVA_LONG_MAX
     body = bodies.encode(CorrectionOffsets(correction_offsets=found))
     return commands.reply(request, body=body)
 
 
-def search_offset(broker: "Broker", channel: Channel, request: Command) -> Command:
+def search_offset(parts: Parts, channel: Channel, request: Command) -> Command:
     """Return the queue offset that a time names."""
     header = headers.decode(SearchOffsetHeader, request.ext_fields)
     boundary = Boundary.UPPER if header.boundary_type == "UPPER" else Boundary.LOWER
-    found = broker.store.offset_by_time(header.topic, header.queue_id, header.timestamp, boundary)
+    found = parts.store.offset_by_time(header.topic, header.queue_id, header.timestamp, boundary)
     return _offset(request, found)
 
 
-def max_offset(broker: "Broker", channel: Channel, request: Command) -> Command:
+def max_offset(parts: Parts, channel: Channel, request: Command) -> Command:
     """Return the queue offset behind the newest message."""
     header = headers.decode(QueueHeader, request.ext_fields)
-    return _offset(request, broker.store.max_offset(header.topic, header.queue_id))
+    return _offset(request, parts.store.max_offset(header.topic, header.queue_id))
 
 
-def min_offset(broker: "Broker", channel: Channel, request: Command) -> Command:
+def min_offset(parts: Parts, channel: Channel, request: Command) -> Command:
     """Return the queue offset of the oldest message."""
     header = headers.decode(QueueHeader, request.ext_fields)
-    return _offset(request, broker.store.min_offset(header.topic, header.queue_id))
+    return _offset(request, parts.store.min_offset(header.topic, header.queue_id))
 
 
-def earliest_store_time(broker: "Broker", channel: Channel, request: Command) -> Command:
+def earliest_store_time(parts: Parts, channel: Channel, request: Command) -> Command:
     """Return when the oldest message of a queue was stored; -1 if there is none."""
     header = headers.decode(QueueHeader, request.ext_fields)
-    found = broker.store.earliest_message_time(header.topic, header.queue_id)
+    found = parts.store.earliest_message_time(header.topic, header.queue_id)
     answer = TimestampReplyHeader(timestamp=-1 if found is None else found)
     return commands.reply(request, ext_fields=headers.encode(answer))
 

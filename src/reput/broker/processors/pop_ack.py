@@ -4,10 +4,12 @@ The order of the checks and the codes are Java's ``AckMessageProcessor`` and
 ``ChangeInvisibleTimeProcessor`` of 5.5.0.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from reput.broker.pop_checkpoints import Key
-from reput.errors import RequestRefused
+from reput import limits
+from reput.broker.parts import Parts
+from reput.broker.pop.checkpoints import Key
+from reput.errors import InvalidBody, RequestRefused
 from reput.format import command as commands, headers, pop_codec
 from reput.format.codes import ResponseCode
 from reput.format.command import Command
@@ -18,15 +20,14 @@ from reput.format.headers import (
 )
 from reput.format.pop_codec import ORDERED_REVIVE_QUEUE, BatchAck, Handle
 from reput.remoting.channel import Channel
+from reput.remoting.long_replies import chunks
+from reput.remoting.server import LongReply
 
-if TYPE_CHECKING:
-    from reput.broker.server import Broker
 
-
-def ack_message(broker: "Broker", channel: Channel, request: Command) -> Command:
+def ack_message(parts: Parts, channel: Channel, request: Command) -> Command:
     """Take note that a message was consumed. One that nobody holds any more is left as it is."""
     header = headers.decode(AckMessageHeader, request.ext_fields)
-    low, high = _check(broker, header.topic, header.queue_id, header.consumer_group)
+    low, high = _check(parts, header.topic, header.queue_id, header.consumer_group)
     if not low <= header.offset <= high:
         raise RequestRefused(
             ResponseCode.NO_MESSAGE,
@@ -36,20 +37,26 @@ def ack_message(broker: "Broker", channel: Channel, request: Command) -> Command
     handle = pop_codec.parse_handle(header.extra_info, header.queue_id, header.offset)
     if handle.is_ordered:
         _ack_in_order(
-            broker, header.topic, header.consumer_group, header.queue_id, header.offset,
+            parts, header.topic, header.consumer_group, header.queue_id, header.offset,
             handle.pop_ms,
         )  # fmt: skip
     else:
         key = _key(header.topic, header.consumer_group, handle)
-        broker.pops.revive.checkpoints.acknowledge(key, header.offset)
-    broker.stats.acknowledged(header.topic, header.consumer_group)
+        parts.pops.revive.checkpoints.acknowledge(key, header.offset)
+    _count(parts, header.topic, header.consumer_group, 1)
     return commands.reply(request)
 
 
-def batch_ack(broker: "Broker", channel: Channel, request: Command) -> Command:
+def batch_ack(parts: Parts, channel: Channel, request: Command) -> LongReply:
     """Take note that many messages were consumed."""
-    for one in named(request.body):
-        take(broker, one)
+    found: list[Named] = []
+    for chunk in chunks(_acks(request.body)):
+        found += map(_named, chunk)
+        yield
+    for taken in chunks(found):
+        for one in taken:
+            take(parts, one)
+        yield
     return commands.reply(request)
 
 
@@ -67,36 +74,50 @@ def named(body: bytes) -> list[Named]:
     """Return which messages the body of a batch of acks names. Nothing is done if one is wrong.
 
     Raises:
-        RequestRefused: It names none.
+        RequestRefused: It names none, or more than is allowed.
         InvalidBody: It cannot be read.
     """
+    return list(map(_named, _acks(body)))
+
+
+def _acks(body: bytes) -> list[BatchAck]:
+    """Return the entries of the body of a batch of acks. Raises as ``named``."""
+    limits.ACK_BODY_BYTES.check(len(body))
     acks = pop_codec.decode_batch_ack(body).acks if body else []
     if not acks:
         raise RequestRefused(ResponseCode.NO_MESSAGE, "the body names no messages")
-    return [
-        Named(one, pop_codec.topic_of(one.kind, one.topic, one.group), one.distances)
-        for one in acks
-    ]
+    return acks
 
 
-def take(broker: "Broker", named: Named) -> None:
+def _named(ack: BatchAck) -> Named:
+    if not ack.numbers_are_64_bit:
+        raise InvalidBody("so, q, rq, pt, it; allowed: 64-bit numbers")
+    return Named(ack, pop_codec.topic_of(ack.kind, ack.topic, ack.group), ack.distances)
+
+
+def take(parts: Parts, named: Named) -> None:
     """Take note that messages were consumed. Raises ``RequestRefused`` for some of an order."""
     one, topic, distances = named
-    broker.stats.acknowledged(topic, one.group, distances.bit_count())
+    _count(parts, topic, one.group, distances.bit_count())
     if one.revive_queue_id == ORDERED_REVIVE_QUEUE:
-        for distance in range(distances.bit_length()):
-            if distances >> distance & 1:
-                queue_offset = one.start_offset + distance
-                _ack_in_order(broker, topic, one.group, one.queue_id, queue_offset, one.pop_ms)
+        known = parts.topics.get(topic)
+        if known is None or not 0 <= one.queue_id < known.read_queue_count:
+            return
+        low = parts.store.min_offset(topic, one.queue_id)
+        high = parts.store.max_offset(topic, one.queue_id)
+        for distance in pop_codec.bit_numbers(distances):
+            queue_offset = one.start_offset + distance
+            if low <= queue_offset <= high:  # as Java: what is not there is passed over
+                _ack_in_order(parts, topic, one.group, one.queue_id, queue_offset, one.pop_ms)
         return
     key = Key(topic, one.group, one.queue_id, one.start_offset, one.pop_ms)
-    broker.pops.revive.checkpoints.acknowledge(key, one.start_offset, distances)
+    parts.pops.revive.checkpoints.acknowledge(key, one.start_offset, distances)
 
 
-def change_invisible_time(broker: "Broker", channel: Channel, request: Command) -> Command:
+def change_invisible_time(parts: Parts, channel: Channel, request: Command) -> Command:
     """Let a message be seen by others earlier or later."""
     header = headers.decode(ChangeInvisibleTimeHeader, request.ext_fields)
-    low, high = _check(broker, header.topic, header.queue_id, header.consumer_group)
+    low, high = _check(parts, header.topic, header.queue_id, header.consumer_group)
     if not low <= header.offset < high:
         raise RequestRefused(
             ResponseCode.NO_MESSAGE,
@@ -108,23 +129,24 @@ def change_invisible_time(broker: "Broker", channel: Channel, request: Command) 
             ResponseCode.INVALID_PARAMETER,
             f"invisibleTime is {header.invisible_time}; allowed: at least 0 ms",
         )
+    limits.POP_INVISIBLE_MS.check(header.invisible_time)
     handle = pop_codec.parse_handle(header.extra_info, header.queue_id, header.offset)
     if handle.is_ordered:
-        reply = _postpone_in_order(broker, header, handle)
+        reply = _postpone_in_order(parts, header, handle)
     else:
-        reply = _hold_anew(broker, header, handle)
+        reply = _replace_checkpoint(parts, header, handle)
     return commands.reply(request, ResponseCode.SUCCESS, None, headers.encode(reply))
 
 
-def roll_back(broker: "Broker", channel: Channel, request: Command) -> Command:
+def roll_back(parts: Parts, channel: Channel, request: Command) -> Command:
     """Move what a key-value store of checkpoints holds to the revive topic: there is none."""
     return commands.reply(request)
 
 
-def _hold_anew(
-    broker: "Broker", header: ChangeInvisibleTimeHeader, handle: Handle
+def _replace_checkpoint(
+    parts: Parts, header: ChangeInvisibleTimeHeader, handle: Handle
 ) -> ChangeInvisibleTimeReplyHeader:
-    revive = broker.pops.revive
+    revive = parts.pops.revive
     old = _key(header.topic, header.consumer_group, handle)
     if not revive.checkpoints.holds(old, header.offset):
         # Java holds it once more, and it would be delivered twice.
@@ -133,7 +155,7 @@ def _hold_anew(
             f"nobody holds message {header.offset} of queue {header.queue_id} of {header.topic} "
             f"by {header.extra_info!r}: it was acknowledged, or its time is over",
         )
-    now_ms = broker.clock.now_ms()
+    now_ms = parts.clock.now_ms()
     pop_ms = now_ms
     new = Key(header.topic, header.consumer_group, header.queue_id, header.offset, pop_ms)
     while new in revive.checkpoints:  # within the same millisecond
@@ -144,7 +166,7 @@ def _hold_anew(
         new,
         [header.offset],
         invisible_ms,
-        handle.revive_queue_id % broker.config.revive_queue_num,
+        handle.revive_queue_id % parts.settings.broker.revive_queue_num,
         now_ms,
         is_suspended=bool(header.suspend),
     )
@@ -152,19 +174,19 @@ def _hold_anew(
         raise RequestRefused(
             ResponseCode.SYSTEM_ERROR, f"no checkpoint: {put.status.name}: {put.reason}"
         )
-    broker.stats.checkpointed(header.topic, header.consumer_group)
+    parts.deliveries.stats.checkpointed(header.topic, header.consumer_group)
     revive.checkpoints.acknowledge(old, header.offset)
-    broker.stats.acknowledged(header.topic, header.consumer_group)
+    _count(parts, header.topic, header.consumer_group, 1)
     return ChangeInvisibleTimeReplyHeader(
         pop_time=pop_ms, invisible_time=invisible_ms, revive_qid=handle.revive_queue_id
     )
 
 
 def _postpone_in_order(
-    broker: "Broker", header: ChangeInvisibleTimeHeader, handle: Handle
+    parts: Parts, header: ChangeInvisibleTimeHeader, handle: Handle
 ) -> ChangeInvisibleTimeReplyHeader:
-    visible_ms = broker.clock.now_ms() + header.invisible_time
-    broker.pops.orders.postpone(
+    visible_ms = parts.clock.now_ms() + header.invisible_time
+    parts.pops.orders.postpone(
         header.topic,
         header.consumer_group,
         header.queue_id,
@@ -172,7 +194,7 @@ def _postpone_in_order(
         handle.pop_ms,
         visible_ms,
     )
-    broker.wake_pops(header.topic, header.queue_id)
+    parts.pops.arrived(header.topic, header.queue_id)
     return ChangeInvisibleTimeReplyHeader(
         pop_time=handle.pop_ms,
         invisible_time=visible_ms - handle.pop_ms,
@@ -181,9 +203,14 @@ def _postpone_in_order(
 
 
 def _ack_in_order(
-    broker: "Broker", topic: str, group: str, queue_id: int, queue_offset: int, pop_ms: int
+    parts: Parts, topic: str, group: str, queue_id: int, queue_offset: int, pop_ms: int
 ) -> None:
-    pops = broker.pops
+    pops = parts.pops
+    settings = parts.topics.get(topic)
+    is_queue = settings is not None and 0 <= queue_id < settings.read_queue_count
+    if settings is None or not is_queue or parts.subscription_groups.get(group) is None:
+        return  # a batch names anything: where nobody can be is not written down
+    parts.commits.check_reading(settings, group, queue_id)
     known = pops.offsets.find(topic, group, queue_id)
     if known is not None and queue_offset < known:
         return
@@ -197,16 +224,23 @@ def _ack_in_order(
         ) from error
     if behind is not None:
         pops.offsets.set(topic, group, queue_id, behind)
-        broker.wake_pops(topic, queue_id)
+        parts.pops.arrived(topic, queue_id)
 
 
-def _check(broker: "Broker", topic: str, queue_id: int, group: str) -> tuple[int, int]:
+def _count(parts: Parts, topic: str, group: str, count: int) -> None:
+    """Count what was acknowledged, unless there is no such topic or group: anybody says so."""
+    if parts.topics.get(topic) is not None and parts.subscription_groups.get(group) is not None:
+        parts.deliveries.stats.acknowledged(topic, group, count)
+
+
+def _check(parts: Parts, topic: str, queue_id: int, group: str) -> tuple[int, int]:
     """Return where the queue begins and ends. Raises ``RequestRefused``."""
-    if not broker.is_master:
+    if not parts.identity.is_master:
         raise RequestRefused(
             ResponseCode.NO_PERMISSION, "a slave keeps no checkpoints: tell its master"
         )
-    known = broker.topics.get(topic)
+    parts.subscription_groups.check_name(group)
+    known = parts.topics.get(topic)
     if known is None:
         raise RequestRefused(
             ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!"
@@ -217,7 +251,7 @@ def _check(broker: "Broker", topic: str, queue_id: int, group: str) -> tuple[int
             f"queueId[{queue_id}] is illegal, topic:[{topic}] "
             f"topicConfig.readQueueNums:[{known.read_queue_count}] consumer:[{group}]",
         )
-    return broker.store.min_offset(topic, queue_id), broker.store.max_offset(topic, queue_id)
+    return parts.store.min_offset(topic, queue_id), parts.store.max_offset(topic, queue_id)
 
 
 def _key(topic: str, group: str, handle: Handle) -> Key:

@@ -3,13 +3,16 @@
 The order of the checks and the codes are Java's ``PullMessageProcessor``.
 """
 
-from typing import TYPE_CHECKING
+from msgspec import structs
 
-from reput.broker import pull_hold, selection
-from reput.broker.pull_hold import HeldPull
-from reput.broker.selection import Selection
+from reput.broker import held_requests
+from reput.broker.filter import selection
+from reput.broker.filter.selection import Selection
+from reput.broker.held_requests import HeldPull
+from reput.broker.parts import Parts
 from reput.errors import RequestRefused
-from reput.format import command as commands, headers
+from reput.format import bodies, command as commands, headers, names, properties as props
+from reput.format.bodies import MessageQueue, OffsetMovedEvent
 from reput.format.codes import ForbiddenType, PullFlag, ResponseCode
 from reput.format.command import Command
 from reput.format.headers import PullMessageHeader, PullMessageReplyHeader
@@ -17,10 +20,7 @@ from reput.remoting.channel import Channel
 from reput.store.config_tables import TopicConfig
 from reput.store.delivering import Reader
 from reput.store.getting import GetResult, GetStatus
-
-if TYPE_CHECKING:
-    from reput.broker.server import Broker
-
+from reput.store.incoming import IncomingMessage
 
 _CODES = {
     GetStatus.FOUND: ResponseCode.SUCCESS,
@@ -33,59 +33,62 @@ _CODES = {
 }
 
 
-def pull_message(broker: "Broker", channel: Channel, request: Command) -> Command | None:
+def pull_message(parts: Parts, channel: Channel, request: Command) -> Command | None:
     """Return messages of a queue, or hold the request until there are some."""
     header = headers.decode(PullMessageHeader, request.ext_fields)
-    topic = _check(broker, header)
-    wanted = _selection(broker, header)
-    begun_ms = broker.clock.monotonic_ms()
-    moved = _moved(broker, request, header)
+    topic = _check(parts, channel, header)
+    wanted = _selection(parts, header)
+    begun_ms = parts.clock.monotonic_ms()
+    moved = _moved(parts, request, header)
     if moved is not None:
         return moved
-    result = _get(broker, header, wanted, header.queue_offset)
-    if header.sys_flag & PullFlag.COMMIT_OFFSET and broker.is_master:
-        broker.consumer_offsets.put(
-            header.topic, header.consumer_group, header.queue_id, header.commit_offset
+    result = _get(parts, header, wanted, header.queue_offset)
+    if header.sys_flag & PullFlag.COMMIT_OFFSET and parts.identity.is_master:
+        parts.commits.commit_along(
+            topic, header.consumer_group, header.queue_id, header.commit_offset, channel.address
         )
     if result.status is GetStatus.FOUND:
-        _let_kernel_answer(broker, header, topic, wanted)
+        _let_kernel_answer(parts, header, topic, wanted)
     code = _code(result, header.queue_offset)
     if code is ResponseCode.PULL_NOT_FOUND and header.sys_flag & PullFlag.SUSPEND:
-        is_long = broker.config.long_polling_enable
+        is_long = parts.settings.broker.long_polling_enable
         wait_ms = (
-            header.suspend_timeout_millis if is_long else broker.config.short_polling_time_mills
+            header.suspend_timeout_millis
+            if is_long
+            else parts.settings.broker.short_polling_time_mills
         )
+        kept = structs.replace(header, subscription=None, expression_type=None)  # it is `wanted`
         held = HeldPull(
-            channel, request, header, wanted, header.queue_offset,
-            broker.clock.monotonic_ms() + wait_ms,
+            channel, commands.envelope(request), kept, wanted, header.queue_offset,
+            parts.clock.monotonic_ms() + wait_ms,
         )  # fmt: skip
-        if broker.held_pulls.hold(held):
+        if parts.held_pulls.hold(held):
             return None
-    return _reply(broker, request, header, result, code, begun_ms)
+    return _reply(parts, request, header, result, code, begun_ms)
 
 
-def look_again(broker: "Broker", held: HeldPull, *, is_last: bool = False) -> bool:
-    """Look whether a pull that waits finds something now, and answer it if so.
+def retry_held(parts: Parts, held: HeldPull, *, is_last: bool = False) -> bool:
+    """Try to answer a held pull.
 
     Args:
-        broker: Whose it is.
+        parts: The parts of the broker.
         held: The pull.
-        is_last: Its time is over: answer it anyway.
+        is_last: Answer it even if there is nothing.
 
     Returns:
-        Whether it was answered.
+        True if it was answered.
     """
-    return pull_hold.answer(held, lambda: _looked_again(broker, held, is_last=is_last))
+    return held_requests.answer(held, lambda: _retry(parts, held, is_last=is_last))
 
 
-def _looked_again(broker: "Broker", held: HeldPull, *, is_last: bool) -> Command | None:
+def _retry(parts: Parts, held: HeldPull, *, is_last: bool) -> Command | None:
     """Return the answer; None if there is none yet. Raises ``RequestRefused``."""
-    _check(broker, held.header)  # what was allowed may be so no longer
-    moved = _moved(broker, held.request, held.header)
+    _check(parts, held.channel, held.header)  # what was allowed may be so no longer
+    moved = _moved(parts, held.request, held.header)
     if moved is not None:
         return moved
-    begun_ms = broker.clock.monotonic_ms()
-    result = _get(broker, held.header, held.selection, held.queue_offset)
+    begun_ms = parts.clock.monotonic_ms()
+    result = _get(parts, held.header, held.selection, held.queue_offset)
     code = _code(result, held.queue_offset)
     if result.status is GetStatus.NO_MATCHED_MESSAGE:
         held.queue_offset = result.next_offset  # what came is not wanted: do not look at it again
@@ -96,51 +99,53 @@ def _looked_again(broker: "Broker", held: HeldPull, *, is_last: bool) -> Command
         return None
     if has_nothing and held.queue_offset != held.header.queue_offset:
         code = ResponseCode.PULL_RETRY_IMMEDIATELY  # so that the consumer gets on
-    return _reply(broker, held.request, held.header, result, code, begun_ms)
+    return _reply(parts, held.request, held.header, result, code, begun_ms)
 
 
-def _moved(broker: "Broker", request: Command, header: PullMessageHeader) -> Command | None:
+def _moved(parts: Parts, request: Command, header: PullMessageHeader) -> Command | None:
     """Return the answer to a pull whose group is to go on elsewhere; None if it is not.
 
     What that pull commits is from before, and does not count.
     """
     topic, queue_id = header.topic, header.queue_id
-    next_offset = broker.resets.take(topic, header.consumer_group, queue_id)
+    next_offset = parts.resets.take(topic, header.consumer_group, queue_id)
     if next_offset is None:
         return None
     fields = PullMessageReplyHeader(
         suggest_which_broker_id=0,
         next_begin_offset=next_offset,
-        min_offset=broker.store.min_offset(topic, queue_id),
-        max_offset=broker.store.max_offset(topic, queue_id),
+        min_offset=parts.store.min_offset(topic, queue_id),
+        max_offset=parts.store.max_offset(topic, queue_id),
     )
     return commands.reply(
         request, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", headers.encode(fields)
     )
 
 
-def _check(broker: "Broker", header: PullMessageHeader) -> TopicConfig:
+def _check(parts: Parts, channel: Channel, header: PullMessageHeader) -> TopicConfig:
     """Return the topic, which may be pulled. Raises ``RequestRefused``."""
-    if broker.is_stopping:
+    if parts.identity.is_stopping:
         # Consumers come back in seconds. A plain "nothing there" makes those of 4.x pull again at
         # once, and wait half a minute for the answer that the end of the connection takes away.
         raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is stopping")
-    if not broker.is_readable:
+    if not parts.identity.is_readable:
         raise _forbidden(
             ForbiddenType.BROKER,
-            f"the broker[{broker.config.broker_ip1}] pulling message is forbidden",
+            f"the broker[{parts.settings.broker.broker_ip1}] pulling message is forbidden",
         )
     try:
-        broker.subscription_groups.check_consuming(header.consumer_group, broker.clock.now_ms())
+        parts.subscription_groups.check_consuming(
+            header.consumer_group, parts.clock.now_ms(), channel.address
+        )
     except RequestRefused as error:
         raise _typed(error, ForbiddenType.GROUP) from None
-    if broker.subscription_groups.is_forbidden(header.consumer_group, header.topic):
+    if parts.subscription_groups.is_forbidden(header.consumer_group, header.topic):
         raise _forbidden(
             ForbiddenType.SUBSCRIPTION,
             f"the consumer group[{header.consumer_group}] is forbidden for topic[{header.topic}]",
         )
     try:
-        topic = broker.topics.readable(header.topic)
+        topic = parts.topics.readable(header.topic)
     except RequestRefused as error:
         raise _typed(error, ForbiddenType.TOPIC) from None
     if not 0 <= header.queue_id < topic.read_queue_count:
@@ -164,20 +169,20 @@ def _typed(error: RequestRefused, kind: ForbiddenType) -> RequestRefused:
     return error
 
 
-def _selection(broker: "Broker", header: PullMessageHeader) -> Selection:
+def _selection(parts: Parts, header: PullMessageHeader) -> Selection:
     """Return what is wanted. Raises ``RequestRefused``."""
     if header.sys_flag & PullFlag.CLASS_FILTER:
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, selection.NO_CLASS_FILTER)
     if header.sys_flag & PullFlag.HAS_SUBSCRIPTION:
         if selection.is_tag_type(header.expression_type):
             return selection.of_tags(header.subscription)
-        return broker.filters.of_expression(header.expression_type, header.subscription)
-    group = broker.groups.consumer(header.consumer_group)
+        return parts.filters.of_expression(header.expression_type, header.subscription)
+    group = parts.groups.consumer(header.consumer_group)
     if group is None:
         raise RequestRefused(
             ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist"
         )
-    settings = broker.subscription_groups.get(header.consumer_group)
+    settings = parts.subscription_groups.get(header.consumer_group)
     if (
         settings is not None
         and not settings.consume_broadcast_enable
@@ -200,8 +205,8 @@ def _selection(broker: "Broker", header: PullMessageHeader) -> Selection:
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, selection.NO_CLASS_FILTER)
     if selection.is_tag_type(known.expression_type):
         return selection.of_subscription(known)
-    broker.filters.check_type(known.expression_type)
-    one = broker.consumer_filters.find(header.topic, header.consumer_group)
+    parts.filters.check_type(known.expression_type)
+    one = parts.consumer_filters.find(header.topic, header.consumer_group)
     if one is None:
         raise RequestRefused(
             ResponseCode.FILTER_DATA_NOT_EXIST,
@@ -211,16 +216,16 @@ def _selection(broker: "Broker", header: PullMessageHeader) -> Selection:
         raise RequestRefused(
             ResponseCode.FILTER_DATA_NOT_LATEST, "the consumer's consumer filter data not latest"
         )
-    return broker.filters.of_group(one)
+    return parts.filters.of_group(one)
 
 
 def _let_kernel_answer(
-    broker: "Broker", header: PullMessageHeader, topic: TopicConfig, wanted: Selection
+    parts: Parts, header: PullMessageHeader, topic: TopicConfig, wanted: Selection
 ) -> None:
     """Let the kernel answer the pulls that follow this one, if it can."""
-    if wanted.message_filter is not None or not broker.is_master:
+    if wanted.message_filter is not None or not parts.identity.is_master:
         return
-    if broker.resets.is_waiting(header.topic, header.consumer_group):
+    if parts.resets.is_waiting(header.topic, header.consumer_group):
         return  # of one of its queues, to which this kernel would answer
     has_subscription = header.sys_flag & PullFlag.HAS_SUBSCRIPTION
     reader = Reader(
@@ -231,13 +236,13 @@ def _let_kernel_answer(
         wanted.tags_codes,
         topic.read_queue_count,
     )
-    broker.store.deliverer.add(reader)
+    parts.store.deliverer.add(reader)
 
 
 def _get(
-    broker: "Broker", header: PullMessageHeader, wanted: Selection, queue_offset: int
+    parts: Parts, header: PullMessageHeader, wanted: Selection, queue_offset: int
 ) -> GetResult:
-    return broker.store.get(
+    return parts.store.get(
         header.topic,
         header.queue_id,
         queue_offset,
@@ -255,22 +260,22 @@ def _code(result: GetResult, queue_offset: int) -> ResponseCode:
 
 
 def _reply(
-    broker: "Broker",
+    parts: Parts,
     request: Command,
     header: PullMessageHeader,
     result: GetResult,
     code: ResponseCode,
     begun_ms: int,
 ) -> Command:
-    broker.stats.pulled(
+    parts.deliveries.stats.pulled(
         header.topic,
         header.consumer_group,
         result,
         queue_id=header.queue_id,
-        latency_ms=broker.clock.monotonic_ms() - begun_ms,
+        latency_ms=parts.clock.monotonic_ms() - begun_ms,
     )
     if code is ResponseCode.PULL_OFFSET_MOVED and result.status is not GetStatus.FOUND:
-        broker.tell_offset_moved(header, result.next_offset)
+        _record_move(parts, header, result.next_offset)
     return commands.reply(
         request,
         code,
@@ -284,4 +289,35 @@ def _reply(
             )
         ),
         result.data,
+    )
+
+
+def _record_move(parts: Parts, header: PullMessageHeader, next_offset: int) -> None:
+    """Store a message that says where a consumer was sent whose offset is not in the queue."""
+    if not parts.identity.is_master:
+        return
+    event = OffsetMovedEvent(
+        consumer_group=header.consumer_group,
+        message_queue=MessageQueue(
+            header.topic, parts.settings.broker.broker_name, header.queue_id
+        ),
+        offset_new=next_offset,
+        offset_request=header.queue_offset,
+    )
+    properties = {props.TAGS: header.consumer_group, props.KEYS: header.consumer_group}
+    try:
+        property_bytes, body = props.encode(properties), bodies.encode(event)
+    except ValueError:
+        return  # no property can hold the group's name: the pull is answered all the same
+    host = parts.identity.store_host
+    parts.store.put(
+        IncomingMessage(
+            topic=names.OFFSET_MOVED_TOPIC,
+            body=body,
+            property_bytes=property_bytes,
+            born_timestamp=parts.clock.now_ms(),
+            born_host=host,
+            store_host=host,
+            waits=False,
+        )
     )

@@ -9,10 +9,11 @@ the reply (``storeReplyMessageEnable``), whether it was taken or not.
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from reput.broker.groups import Member
+from reput.broker.group.groups import Member
+from reput.broker.parts import Parts
 from reput.broker.processors import connections, send
+from reput.errors import LimitExceeded
 from reput.format import command as commands, headers, java, properties as props, send_reply
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
@@ -20,42 +21,44 @@ from reput.format.headers import PushReplyHeader, SendMessageHeader
 from reput.remoting.channel import Channel
 from reput.store.incoming import PutResult
 
-if TYPE_CHECKING:
-    from reput.broker.server import Broker
-
 NOT_STORED_ID = "0"
 """As the id of a reply that is not kept: clients cannot do without one."""
 
 _log = logging.getLogger(__name__)
 
 
-def send_reply_message(broker: "Broker", channel: Channel, request: Command) -> None:
+def send_reply_message(parts: Parts, channel: Channel, request: Command) -> None:
     """Hand a reply to the client that asked, and store it; the answer comes when that is done."""
     header = send.decode_header(request)
-    topic, queue_id = send.destination(broker, header)
-    property_bytes = java.encode_utf8(header.properties or "")
+    topic, queue_id = send.destination(parts, header, channel.address)
+    property_bytes = props.without_those_of_brokers(java.encode_utf8(header.properties or ""))
     properties = props.decode(property_bytes)
 
     def handed_over(problem: str | None) -> None:
         if problem is not None:
             _log.warning("reply of %s to %s: %s", channel.peer, header.topic, problem)
         code = ResponseCode.SUCCESS if problem is None else ResponseCode.SYSTEM_ERROR
-        fields = send.trace_fields(broker)
+        fields = send.trace_fields(parts)
         if problem is None:
             fields = send_reply.fields(NOT_STORED_ID, queue_id, 0) | fields
         answer = commands.reply(request, code, problem, fields)
-        if broker.config.store_reply_message_enable:
-            message = send.incoming(broker, channel, request, header, topic, queue_id)
+        if parts.settings.broker.store_reply_message_enable:
+            message = send.incoming(parts, channel, request, header, topic, queue_id)
             message.waits = properties.get(props.WAIT, "true").lower() == "true"
             message.property_bytes = property_bytes
-            stored = broker.intake.put(
-                channel,
-                request,
-                message,
-                lambda result: _with_place(broker, answer, queue_id, result),
-            )
-            if stored is None:
-                return  # the answer comes when the disk has it
+            try:
+                stored = parts.pending_replies.put(
+                    channel,
+                    request,
+                    message,
+                    lambda result: _with_place(parts, answer, queue_id, result),
+                )
+            except LimitExceeded as error:  # as one that the store refuses: no error of the sender
+                parts.serving.refusals.add(error.limit)
+                parts.serving.faults.warn(error.limit, "a reply is not stored: %s", error)
+            else:
+                if stored is None:
+                    return  # the answer comes when the disk has it
         if not request.is_oneway:
             channel.answer(request, answer)
 
@@ -63,21 +66,21 @@ def send_reply_message(broker: "Broker", channel: Channel, request: Command) -> 
     if asker_id is None:
         handed_over(f"reply message properties[{props.REPLY_TO_CLIENT}] is null")
         return
-    asker = broker.groups.producer_of_client(asker_id)
+    asker = parts.groups.producer_of_client(asker_id)
     if asker is None:
         handed_over(f"push reply message fail, channel of <{asker_id}> not found.")
         return
-    _push(asker, _question(broker, channel, request, header, property_bytes), handed_over)
+    _push(asker, _question(parts, channel, request, header, property_bytes), handed_over)
 
 
 def _question(
-    broker: "Broker",
+    parts: Parts,
     channel: Channel,
     request: Command,
     header: SendMessageHeader,
     property_bytes: bytes,
 ) -> Command:
-    now_ms = broker.clock.now_ms()
+    now_ms = parts.clock.now_ms()
     pushed_at = props.encode({props.PUSH_REPLY_TIME: str(now_ms)})
     pushed = PushReplyHeader(
         producer_group=header.producer_group,
@@ -92,7 +95,7 @@ def _question(
         reconsume_times=header.reconsume_times or 0,
         unit_mode=bool(header.unit_mode),
         born_host=str(channel.host),
-        store_host=str(broker.store_host),
+        store_host=str(parts.identity.store_host),
         store_timestamp=now_ms,
     )
     fields = headers.encode(pushed)
@@ -118,11 +121,11 @@ def _push(
     connections.ask(asker, question, connections.CLIENT_TIMEOUT_MS).add_done_callback(answered)
 
 
-def _with_place(broker: "Broker", answer: Command, queue_id: int, result: PutResult) -> Command:
+def _with_place(parts: Parts, answer: Command, queue_id: int, result: PutResult) -> Command:
     """Add where a reply is stored. That it is not is no error: it was handed over, or not."""
     if result.status.is_stored:
         place = send_reply.fields(result.offset_id, queue_id, result.queue_offset)
-        answer.ext_fields = place | send.trace_fields(broker)
+        answer.ext_fields = place | send.trace_fields(parts)
     else:
         _log.warning("a reply is not stored: %s", result.reason or result.status.name)
     return answer

@@ -1,16 +1,17 @@
 """10, 310, 320: messages of producers.
 
 The order of the checks and the codes are Java's ``SendMessageProcessor``. What is common does not
-come here: ``broker.intake`` has a kernel for it, and this is what the kernel's work must equal.
+come here: ``parts.intake`` has a kernel for it, and this is what the kernel's work must equal.
 """
 
 import random
-from typing import TYPE_CHECKING
 
-from reput.broker import priority, transactions
+from reput.broker.parts import Parts
 from reput.broker.processors import timer
-from reput.broker.timers import TIMES
-from reput.broker.topics import READ_WRITE
+from reput.broker.timer.timers import TIMES
+from reput.broker.topic import closed as closed_topics, priority
+from reput.broker.topic.topics import READ_WRITE
+from reput.broker.transaction import transactions
 from reput.errors import RequestRefused
 from reput.format import (
     command as commands,
@@ -27,9 +28,6 @@ from reput.remoting.channel import Channel
 from reput.store.config_tables import BATCH_QUEUES, TopicConfig
 from reput.store.incoming import IncomingMessage, PutResult, PutStatus
 
-if TYPE_CHECKING:
-    from reput.broker.server import Broker
-
 CODES = {
     PutStatus.PUT_OK: ResponseCode.SUCCESS,
     PutStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
@@ -45,18 +43,6 @@ CODES = {
 }
 """What becomes of a put -> what the producer is told."""
 
-_NOT_FOR_CLIENTS = frozenset(
-    {
-        names.SCHEDULE_TOPIC,
-        names.HALF_TOPIC,
-        names.OP_HALF_TOPIC,
-        names.CHECK_MAX_TIME_TOPIC,
-        names.SELF_TEST_TOPIC,
-        names.OFFSET_MOVED_TOPIC,
-        names.TIMER_TOPIC,
-    }
-)
-
 
 def decode_header(request: Command) -> SendMessageHeader:
     """Return the header, whichever names it has. Raises ``InvalidHeader``."""
@@ -65,60 +51,62 @@ def decode_header(request: Command) -> SendMessageHeader:
     return headers.decode_v2(request.ext_fields)
 
 
-def send_message(broker: "Broker", channel: Channel, request: Command) -> Command | None:
+def send_message(parts: Parts, channel: Channel, request: Command) -> Command | None:
     """Store one message."""
     header = decode_header(request)
     if header.batch:
-        return _send_batch(broker, channel, request, header)
-    topic, queue_id = destination(broker, header)
+        return _send_batch(parts, channel, request, header)
+    topic, queue_id = destination(parts, header, channel.address)
     properties = props.decode((header.properties or "").encode("utf-8", "surrogatepass"))
+    for name in props.OF_BROKERS & properties.keys():
+        del properties[name]
     told_id = queue_id  # the producer is told what it asked for
     if names.is_retry_topic(header.topic):
-        topic, queue_id = broker.retries.redirect(
-            header, request.version, topic, queue_id, properties
+        topic, queue_id = parts.retries.redirect(
+            header, request.version, topic, queue_id, properties, channel.address
         )
     wanted_id = priority.queue_of(properties, topic.write_queue_count)
     if wanted_id is not None:
         queue_id = told_id = wanted_id
     is_half = transactions.is_half(properties, header.reconsume_times or 0)
     wait = properties.pop(props.WAIT, None)
-    properties[props.CLUSTER] = broker.config.broker_cluster_name
-    message = incoming(broker, channel, request, header, topic, queue_id)
+    properties[props.CLUSTER] = parts.settings.broker.broker_cluster_name
+    message = incoming(parts, channel, request, header, topic, queue_id)
     message.waits = wait is None or wait.lower() == "true"
     if is_half:
         if wait is not None:
             properties[props.WAIT] = wait  # as Java: of half messages it is kept
-        broker.transactions.hold_back(message, properties, broker.clock.now_ms())
+        parts.transactions.hold_back(message, properties, parts.clock.now_ms())
     handle = ""
-    if not is_half and _is_parked(broker, message, properties):
+    if not is_half and _is_parked(parts, message, properties):
         if wait is not None:
             properties[props.WAIT] = wait  # likewise
-        handle = timer.recall_handle(broker, properties)
+        handle = timer.recall_handle(parts, properties)
     message.property_bytes = _encode_properties(properties)
-    return broker.intake.put(
-        channel, request, message, lambda result: _reply(broker, request, told_id, result, handle)
+    return parts.pending_replies.put(
+        channel, request, message, lambda result: _reply(parts, request, told_id, result, handle)
     )
 
 
-def _is_parked(broker: "Broker", message: IncomingMessage, properties: dict[str, str]) -> bool:
+def _is_parked(parts: Parts, message: IncomingMessage, properties: dict[str, str]) -> bool:
     """Lead a message that is to wait for the timer there, and mark its properties."""
-    now_ms = broker.clock.now_ms()
-    if not broker.timers.park(message.topic, message.queue_id, properties, now_ms):
+    now_ms = parts.clock.now_ms()
+    if not parts.timers.park(message.topic, message.queue_id, properties, now_ms):
         return False
-    broker.topics.for_group(names.TIMER_TOPIC, 1, READ_WRITE, now_ms)
+    parts.topics.for_group(names.TIMER_TOPIC, 1, READ_WRITE, now_ms)
     message.topic, message.queue_id = names.TIMER_TOPIC, 0
     return True
 
 
-def send_batch(broker: "Broker", channel: Channel, request: Command) -> Command | None:
+def send_batch(parts: Parts, channel: Channel, request: Command) -> Command | None:
     """Store a batch: all of its messages, or none."""
-    return _send_batch(broker, channel, request, decode_header(request))
+    return _send_batch(parts, channel, request, decode_header(request))
 
 
 def _send_batch(
-    broker: "Broker", channel: Channel, request: Command, header: SendMessageHeader
+    parts: Parts, channel: Channel, request: Command, header: SendMessageHeader
 ) -> Command | None:
-    topic, queue_id = destination(broker, header)
+    topic, queue_id = destination(parts, header, channel.address)
     if names.is_retry_topic(header.topic):
         raise RequestRefused(
             ResponseCode.MESSAGE_ILLEGAL,
@@ -133,41 +121,48 @@ def _send_batch(
         raise RequestRefused(
             ResponseCode.MESSAGE_ILLEGAL, "a batch cannot be part of a transaction"
         )
-    message = incoming(broker, channel, request, header, topic, queue_id)
+    message = incoming(parts, channel, request, header, topic, queue_id)
     message.waits = properties.get(props.WAIT, "true").lower() == "true"
+    if message.sys_flag & flags.INNER_BATCH and BATCH_QUEUES not in topic.attributes:
+        raise RequestRefused(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"sysFlag {message.sys_flag}: topic[{topic.name}] has no batch queues",
+        )
     batch_key = properties.get(props.UNIQ_KEY, "") if BATCH_QUEUES in topic.attributes else ""
     if batch_key:  # of a producer of 5.x: it stays whole, in one record
         if message.sys_flag & flags.COMPRESSED:
             raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, "a batch is not compressed")
-        properties[props.CLUSTER] = broker.config.broker_cluster_name
+        properties[props.CLUSTER] = parts.settings.broker.broker_cluster_name
         message.sys_flag |= flags.NEED_UNWRAP | flags.INNER_BATCH
     message.property_bytes = _encode_properties(properties)
-    return broker.intake.put(
+    return parts.pending_replies.put(
         channel,
         request,
         message,
-        lambda result: _reply(broker, request, queue_id, result, batch_key=batch_key),
+        lambda result: _reply(parts, request, queue_id, result, batch_key=batch_key),
         is_batch=True,
     )
 
 
-def destination(broker: "Broker", header: SendMessageHeader) -> tuple[TopicConfig, int]:
-    """Return where a message goes; the topic is made if need be. Raises ``RequestRefused``."""
-    if broker.store.is_page_cache_busy():
+def destination(parts: Parts, header: SendMessageHeader, address: str) -> tuple[TopicConfig, int]:
+    """Return where a message goes; the topic is made if need be, for the producer's address.
+
+    Raises:
+        RequestRefused: It goes nowhere.
+    """
+    if parts.store.is_page_cache_busy():
         raise RequestRefused(
             ResponseCode.SYSTEM_BUSY,
             "[REJECTREQUEST]system busy, start flow control for a while",
         )
-    if header.topic in _NOT_FOR_CLIENTS:
-        raise RequestRefused(
-            ResponseCode.NO_PERMISSION, f"Sending message to topic[{header.topic}] is forbidden."
-        )
-    topic = broker.topics.for_sending(
+    closed_topics.refuse(header.topic)
+    topic = parts.topics.for_sending(
         header.topic,
         header.default_topic,
         header.default_topic_queue_nums,
-        broker.clock.now_ms(),
+        parts.clock.now_ms(),
         is_unit=bool(header.unit_mode),
+        address=address,
     )
     count = max(topic.write_queue_count, topic.read_queue_count)
     if header.queue_id >= count:
@@ -182,7 +177,7 @@ def destination(broker: "Broker", header: SendMessageHeader) -> tuple[TopicConfi
 
 
 def incoming(
-    broker: "Broker",
+    parts: Parts,
     channel: Channel,
     request: Command,
     header: SendMessageHeader,
@@ -199,7 +194,7 @@ def incoming(
         queue_id=queue_id,
         born_timestamp=header.born_timestamp,
         born_host=channel.host,
-        store_host=broker.store_host,
+        store_host=parts.identity.store_host,
         flag=header.flag,
         sys_flag=sys_flag,
         reconsume_times=header.reconsume_times or 0,
@@ -213,9 +208,9 @@ def _encode_properties(properties: dict[str, str]) -> bytes:
         raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
 
 
-def trace_fields(broker: "Broker") -> dict[str, str]:
+def trace_fields(parts: Parts) -> dict[str, str]:
     """Return what a reply tells a producer for its traces."""
-    config = broker.config
+    config = parts.settings.broker
     return {
         "TRACE_ON": "true" if config.trace_on else "false",
         "MSG_REGION": config.region_id,
@@ -223,7 +218,7 @@ def trace_fields(broker: "Broker") -> dict[str, str]:
 
 
 def _reply(
-    broker: "Broker",
+    parts: Parts,
     request: Command,
     queue_id: int,
     result: PutResult,
@@ -233,7 +228,7 @@ def _reply(
 ) -> Command:
     code = CODES[result.status]
     answer = commands.reply(request, code)
-    traces = trace_fields(broker)
+    traces = trace_fields(parts)
     if result.status.is_stored:
         where = send_reply.fields(result.offset_id, queue_id, result.queue_offset)
         answer.ext_fields = where | traces

@@ -1,13 +1,13 @@
 """36: a consumer wants to see a message later again.
 
 The order of the checks and the codes are Java's ``asyncConsumerSendMsgBack``. What is common does
-not come here but goes through ``broker.send_backs``, whose work must equal this.
+not come here but goes through ``parts.send_backs``, whose work must equal this.
 """
 
 import logging
-from typing import TYPE_CHECKING
 
-from reput.broker.config import PERM_WRITE
+from reput.broker.parts import Parts
+from reput.broker.settings.config import PERM_WRITE
 from reput.errors import RequestRefused
 from reput.format import (
     command as commands,
@@ -22,34 +22,31 @@ from reput.format.headers import SendBackHeader
 from reput.remoting.channel import Channel
 from reput.store.incoming import PutResult, PutStatus, Refused
 
-if TYPE_CHECKING:
-    from reput.broker.server import Broker
-
 _log = logging.getLogger(__name__)
 
 
-def send_back(broker: "Broker", channel: Channel, request: Command) -> Command | None:
+def send_back(parts: Parts, channel: Channel, request: Command) -> Command | None:
     """Put a copy of a message into its group's retry topic, delayed, or among the dead letters."""
-    if broker.store.is_page_cache_busy():
+    if parts.store.is_page_cache_busy():
         raise RequestRefused(
             ResponseCode.SYSTEM_BUSY,
             "[REJECTREQUEST]system busy, start flow control for a while",
         )
     header = headers.decode(SendBackHeader, request.ext_fields)
-    retries = broker.retries
-    group = retries.group(header.group)
-    if not broker.config.broker_permission & PERM_WRITE:
+    retries = parts.retries
+    group = retries.group(header.group, channel.address)
+    if not parts.settings.broker.broker_permission & PERM_WRITE:
         raise RequestRefused(
             ResponseCode.NO_PERMISSION,
-            f"the broker[{broker.config.broker_ip1}] sending message is forbidden",
+            f"the broker[{parts.settings.broker.broker_ip1}] sending message is forbidden",
         )
     if group.retry_queue_count <= 0:
         _log.info(
             "group %s does not retry: the message at %d is dropped", group.name, header.offset
         )
         return commands.reply(request)
-    topic = retries.topic_of(group, is_unit=bool(header.unit_mode))
-    data = broker.store.record_at(header.offset)
+    topic = retries.topic_of(group, is_unit=bool(header.unit_mode), address=channel.address)
+    data = parts.store.record_at(header.offset)
     if data is None:
         raise RequestRefused(
             ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}"
@@ -61,14 +58,16 @@ def send_back(broker: "Broker", channel: Channel, request: Command) -> Command |
         raise RequestRefused(
             ResponseCode.SYSTEM_ERROR, f"{refused.status.name}: {refused.reason}"
         ) from refused
-    origin = stored.properties.get(props.RETRY_TOPIC, stored.topic)
+    origin = retries.origin(stored.properties.get(props.RETRY_TOPIC, stored.topic), group.name)
 
     def answer(result: PutResult) -> Command:
         if result.status is PutStatus.PUT_OK:
-            broker.stats.sent_back(origin, group.name, is_dead=names.is_dlq_topic(message.topic))
+            parts.deliveries.stats.sent_back(
+                origin, group.name, is_dead=names.is_dlq_topic(message.topic)
+            )
         return _reply(request, result)
 
-    return broker.intake.put(channel, request, message, answer)
+    return parts.pending_replies.put(channel, request, message, answer)
 
 
 def _reply(request: Command, result: PutResult) -> Command:

@@ -6,10 +6,10 @@ it, with the value that is true here.
 """
 
 import shutil
-from typing import TYPE_CHECKING
 
+from reput.broker.counters.stats import TIMER_DEQUEUE_NUMS, TOPIC_PUT_NUMS, Sums
+from reput.broker.parts import Parts
 from reput.broker.processors.connections import topics_of_group
-from reput.broker.stats import TIMER_DEQUEUE_NUMS, TOPIC_PUT_NUMS, Sums
 from reput.errors import RequestRefused
 from reput.format import bodies, codes, command as commands, headers, names
 from reput.format.bodies import (
@@ -26,15 +26,16 @@ from reput.format.codes import ResponseCode
 from reput.format.command import Command
 from reput.format.headers import ConsumeStatsHeader, ConsumeStatsInBrokerHeader, StatsHeader
 from reput.remoting.channel import Channel
+from reput.remoting.long_replies import CHUNK, LIGHT_CHUNK, LongBody, chunks, sort
+from reput.remoting.server import LongReply
+from reput.remoting.time_slices import Steps
 from reput.store.config_tables import TopicConfig
 from reput.store.disk import Disk
-
-if TYPE_CHECKING:
-    from reput.broker.server import Broker
 
 _RATE_SPANS_MS = (10_000, 60_000, 600_000)
 _RATES = ("putTps", "getFoundTps", "getMissTps", "getTransferedTps")
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+_ALL_GROUPS = "all groups; ask for each group with request 208"
 _NO_POOL = 2**31 - 1
 """Java's count of free pool buffers where there is no pool."""
 _NO_LIMIT = str(2**31 - 1)
@@ -44,21 +45,22 @@ _NO_LIMIT = str(2**31 - 1)
 # --- the broker -----------------------------------------------------------------------
 
 
-def runtime_info(broker: "Broker", channel: Channel, request: Command) -> Command:
+def runtime_info(parts: Parts, channel: Channel, request: Command) -> LongReply:
     """Return how the broker is doing, a text a name."""
-    table = _described(broker)
+    yield from parts.deliveries.stats.look()
+    table = _described(parts)
     for part in (_counted, _timed, _parked, _stored):
-        table |= part(broker)
+        table |= part(parts)
     return commands.reply(request, body=bodies.encode(KvTable(table=dict(sorted(table.items())))))
 
 
-def _described(broker: "Broker") -> dict[str, str]:
-    seconds, _ = divmod(broker.clock.now_ms() - broker.started_ms, 1000)
+def _described(parts: Parts) -> dict[str, str]:
+    seconds, _ = divmod(parts.clock.now_ms() - parts.identity.started_ms, 1000)
     minutes, seconds = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
     return {
-        "bootTimestamp": str(broker.started_ms),
+        "bootTimestamp": str(parts.identity.started_ms),
         "brokerActive": "true",  # 5.x
         "brokerVersion": str(codes.VERSION),
         "brokerVersionDesc": codes.VERSION_NAME,
@@ -67,9 +69,8 @@ def _described(broker: "Broker") -> dict[str, str]:
     }
 
 
-def _counted(broker: "Broker") -> dict[str, str]:
-    stats = broker.stats
-    stats.look()
+def _counted(parts: Parts) -> dict[str, str]:
+    stats = parts.deliveries.stats
     mornings = stats.mornings
     rates = [stats.rates(span_ms) for span_ms in _RATE_SPANS_MS]
     found = {
@@ -78,7 +79,7 @@ def _counted(broker: "Broker") -> dict[str, str]:
     found["getTransferredTps"] = found["getTransferedTps"]  # its name in 5.x
     found["getTotalTps"] = " ".join(str(one[1] + one[2]) for one in rates)
     # What waits for the disk is what Java keeps in the queue of its pool for sends.
-    waiting_count = len(broker.intake)
+    waiting_count = len(parts.pending_replies)
     return found | {
         "msgGetTotalTodayMorning": str(mornings.got_today),
         "msgGetTotalTodayNow": str(stats.got_count),
@@ -114,8 +115,8 @@ def _counted(broker: "Broker") -> dict[str, str]:
     }
 
 
-def _timed(broker: "Broker") -> dict[str, str]:
-    times = broker.intake.put_times
+def _timed(parts: Parts) -> dict[str, str]:
+    times = parts.pending_replies.put_times
     return {
         "putLatency99": f"{times.percentile_ms(0.99):.2f}",
         "putLatency999": f"{times.percentile_ms(0.999):.2f}",
@@ -124,11 +125,11 @@ def _timed(broker: "Broker") -> dict[str, str]:
     }
 
 
-def _parked(broker: "Broker") -> dict[str, str]:
+def _parked(parts: Parts) -> dict[str, str]:
     """Return how the timer is doing; 5.x."""
-    timers, stats, now_ms = broker.timers, broker.stats, broker.clock.now_ms()
+    timers, stats, now_ms = parts.timers, parts.deliveries.stats, parts.clock.now_ms()
     read_ms = timers.check(now_ms).read_time_ms
-    cluster = broker.config.broker_cluster_name
+    cluster = parts.settings.broker.broker_cluster_name
     return {
         "timerCongestNum": str(len(timers)),
         "timerDequeueTps": str(stats.tps(TIMER_DEQUEUE_NUMS, cluster)),
@@ -138,11 +139,11 @@ def _parked(broker: "Broker") -> dict[str, str]:
     }
 
 
-def _stored(broker: "Broker") -> dict[str, str]:
-    store, log, root = broker.store, broker.store.log, broker.store.root
+def _stored(parts: Parts) -> dict[str, str]:
+    store, log, root = parts.store, parts.store.log, parts.store.root
     earliest_ms = log.store_timestamp_at(log.min_offset)
     disk = Disk()
-    used = {folder: disk.usage(folder) for folder in broker.store_config.commit_log_folders}
+    used = {folder: disk.usage(folder) for folder in parts.settings.store.commit_log_folders}
     space = shutil.disk_usage(root)
     found = {
         "commitLogDirCapacity": f"Total : {readable(space.total)}, Free : {readable(space.free)}.",
@@ -159,10 +160,10 @@ def _stored(broker: "Broker") -> dict[str, str]:
         found["remainHowManyDataToCommit"] = readable(log.written_offset - log.readable_offset)
     found |= {f"commitLogDiskRatio_{folder}": str(ratio) for folder, ratio in used.items()}
     # Of a level that has no queue any more only the table knows.
-    levels = {level: (reached, 0) for level, reached in broker.delayed.table.all().items()}
+    levels = {level: (reached, 0) for level, reached in parts.delayed.table.all().items()}
     found |= {
         f"scheduleMessageOffset_{level}": f"{reached},{end}"
-        for level, (reached, end) in (levels | broker.delayed.progress()).items()
+        for level, (reached, end) in (levels | parts.delayed.progress()).items()
     }
     if refusal := store.refusal:
         found["putRefusal"] = refusal  # not in Java: why nothing can be put
@@ -178,11 +179,11 @@ def readable(byte_count: int) -> str:
     return f"{size:.1f} {_UNITS[unit]}" if unit else f"{byte_count} B"
 
 
-def broker_stats(broker: "Broker", channel: Channel, request: Command) -> Command:
+def broker_stats(parts: Parts, channel: Channel, request: Command) -> LongReply:
     """Return what a counter did in the last minute, hour and day."""
     header = headers.decode(StatsHeader, request.ext_fields)
-    broker.stats.look()  # a counter is there as soon as something is counted
-    found = broker.stats.find(header.stats_name, header.stats_key)
+    yield from parts.deliveries.stats.look()  # a counter is there as soon as something is counted
+    found = parts.deliveries.stats.find(header.stats_name, header.stats_key)
     if found is None:
         raise RequestRefused(
             ResponseCode.SYSTEM_ERROR,
@@ -200,70 +201,88 @@ def _item(sums: Sums) -> StatsItem:
 # --- groups ---------------------------------------------------------------------------
 
 
-def consume_stats(broker: "Broker", channel: Channel, request: Command) -> Command:
+def consume_stats(parts: Parts, channel: Channel, request: Command) -> LongReply:
     """Return how far a group is in each queue that it reads."""
     header = headers.decode(ConsumeStatsHeader, request.ext_fields)
     group = header.consumer_group
     is_one = bool(header.topic and header.topic.strip())
-    names = [header.topic or ""] if is_one else topics_of_group(broker, group)
-    answer = ConsumeStats(consume_tps=0.0, offset_table=OffsetWrappers())
-    for topic in _readable(broker, group, names):
-        answer.offset_table.update(_progress(broker, group, topic, topic.read_queue_count))
-        answer.consume_tps += broker.stats.get_tps(topic.name, group)
-    return commands.reply(request, body=bodies.encode(answer))
+    topic_names = [header.topic or ""] if is_one else (yield from topics_of_group(parts, group))
+    consume_tps = 0.0
+    progress = LongBody(f"group {group}; name one topic")
+    for number, name in enumerate(topic_names, 1):
+        if number % CHUNK == 0:
+            yield
+        topic = _readable(parts, group, name)
+        if topic is not None:
+            yield from _add_progress(parts, progress, group, topic, topic.read_queue_count)
+            consume_tps += parts.deliveries.stats.get_tps(name, group)
+    answer = ConsumeStats(consume_tps=consume_tps, offset_table=OffsetWrappers())
+    return commands.reply(request, body=progress.encode_in(answer, "offset_table"))
 
 
-def all_consume_stats(broker: "Broker", channel: Channel, request: Command) -> Command:
+def all_consume_stats(parts: Parts, channel: Channel, request: Command) -> LongReply:
     """Return how far each group is in each topic that it reads."""
     header = headers.decode(ConsumeStatsInBrokerHeader, request.ext_fields)
     topics_by_group: dict[str, list[str]] = {}
-    for topic_name, group in sorted(broker.consumer_offsets.readers()):
-        topics_by_group.setdefault(group, []).append(topic_name)
+    for chunk in chunks(parts.deliveries.consumer_offsets.readers(), LIGHT_CHUNK):
+        for topic_name, group in chunk:
+            topics_by_group.setdefault(group, []).append(topic_name)
+        yield
     behind_count = 0
-    groups = []
-    for group in broker.subscription_groups.all():
-        found = []
-        for topic in _readable(broker, group, topics_by_group.get(group, [])):
-            if header.is_order and not topic.order:
+    groups = LongBody(_ALL_GROUPS)
+    for number, group in enumerate(parts.subscription_groups.all(), 1):
+        if number % CHUNK == 0:
+            yield
+        found = LongBody(_ALL_GROUPS)
+        for place, name in enumerate((yield from sort(topics_by_group.get(group, ()))), 1):
+            if place % CHUNK == 0:
+                yield  # also behind those that are left out
+            topic = _readable(parts, group, name)
+            if topic is None or (header.is_order and not topic.order):
                 continue
-            progress = _progress(broker, group, topic, topic.write_queue_count)
-            behind_count += sum(
-                one.broker_offset - one.consumer_offset for one in progress.values()
+            progress = LongBody(_ALL_GROUPS)
+            behind_count += yield from _add_progress(
+                parts, progress, group, topic, topic.write_queue_count
             )
-            tps = broker.stats.get_tps(topic.name, group)
-            found.append(ConsumeStats(consume_tps=tps, offset_table=progress))
-        groups.append({group: found})
+            tps = parts.deliveries.stats.get_tps(name, group)
+            stats = ConsumeStats(consume_tps=tps, offset_table=OffsetWrappers())
+            found.add_text(progress.encode_in(stats, "offset_table"))
+            yield
+        groups.add_text(b"{%b:%b}" % (bodies.encode(group), found.as_list()))
     answer = ConsumeStatsInBroker(
-        broker_addr=broker.address, consume_stats_list=groups, total_diff=behind_count
+        broker_addr=parts.identity.address, consume_stats_list=[], total_diff=behind_count
     )
-    return commands.reply(request, body=bodies.encode(answer))
+    return commands.reply(request, body=groups.encode_in(answer, "consume_stats_list"))
 
 
-def _readable(broker: "Broker", group: str, names: list[str]) -> list[TopicConfig]:
-    """Return those of a group's topics that exist, and that its members have not given up."""
-    members = broker.groups.consumer(group)
+def _readable(parts: Parts, group: str, name: str) -> TopicConfig | None:
+    """Return a group's topic if it exists, and if its members have not given it up."""
+    members = parts.groups.consumer(group)
     subscribed = members.subscriptions if members is not None else {}
-    found = []
-    for name in names:
-        topic = broker.topics.get(name)
-        if topic is not None and (not subscribed or name in subscribed):
-            found.append(topic)
-    return found
+    return parts.topics.get(name) if not subscribed or name in subscribed else None
 
 
-def _progress(broker: "Broker", group: str, topic: TopicConfig, queue_count: int) -> OffsetWrappers:
-    found = OffsetWrappers()
-    consumer_offsets = broker.consumer_offsets.of(topic.name, group)
+def _add_progress(
+    parts: Parts, body: LongBody, group: str, topic: TopicConfig, queue_count: int
+) -> Steps[int]:
+    """Add where a group is in the queues of a topic; return how many messages it is behind."""
+    behind_count = 0
+    consumer_offsets = parts.deliveries.consumer_offsets.of(topic.name, group)
     for queue_id in range(queue_count):
         consumer_offset = max(consumer_offsets.get(queue_id, 0), 0)
         last_ms = None
         if consumer_offset:
-            last_ms = broker.store.store_time(topic.name, queue_id, consumer_offset - 1)
-        queue = MessageQueue(topic.name, broker.config.broker_name, queue_id)
-        found[queue] = OffsetWrapper(
-            broker_offset=broker.store.max_offset(topic.name, queue_id),
+            last_ms = parts.store.store_time(topic.name, queue_id, consumer_offset - 1)
+        progress = OffsetWrapper(
+            broker_offset=parts.store.max_offset(topic.name, queue_id),
             consumer_offset=consumer_offset,
             last_timestamp=last_ms or 0,
             pull_offset=consumer_offset,  # what it has pulled since is not kept
         )
-    return found
+        behind_count += progress.broker_offset - consumer_offset
+        body.add_pair(
+            MessageQueue(topic.name, parts.settings.broker.broker_name, queue_id), progress
+        )
+        if len(body) % CHUNK == 0:
+            yield
+    return behind_count

@@ -4,12 +4,17 @@ Source: rocketmq 4.9.7 ``AdminBrokerProcessor``; 225, 352 and 353 are 5.x's.
 """
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from reput.broker import attributes
+from reput import limits
+from reput.broker import deletions
+from reput.broker.parts import Parts
+from reput.broker.processors import table_lists
 from reput.broker.processors.topics import refuse_on_slave
+from reput.broker.topic import attributes
+from reput.config import JAVA_INT_MAX, JAVA_LONG_MAX
 from reput.errors import RequestRefused
-from reput.format import bodies, command as commands, headers, names
+from reput.format import bodies, command as commands, headers
 from reput.format.bodies import (
     DataVersion,
     GroupForbidden,
@@ -20,75 +25,89 @@ from reput.format.codes import ResponseCode
 from reput.format.command import Command
 from reput.format.headers import GroupForbiddenHeader, GroupHeader, GroupNameHeader
 from reput.remoting.channel import Channel
+from reput.remoting.long_replies import CHUNK, LongBody, chunks
+from reput.remoting.server import LongReply
 from reput.store.table_files import SubscriptionGroup
 
-if TYPE_CHECKING:
-    from reput.broker.server import Broker
-
+JAVA_INT_MIN, JAVA_LONG_MIN = -JAVA_INT_MAX - 1, -JAVA_LONG_MAX - 1
 RETRY_POLICIES = ("EXPONENTIAL", "CUSTOMIZED")
 
 _log = logging.getLogger(__name__)
 
 
-def create_group(broker: "Broker", channel: Channel, request: Command) -> Command:
+def create_group(parts: Parts, channel: Channel, request: Command) -> LongReply:
     """Make or change a group."""
-    refuse_on_slave(broker)
-    _put(broker, channel, [bodies.decode(SubscriptionGroupConfig, request.body)])
-    return commands.reply(request)
+    refuse_on_slave(parts)
+    wanted = [bodies.decode(SubscriptionGroupConfig, request.body)]
+    yield from table_lists.put(parts, channel, parts.subscription_groups, wanted, _changed)
+    parts.table_writes.answer(channel, request, parts.subscription_groups.table)
+    return None
 
 
-def create_groups(broker: "Broker", channel: Channel, request: Command) -> Command:
-    """Make or change several groups: all of them, or none."""
-    refuse_on_slave(broker)
-    _put(broker, channel, bodies.decode(SubscriptionGroupList, request.body).group_config_list)
-    return commands.reply(request)
+def create_groups(parts: Parts, channel: Channel, request: Command) -> LongReply:
+    """Make or change several groups: all of them, or none; see ``table_lists``."""
+    refuse_on_slave(parts)
+    wanted = bodies.decode(SubscriptionGroupList, request.body).group_config_list
+    limits.LISTED_GROUPS.check(len(wanted))
+    yield
+    yield from table_lists.put(parts, channel, parts.subscription_groups, wanted, _changed)
+    parts.table_writes.answer(channel, request, parts.subscription_groups.table)
+    return None
 
 
-def _put(broker: "Broker", channel: Channel, wanted: list[SubscriptionGroupConfig]) -> None:
-    """Raises ``RequestRefused``; then nothing has changed."""
-    changed = []
-    for group in wanted:
-        if not group.group_name.strip():
-            raise RequestRefused(ResponseCode.SYSTEM_ERROR, "the group's name is blank")
-        if group.retry_queue_nums < 0 or group.retry_max_times < -1:
-            raise RequestRefused(
-                ResponseCode.SYSTEM_ERROR,
-                f"group {group.group_name}: retryQueueNums is {group.retry_queue_nums}, allowed: "
-                f"0 and more; retryMaxTimes is {group.retry_max_times}, allowed: -1 and more",
-            )
-        _check_retry_policy(group)
-        known = broker.subscription_groups.get(group.group_name)
-        changed.append(
-            SubscriptionGroup(
-                name=group.group_name,
-                consume_enable=group.consume_enable,
-                consume_from_min_enable=group.consume_from_min_enable,
-                consume_broadcast_enable=group.consume_broadcast_enable,
-                retry_queue_count=group.retry_queue_nums,
-                retry_max=group.retry_max_times,
-                broker_id=group.broker_id,
-                slow_broker_id=group.which_broker_when_consume_slowly,
-                notify_members_enable=group.notify_consumer_ids_changed_enable,
-                consume_orderly=group.consume_message_orderly,
-                consume_timeout_minute=group.consume_timeout_minute,
-                sys_flag=group.group_sys_flag,
-                attributes=attributes.changed(
-                    dict(known.attributes) if known is not None else None,
-                    group.attributes or {},
-                    attributes.OF_GROUPS,
-                ),
-                retry_policy=group.group_retry_policy,
-                subscriptions=group.subscription_data_set,
-            )
-        )
-    now_ms = broker.clock.now_ms()
-    for one in changed:
-        if broker.store_config.enable_lmq and names.is_light(one.name):
-            _log.info("group %s is there without being made, and stays as it is", one.name)
+def _changed(parts: Parts, group: SubscriptionGroupConfig) -> SubscriptionGroup:
+    """Return the settings that a group gets. Raises ``RequestRefused``."""
+    name = group.group_name
+    if not name.strip():
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, "the group's name is blank")
+    parts.subscription_groups.check_name(name)
+    for what, value, low, high in (
+        ("retryQueueNums", group.retry_queue_nums, 0, limits.GROUP_RETRY_QUEUES.maximum),
+        ("retryMaxTimes", group.retry_max_times, -1, JAVA_INT_MAX),
+        ("brokerId", group.broker_id, JAVA_LONG_MIN, JAVA_LONG_MAX),
+        (
+            "whichBrokerWhenConsumeSlowly",
+            group.which_broker_when_consume_slowly,
+            JAVA_LONG_MIN,
+            JAVA_LONG_MAX,
+        ),
+        ("consumeTimeoutMinute", group.consume_timeout_minute, JAVA_INT_MIN, JAVA_INT_MAX),
+        ("groupSysFlag", group.group_sys_flag, JAVA_INT_MIN, JAVA_INT_MAX),
+    ):
+        if low <= value <= high:
             continue
-        broker.subscription_groups.put(one, now_ms)
-        _log.info("group %s set by %s: %s", one.name, channel.peer, one)
-    broker.subscription_groups.table.save(now_ms, is_durable=False)
+        known = parts.subscription_groups.get(name)
+        if what == "retryQueueNums" and known is not None and known.retry_queue_count == value:
+            continue  # from before there was a limit
+        if what == "retryQueueNums" and value > high:
+            raise limits.GROUP_RETRY_QUEUES.exceeded(value, name)
+        raise RequestRefused(
+            ResponseCode.SYSTEM_ERROR,
+            f"group {name}: {what} is {value}; allowed: {low} to {high}",
+        )
+    _check_retry_policy(group)
+    known = parts.subscription_groups.get(name)
+    return SubscriptionGroup(
+        name=name,
+        consume_enable=group.consume_enable,
+        consume_from_min_enable=group.consume_from_min_enable,
+        consume_broadcast_enable=group.consume_broadcast_enable,
+        retry_queue_count=group.retry_queue_nums,
+        retry_max=group.retry_max_times,
+        broker_id=group.broker_id,
+        slow_broker_id=group.which_broker_when_consume_slowly,
+        notify_members_enable=group.notify_consumer_ids_changed_enable,
+        consume_orderly=group.consume_message_orderly,
+        consume_timeout_minute=group.consume_timeout_minute,
+        sys_flag=group.group_sys_flag,
+        attributes=attributes.changed(
+            dict(known.attributes) if known is not None else None,
+            group.attributes or {},
+            attributes.OF_GROUPS,
+        ),
+        retry_policy=group.group_retry_policy,
+        subscriptions=group.subscription_data_set,
+    )
 
 
 def _check_retry_policy(group: SubscriptionGroupConfig) -> None:
@@ -101,39 +120,42 @@ def _check_retry_policy(group: SubscriptionGroupConfig) -> None:
         )
 
 
-def delete_group(broker: "Broker", channel: Channel, request: Command) -> Command:
+def delete_group(parts: Parts, channel: Channel, request: Command) -> None:
     """Delete the settings of a group, and its offsets if that is asked for."""
-    refuse_on_slave(broker)
+    refuse_on_slave(parts)
     header = headers.decode(GroupNameHeader, request.ext_fields)
-    now_ms = broker.clock.now_ms()
-    if broker.subscription_groups.delete(header.group_name, now_ms):
-        broker.subscription_groups.table.save(now_ms)
-    removes_offsets = header.remove_offset or header.clean_offset
-    if removes_offsets and broker.consumer_offsets.delete(group=header.group_name):
-        broker.consumer_offsets.save(now_ms)
-    broker.resets.delete(group=header.group_name)
-    broker.stats.group_deleted(header.group_name)
-    _log.info("group %s deleted by %s", header.group_name, channel.peer)
-    return commands.reply(request)
+    group, keeps_offsets = header.group_name, not (header.remove_offset or header.clean_offset)
+    parts.deletion_requests.check_room()
+    parts.subscription_groups.delete(group, parts.clock.now_ms())
+    _log.info("group %s deleted by %s", group, channel.peer)
+    parts.deletion_requests.answer(
+        channel,
+        request,
+        lambda: deletions.delete_group(parts, group, keeps_offsets=keeps_offsets),
+    )
 
 
-def all_groups(broker: "Broker", channel: Channel, request: Command) -> Command:
+def all_groups(parts: Parts, channel: Channel, request: Command) -> LongReply:
     """Return all groups with their settings."""
-    version = broker.subscription_groups.table.version
-    found = {
+    version = parts.subscription_groups.table.version
+    template = {
         "dataVersion": DataVersion(counter=version.counter, timestamp=version.timestamp_ms),
-        "subscriptionGroupTable": {
-            name: _settings(group) for name, group in broker.subscription_groups.all().items()
-        },
-        "forbiddenTable": broker.subscription_groups.table.all_forbidden(),
+        "subscriptionGroupTable": {},
+        "forbiddenTable": parts.subscription_groups.table.all_forbidden(),
     }
-    return commands.reply(request, body=bodies.encode(found))
+    groups = LongBody("all groups; ask for single groups with request 352")
+    for chunk in chunks(parts.subscription_groups.all().items(), 4 * CHUNK):
+        for name, group in chunk:
+            groups.add_pair(name, _settings(group))
+        yield
+    body = groups.encode_in(template, "subscriptionGroupTable")
+    return commands.reply(request, body=body)
 
 
-def group_settings(broker: "Broker", channel: Channel, request: Command) -> Command:
-    """Return the settings of a group. Asking makes none (anchors D18)."""
+def group_settings(parts: Parts, channel: Channel, request: Command) -> Command:
+    """Return the settings of a group. Asking makes none (known-bugs.md#deleted-topics)."""
     name = headers.decode(GroupHeader, request.ext_fields).group
-    group = broker.subscription_groups.get(name)
+    group = parts.subscription_groups.get(name)
     if group is None:
         raise RequestRefused(
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"No group in this broker. group: {name}"
@@ -141,20 +163,26 @@ def group_settings(broker: "Broker", channel: Channel, request: Command) -> Comm
     return commands.reply(request, body=bodies.encode(_settings(group)))
 
 
-def forbid_topic(broker: "Broker", channel: Channel, request: Command) -> Command:
+def forbid_topic(parts: Parts, channel: Channel, request: Command) -> Command | None:
     """Forbid a group to read a topic, or allow it again; say whether it may."""
     header = headers.decode(GroupForbiddenHeader, request.ext_fields)
-    groups = broker.subscription_groups
+    groups = parts.subscription_groups
     if header.readable is not None:
-        refuse_on_slave(broker)
-        now_ms = broker.clock.now_ms()
+        refuse_on_slave(parts)
+        now_ms = parts.clock.now_ms()
+        groups.check_name(header.group)
+        if parts.topics.get(header.topic) is None:
+            parts.topics.check_name(header.topic)
         groups.forbid(header.group, header.topic, now_ms, is_forbidden=not header.readable)
-        groups.table.save(now_ms, is_durable=False)
-        _log.info("group %s may read %s: %s, says %s", header.group, header.topic, header.readable,
+        _log.info("group %r may read %r: %s, says %s", header.group, header.topic, header.readable,
                   channel.peer)  # fmt: skip
     is_readable = not groups.is_forbidden(header.group, header.topic)
     body = GroupForbidden(group=header.group, topic=header.topic, readable=is_readable)
-    return commands.reply(request, body=bodies.encode(body))
+    reply = commands.reply(request, body=bodies.encode(body))
+    if header.readable is None:
+        return reply
+    parts.table_writes.answer(channel, request, groups.table, reply)
+    return None
 
 
 def _settings(group: SubscriptionGroup) -> dict[str, Any]:

@@ -1,9 +1,10 @@
 """370, 60, 61, 5001: messages that wait for the timer, taken back or counted; which timer."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from reput.broker.config import PERM_WRITE
+from reput.broker.parts import Parts
+from reput.broker.settings.config import PERM_WRITE
+from reput.broker.topic import closed as closed_topics
 from reput.errors import InvalidHeader, RequestRefused
 from reput.format import (
     bodies,
@@ -21,9 +22,6 @@ from reput.format.recall_handle import RecallHandle
 from reput.remoting.channel import Channel
 from reput.store.incoming import IncomingMessage, PutResult
 
-if TYPE_CHECKING:
-    from reput.broker.server import Broker
-
 RECALL_TAG = "_RECALL_TAG_"
 _BODY = b"0"
 _ENGINE = "E_T"
@@ -31,7 +29,7 @@ _OF_FILES, _OF_ROCKSDB = "F", "R"
 _NO_SERVICE = "recall failed, broker service not available"
 
 
-def recall_handle(broker: "Broker", properties: Mapping[str, str]) -> str:
+def recall_handle(parts: Parts, properties: Mapping[str, str]) -> str:
     """Return the handle of a message that is parked; empty if it cannot be recalled.
 
     It names a time 1 ms behind the one at which the message leaves, less a precision: sent as a
@@ -42,36 +40,39 @@ def recall_handle(broker: "Broker", properties: Mapping[str, str]) -> str:
     if key is None or names.is_retry_topic(topic):
         return ""
     deliver_ms = int(properties[props.TIMER_OUT_MS]) + 1
-    return handles.encode(RecallHandle(topic, broker.config.broker_name, str(deliver_ms), key))
+    return handles.encode(
+        RecallHandle(topic, parts.settings.broker.broker_name, str(deliver_ms), key)
+    )
 
 
-def recall_message(broker: "Broker", channel: Channel, request: Command) -> Command | None:
+def recall_message(parts: Parts, channel: Channel, request: Command) -> Command | None:
     """Park a message that takes another one away when both leave."""
     header = headers.decode(RecallMessageHeader, request.ext_fields)
-    now_ms = broker.clock.now_ms()
-    handle = _checked(broker, header, now_ms)
+    closed_topics.refuse(header.topic)
+    now_ms = parts.clock.now_ms()
+    handle = _checked(parts, header, now_ms)
     properties = {
         props.TAGS: RECALL_TAG,
         props.TIMER_RECALLED_KEY: handle.unique_key,
         props.UNIQ_KEY: handle.unique_key,
         props.TIMER_DELIVER_MS: handle.deliver_ms,
         props.BORN_TIMESTAMP: str(now_ms),
-        props.CLUSTER: broker.config.broker_cluster_name,
+        props.CLUSTER: parts.settings.broker.broker_cluster_name,
     }
     if header.producer_group:
         properties[props.PRODUCER_GROUP] = header.producer_group
-    broker.timers.park(handle.topic, 0, properties, now_ms)
+    parts.timers.park(handle.topic, 0, properties, now_ms)
     message = IncomingMessage(
         topic=names.TIMER_TOPIC,
         body=_BODY,
         property_bytes=_encoded(properties),
         born_timestamp=now_ms,
         born_host=channel.host,
-        store_host=broker.store_host,
+        store_host=parts.identity.store_host,
     )
     key = handle.unique_key
-    return broker.intake.put(
-        channel, request, message, lambda result: _reply(broker, request, key, result)
+    return parts.pending_replies.put(
+        channel, request, message, lambda result: _reply(parts, request, key, result)
     )
 
 
@@ -82,17 +83,17 @@ def _encoded(properties: dict[str, str]) -> bytes:
         raise RequestRefused(ResponseCode.ILLEGAL_OPERATION, str(error)) from error
 
 
-def _checked(broker: "Broker", header: RecallMessageHeader, now_ms: int) -> RecallHandle:
+def _checked(parts: Parts, header: RecallMessageHeader, now_ms: int) -> RecallHandle:
     """Return what a handle says, if all of it is right; checks are in Java's order."""
-    config = broker.config
+    config = parts.settings.broker
     if not config.recall_message_enable:
         raise RequestRefused(ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden")
-    if not broker.is_master:
+    if not parts.identity.is_master:
         raise RequestRefused(ResponseCode.SLAVE_NOT_AVAILABLE, _NO_SERVICE)
     is_writable = config.broker_permission & PERM_WRITE
     if not is_writable and not config.allow_recall_when_broker_not_writeable:
         raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, _NO_SERVICE)
-    if broker.topics.get(header.topic) is None:
+    if parts.topics.get(header.topic) is None:
         raise RequestRefused(
             ResponseCode.TOPIC_NOT_EXIST, f"recall failed, the topic[{header.topic}] not exist"
         )
@@ -104,49 +105,55 @@ def _checked(broker: "Broker", header: RecallMessageHeader, now_ms: int) -> Reca
         problem = "recall failed, topic not match"
     elif handle.broker_name != config.broker_name:
         problem = _NO_SERVICE
-    elif not _is_ahead(broker, handle.deliver_ms, now_ms):
+    elif not _is_ahead(parts, handle.deliver_ms, now_ms):
         problem = "recall failed, timestamp invalid"
     else:
         return handle
     raise RequestRefused(ResponseCode.ILLEGAL_OPERATION, problem)
 
 
-def _is_ahead(broker: "Broker", deliver_ms: str, now_ms: int) -> bool:
-    if not (deliver_ms.isascii() and deliver_ms.isdigit()):
+def _is_ahead(parts: Parts, deliver_ms: str, now_ms: int) -> bool:
+    number = props.number(deliver_ms)
+    if number is None:
         return False
-    return 0 < int(deliver_ms) - now_ms < broker.store_config.timer_max_delay_sec * 1000
+    return 0 < number - now_ms < parts.settings.store.timer_max_delay_sec * 1000
 
 
-def _reply(broker: "Broker", request: Command, key: str, result: PutResult) -> Command:
-    region = {"MSG_REGION": broker.config.region_id}
+def _reply(parts: Parts, request: Command, key: str, result: PutResult) -> Command:
+    region = {"MSG_REGION": parts.settings.broker.region_id}
     if result.status.is_stored:
         return commands.reply(request, ext_fields={"msgId": key, **region})
     remark = f"recall failed, execute error: {result.reason or result.status.name}"
     return commands.reply(request, ResponseCode.SYSTEM_ERROR, remark=remark, ext_fields=region)
 
 
-def timer_progress(broker: "Broker", channel: Channel, request: Command) -> Command:
+def timer_progress(parts: Parts, channel: Channel, request: Command) -> Command:
     """Return how far the timer is, as timercheck has it."""
-    if not broker.store_config.timer_wheel_enable:
+    if not parts.settings.store.timer_wheel_enable:
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, "The checkpoint is null")
-    check = broker.timers.check(broker.clock.now_ms())
+    check = parts.timers.check(parts.clock.now_ms())
     return commands.reply(request, body=timer_check.encode(check))
 
 
-def timer_metrics(broker: "Broker", channel: Channel, request: Command) -> Command:
+def timer_metrics(parts: Parts, channel: Channel, request: Command) -> Command:
     """Return how many messages of each topic wait."""
-    if not broker.store_config.timer_wheel_enable:
+    if not parts.settings.store.timer_wheel_enable:
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, "The timer message store is null")
-    return commands.reply(request, body=bodies.encode(broker.timers.metrics.body()))
+    return commands.reply(request, body=bodies.encode(parts.timers.metrics.body()))
 
 
-def switch_engine(broker: "Broker", channel: Channel, request: Command) -> Command:
+def switch_engine(parts: Parts, channel: Channel, request: Command) -> None:
     """Let the timer of the files take up what is to wait, if it was told to stop (5.4).
 
     Java has another one, in RocksDB, and refuses it like this where it was not started with it.
     """
+
+    async def resume() -> str:
+        await parts.settings.change({"timerStopEnqueue": "false"}, parts.clock)
+        return "switch timer engine success"
+
     engine = (request.ext_fields or {}).get(_ENGINE)
-    if not broker.store_config.timer_wheel_enable:
+    if not parts.settings.store.timer_wheel_enable:
         problem = "broker timerWheelEnable is false"
     elif engine == _OF_ROCKSDB:
         problem = (
@@ -155,6 +162,6 @@ def switch_engine(broker: "Broker", channel: Channel, request: Command) -> Comma
     elif engine != _OF_FILES:
         problem = f"param error: {_ENGINE} is {engine!r}; allowed: {_OF_FILES}"
     else:
-        broker.reconfigure({"timerStopEnqueue": "false"})
-        return commands.reply(request, remark="switch timer engine success")
+        parts.setting_requests.answer(channel, request, resume)
+        return
     raise RequestRefused(ResponseCode.INVALID_PARAMETER, problem)

@@ -2,14 +2,18 @@
 
 Checks and texts are Java's ``AdminBrokerProcessor``, 4.9.7; 18, 343, 345, 351 and attributes are
 5.x's. What is changed is in the file when the reply is sent, and what is deleted on disk: it does
-not come back (anchors D18).
+not come back (known-bugs.md#deleted-topics).
 """
 
 import logging
-from typing import TYPE_CHECKING
 
-from reput.broker import attributes
-from reput.broker.topics import topic_data
+from reput import limits
+from reput.broker import deletions
+from reput.broker.parts import Parts
+from reput.broker.processors import connections, table_lists
+from reput.broker.topic import attributes
+from reput.broker.topic.topics import topic_data
+from reput.config import JAVA_INT_MAX
 from reput.errors import RequestRefused
 from reput.format import bodies, command as commands, headers, names
 from reput.format.bodies import (
@@ -32,12 +36,12 @@ from reput.format.headers import (
     TopicHeader,
 )
 from reput.remoting.channel import Channel
+from reput.remoting.long_replies import CHUNK, LIGHT_CHUNK, LongBody, chunks, sort
+from reput.remoting.server import LongReply
+from reput.remoting.time_slices import Steps
 from reput.store.config_tables import TopicConfig
 
-if TYPE_CHECKING:
-    from reput.broker.server import Broker
-
-QUEUE_COUNT_MAX = 65_535
+QUEUE_COUNT_MAX = limits.TOPIC_QUEUES.maximum
 """Of a topic: each queue is a folder, a file and a line in what admin tools print."""
 PERM_MAX = 7
 FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
@@ -45,9 +49,9 @@ FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 _log = logging.getLogger(__name__)
 
 
-def create_topic(broker: "Broker", channel: Channel, request: Command) -> Command:
+def create_topic(parts: Parts, channel: Channel, request: Command) -> LongReply:
     """Make or change a topic."""
-    refuse_on_slave(broker)
+    refuse_on_slave(parts)
     header = headers.decode(CreateTopicHeader, request.ext_fields)
     topic = TopicConfigData(
         order=header.order,
@@ -59,143 +63,127 @@ def create_topic(broker: "Broker", channel: Channel, request: Command) -> Comman
         write_queue_nums=header.write_queue_nums,
         attributes=attributes.parse(header.attributes),
     )
-    _put(broker, channel, [topic])
-    return commands.reply(request)
+    yield from table_lists.put(parts, channel, parts.topics, [topic], _settings)
+    parts.table_writes.answer(channel, request, parts.topics.table)
+    return None
 
 
-def create_topics(broker: "Broker", channel: Channel, request: Command) -> Command:
-    """Make or change several topics: all of them, or none."""
-    refuse_on_slave(broker)
-    _put(broker, channel, bodies.decode(TopicConfigList, request.body).topic_config_list)
-    return commands.reply(request)
+def create_topics(parts: Parts, channel: Channel, request: Command) -> LongReply:
+    """Make or change several topics: all of them, or none; see ``table_lists``."""
+    refuse_on_slave(parts)
+    wanted = bodies.decode(TopicConfigList, request.body).topic_config_list
+    limits.LISTED_TOPICS.check(len(wanted))
+    yield
+    yield from table_lists.put(parts, channel, parts.topics, wanted, _settings)
+    parts.table_writes.answer(channel, request, parts.topics.table)
+    return None
 
 
-def _put(broker: "Broker", channel: Channel, wanted: list[TopicConfigData]) -> None:
-    """Raises ``RequestRefused``; then nothing has changed."""
-    changed = []
-    for topic in wanted:
-        check_topic(broker, topic.topic_name)
-        _check_settings(topic)
-        changed.append(
-            TopicConfig(
-                name=topic.topic_name,
-                read_queue_count=topic.read_queue_nums,
-                write_queue_count=topic.write_queue_nums,
-                perm=topic.perm,
-                order=topic.order,
-                filter_type=topic.topic_filter_type,
-                sys_flag=topic.topic_sys_flag,
-                attributes=_attributes(broker, topic),
-            )
-        )
-    now_ms = broker.clock.now_ms()
-    for one in changed:
-        if broker.store_config.enable_lmq and names.is_light(one.name):
-            _log.info("topic %s is there without being made, and stays as it is", one.name)
-            continue
-        broker.topics.put(one, now_ms)
-        _log.info("topic %s set by %s: %s", one.name, channel.peer, one)
-    broker.topics.table.save(now_ms, is_durable=False)
+def _settings(parts: Parts, topic: TopicConfigData) -> TopicConfig:
+    """Return the settings that a topic gets. Raises ``RequestRefused``."""
+    check_topic(parts, topic.topic_name)
+    _check_settings(topic)
+    return TopicConfig(
+        name=topic.topic_name,
+        read_queue_count=topic.read_queue_nums,
+        write_queue_count=topic.write_queue_nums,
+        perm=topic.perm,
+        order=topic.order,
+        filter_type=topic.topic_filter_type,
+        sys_flag=topic.topic_sys_flag,
+        attributes=_attributes(parts, topic),
+    )
 
 
-def _attributes(broker: "Broker", topic: TopicConfigData) -> tuple[tuple[str, str], ...]:
+def _attributes(parts: Parts, topic: TopicConfigData) -> tuple[tuple[str, str], ...]:
     """Return the attributes that a topic gets. Raises ``RequestRefused``."""
     changes = topic.attributes or {}
     is_mixed = changes.get("+" + attributes.MESSAGE_TYPE) == attributes.MIXED
-    if is_mixed and not broker.config.enable_mixed_message_type:
+    if is_mixed and not parts.settings.broker.enable_mixed_message_type:
         raise RequestRefused(
             ResponseCode.INVALID_PARAMETER,
             "MIXED message type is not supported. (enableMixedMessageType allows it)",
         )
-    known = broker.topics.get(topic.topic_name)
+    known = parts.topics.get(topic.topic_name)
     return attributes.changed(
         dict(known.attributes) if known is not None else None, changes, attributes.OF_TOPICS
     )
 
 
-def check_topic(broker: "Broker", name: str) -> None:
+def check_topic(parts: Parts, name: str) -> None:
     """Check the name of a topic that somebody wants to change.
 
     Raises:
         RequestRefused: No topic can have it, or it is RocketMQ's own.
     """
-    broker.topics.check_name(name)
-    is_system = name in broker.topics.system_topics or names.is_system_topic(name)
-    if is_system and broker.config.validate_system_topic_when_update_topic:
+    parts.topics.check_name(name)
+    is_system = name in parts.topics.system_topics or names.is_system_topic(name)
+    if is_system and parts.settings.broker.validate_system_topic_when_update_topic:
         raise RequestRefused(
             ResponseCode.SYSTEM_ERROR, f"The topic[{name}] is conflict with system topic."
         )
 
 
 def _check_settings(topic: TopicConfigData) -> None:
-    for what, value, most in (
-        ("readQueueNums", topic.read_queue_nums, QUEUE_COUNT_MAX),
-        ("writeQueueNums", topic.write_queue_nums, QUEUE_COUNT_MAX),
-        ("perm", topic.perm, PERM_MAX),
+    for what, value, least, most in (
+        ("readQueueNums", topic.read_queue_nums, 0, QUEUE_COUNT_MAX),
+        ("writeQueueNums", topic.write_queue_nums, 0, QUEUE_COUNT_MAX),
+        ("perm", topic.perm, 0, PERM_MAX),
+        ("topicSysFlag", topic.topic_sys_flag, -JAVA_INT_MAX - 1, JAVA_INT_MAX),
     ):
-        if not 0 <= value <= most:
+        if not least <= value <= most:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
-                f"{what} of topic[{topic.topic_name}] is {value}; allowed: 0 to {most}",
+                f"{what} of topic[{topic.topic_name}] is {value}; allowed: {least} to {most}",
             )
     if topic.topic_filter_type not in FILTER_TYPES:
         raise RequestRefused(
             ResponseCode.SYSTEM_ERROR,
-            f"topicFilterType of topic[{topic.topic_name}] is {topic.topic_filter_type}; "
+            f"topicFilterType of topic[{topic.topic_name}] is "
+            f"{names.printable(topic.topic_filter_type)}; "
             f"allowed: {', '.join(FILTER_TYPES)}",
         )
 
 
-def refuse_on_slave(broker: "Broker") -> None:
+def refuse_on_slave(parts: Parts) -> None:
     """Raises ``RequestRefused`` if this broker has its tables from a master."""
-    if not broker.is_master:
+    if not parts.identity.is_master:
         raise RequestRefused(
             ResponseCode.SYSTEM_ERROR,
-            "Can't modify topic or subscription group from slave broker, "
+            "Can't modify topic or subscription group from slave parts, "
             "please execute it from master broker.",
         )
 
 
-def delete_topic(broker: "Broker", channel: Channel, request: Command) -> Command:
+def delete_topic(parts: Parts, channel: Channel, request: Command) -> LongReply:
     """Delete a topic: its settings, its queues, and how far groups have read them."""
-    refuse_on_slave(broker)
+    refuse_on_slave(parts)
     name = headers.decode(TopicHeader, request.ext_fields).topic
-    check_topic(broker, name)
+    check_topic(parts, name)
     doomed = [name]
-    if broker.config.clear_retry_topic_when_delete_topic:
+    if parts.settings.broker.clear_retry_topic_when_delete_topic:
         # Those that 5.x made for pop consumption of this topic alone, in both of its spellings.
-        for group in groups_of_topic(broker, name):
+        for group in (yield from groups_of_topic(parts, name)):
             retry = names.retry_topic(group)
             doomed += [one for one in (f"{retry}_{name}", f"{retry}+{name}")
-                       if broker.topics.get(one) is not None]  # fmt: skip
+                       if parts.topics.get(one) is not None]  # fmt: skip
+    parts.deletion_requests.check_room()
     for topic in doomed:
-        _delete(broker, topic)
+        parts.topics.delete(topic, parts.clock.now_ms())
         _log.info("topic %s deleted by %s", topic, channel.peer)
-    return commands.reply(request)
+    parts.deletion_requests.answer(channel, request, lambda: deletions.delete_topics(parts, doomed))
+    return None
 
 
-def _delete(broker: "Broker", topic: str) -> None:
-    now_ms = broker.clock.now_ms()
-    broker.stats.look()
-    # First what makes it look alive: after a crash in between, a deletion can be asked for again.
-    if broker.topics.delete(topic, now_ms):
-        broker.topics.table.save(now_ms)
-    broker.store.delete_topic(topic)
-    if broker.consumer_offsets.delete(topic=topic):
-        broker.consumer_offsets.save(now_ms)
-    broker.resets.delete(topic=topic)
-    broker.stats.topic_deleted(topic)
-
-
-def all_topics(broker: "Broker", channel: Channel, request: Command) -> Command:
+def all_topics(parts: Parts, channel: Channel, request: Command) -> LongReply:
     """Return all topics with their settings."""
-    return commands.reply(request, body=bodies.encode(broker.topics.describe()))
+    return commands.reply(request, body=(yield from parts.topic_list.encode()))
 
 
-def topic_settings(broker: "Broker", channel: Channel, request: Command) -> Command:
+def topic_settings(parts: Parts, channel: Channel, request: Command) -> Command:
     """Return the settings of a topic."""
     name = headers.decode(TopicHeader, request.ext_fields).topic
-    known = broker.topics.get(name)
+    known = parts.topics.get(name)
     if known is None:
         raise RequestRefused(
             ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name}"
@@ -203,75 +191,88 @@ def topic_settings(broker: "Broker", channel: Channel, request: Command) -> Comm
     return commands.reply(request, body=bodies.encode(topic_data(known)))
 
 
-def topic_stats(broker: "Broker", channel: Channel, request: Command) -> Command:
+def topic_stats(parts: Parts, channel: Channel, request: Command) -> LongReply:
     """Return where each queue of a topic begins and ends, and when something was put last."""
-    topic = existing(broker, headers.decode(TopicHeader, request.ext_fields).topic)
-    store = broker.store
-    offsets = TopicOffsets()
+    topic = existing(parts, headers.decode(TopicHeader, request.ext_fields).topic)
+    store = parts.store
+    offsets = LongBody(f"topic {topic.name}; ask for single queues with requests 30 and 31")
     # Java 4.9 leaves out queues that are only read; 5.x has them.
     for queue_id in range(max(topic.write_queue_count, topic.read_queue_count)):
         max_offset = store.max_offset(topic.name, queue_id)
         updated_ms = store.store_time(topic.name, queue_id, max_offset - 1) if max_offset else 0
-        queue = MessageQueue(topic.name, broker.config.broker_name, queue_id)
-        offsets[queue] = TopicOffset(
+        offset = TopicOffset(
             last_update_timestamp=-1 if updated_ms is None else updated_ms,
             max_offset=max_offset,
             min_offset=store.min_offset(topic.name, queue_id),
         )
-    return commands.reply(request, body=bodies.encode(TopicStats(offset_table=offsets)))
+        offsets.add_pair(
+            MessageQueue(topic.name, parts.settings.broker.broker_name, queue_id), offset
+        )
+        if queue_id % CHUNK == CHUNK - 1:
+            yield
+    template = TopicStats(offset_table=TopicOffsets())
+    return commands.reply(request, body=offsets.encode_in(template, "offset_table"))
 
 
-def existing(broker: "Broker", name: str) -> TopicConfig:
+def existing(parts: Parts, name: str) -> TopicConfig:
     """Return a topic. Raises ``RequestRefused``."""
-    topic = broker.topics.get(name)
+    topic = parts.topics.get(name)
     if topic is None:
         raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
     return topic
 
 
-def groups_of_topic(broker: "Broker", topic: str) -> list[str]:
+def groups_of_topic(parts: Parts, topic: str) -> Steps[list[str]]:
     """Return the groups that subscribe to a topic or have offsets in it."""
-    with_offsets = {group for one, group in broker.consumer_offsets.readers() if one == topic}
-    return sorted(with_offsets.union(broker.groups.groups_of_topic(topic)))
+    found = set(parts.groups.groups_of_topic(topic))
+    for chunk in chunks(parts.deliveries.consumer_offsets.readers(), LIGHT_CHUNK):
+        found.update(group for one, group in chunk if one == topic)
+        yield
+    return (yield from sort(found))
 
 
-def consumed_by(broker: "Broker", channel: Channel, request: Command) -> Command:
+def consumed_by(parts: Parts, channel: Channel, request: Command) -> LongReply:
     """Return the groups of a topic."""
     name = headers.decode(TopicHeader, request.ext_fields).topic
-    found = GroupList(group_list=groups_of_topic(broker, name))
-    return commands.reply(request, body=bodies.encode(found))
+    groups = LongBody(f"groups of topic {name}")
+    for chunk in chunks((yield from groups_of_topic(parts, name)), LIGHT_CHUNK):
+        groups.add(*chunk)
+        yield
+    body = groups.encode_in(GroupList(group_list=[]), "group_list")
+    return commands.reply(request, body=body)
 
 
-def topics_of_group(broker: "Broker", channel: Channel, request: Command) -> Command:
+def topics_of_group(parts: Parts, channel: Channel, request: Command) -> LongReply:
     """Return the topics in which a group has offsets."""
     name = headers.decode(GroupHeader, request.ext_fields).group
-    found = sorted({topic for topic, group in broker.consumer_offsets.readers() if group == name})
-    body = TopicList(broker_addr=broker.address, topic_list=found)
-    return commands.reply(request, body=bodies.encode(body))
+    topics = LongBody(f"topics of group {name}")
+    for chunk in chunks((yield from connections.topics_of_group(parts, name)), LIGHT_CHUNK):
+        topics.add(*chunk)
+        yield
+    template = TopicList(broker_addr=parts.identity.address, topic_list=[])
+    return commands.reply(request, body=topics.encode_in(template, "topic_list"))
 
 
-def subscription_of_group(broker: "Broker", channel: Channel, request: Command) -> Command:
+def subscription_of_group(parts: Parts, channel: Channel, request: Command) -> Command:
     """Return what the members of a group subscribe to in a topic; nothing, if it has none."""
     header = headers.decode(GroupAndTopicHeader, request.ext_fields)
-    group = broker.groups.consumer(header.group)
+    group = parts.groups.consumer(header.group)
     found = group.subscriptions.get(header.topic) if group is not None else None
     body = GroupSubscription(group=header.group, topic=header.topic, subscription_data=found)
     return commands.reply(request, body=bodies.encode(body))
 
 
-def system_topics(broker: "Broker", channel: Channel, request: Command) -> Command:
+def system_topics(parts: Parts, channel: Channel, request: Command) -> Command:
     """Return the topics that are RocketMQ's own."""
-    found = TopicList(topic_list=sorted(broker.topics.system_topics))
+    found = TopicList(topic_list=sorted(parts.topics.system_topics))
     return commands.reply(request, body=bodies.encode(found))
 
 
-def clean_unused_topics(broker: "Broker", channel: Channel, request: Command) -> Command:
+def clean_unused_topics(parts: Parts, channel: Channel, request: Command) -> None:
     """Delete the queues of topics that are in no table."""
-    broker.store.clean_topics(broker.topics.all().keys())
-    return commands.reply(request)
+    parts.deletion_requests.answer(channel, request, lambda: deletions.clean_unknown_topics(parts))
 
 
-def clean_expired_queues(broker: "Broker", channel: Channel, request: Command) -> Command:
+def clean_expired_queues(parts: Parts, channel: Channel, request: Command) -> None:
     """Delete queues whose messages have all expired."""
-    broker.store.clean_unused_queues()
-    return commands.reply(request)
+    parts.deletion_requests.answer(channel, request, lambda: deletions.clean_unused_queues(parts))

@@ -6,10 +6,10 @@ too. The order of the checks and the texts are Java's ``EndTransactionProcessor`
 
 import dataclasses
 import logging
-from typing import TYPE_CHECKING
 
+from reput.broker.parts import Parts
 from reput.broker.processors.send import CODES
-from reput.broker.transactions import real_place
+from reput.broker.transaction.transactions import real_place
 from reput.errors import CorruptRecord, RequestRefused
 from reput.format import (
     command as commands,
@@ -30,27 +30,24 @@ from reput.format.message import StoredMessage
 from reput.remoting.channel import Channel
 from reput.store.incoming import PutResult, Refused
 
-if TYPE_CHECKING:
-    from reput.broker.server import Broker
-
 DECISIONS = (flags.TRANSACTION_COMMIT, flags.TRANSACTION_ROLLBACK)
 
 _log = logging.getLogger(__name__)
 
 
-def end_transaction(broker: "Broker", channel: Channel, request: Command) -> Command | None:
+def end_transaction(parts: Parts, channel: Channel, request: Command) -> Command | None:
     """Deliver a half message or drop it; nothing, and no reply, if its producer does not know."""
     header = headers.decode(EndTransactionHeader, request.ext_fields)
-    if broker.is_master and header.commit_or_rollback not in DECISIONS:
+    if parts.identity.is_master and header.commit_or_rollback not in DECISIONS:
         _log.debug(
             "transaction %s of %s stays open, says %s: %s",
             header.msg_id, header.producer_group, channel.peer, request.remark or "not known yet",
         )  # fmt: skip
         return None
     try:
-        return _end(broker, request, header)
+        return _end(parts, request, header)
     except RequestRefused as refused:
-        broker.transactions.refused_count += 1
+        parts.transactions.refused_count += 1
         _log.warning(
             "transaction %s of %s, at %d: %s",
             header.msg_id, channel.peer, header.commit_log_offset, refused,
@@ -58,10 +55,10 @@ def end_transaction(broker: "Broker", channel: Channel, request: Command) -> Com
         raise
 
 
-def _end(broker: "Broker", request: Command, header: EndTransactionHeader) -> Command:
-    if not broker.is_master:
+def _end(parts: Parts, request: Command, header: EndTransactionHeader) -> Command:
+    if not parts.identity.is_master:
         raise RequestRefused(ResponseCode.SLAVE_NOT_AVAILABLE, "a slave ends no transactions")
-    half = broker.transactions.half_at(header.commit_log_offset)
+    half = parts.transactions.half_at(header.commit_log_offset)
     if half is None:
         raise _wrong("Find prepared transaction message failed")
     if half.properties.get(props.PRODUCER_GROUP) != header.producer_group:
@@ -70,59 +67,59 @@ def _end(broker: "Broker", request: Command, header: EndTransactionHeader) -> Co
         raise _wrong("The transaction state table offset wrong")
     is_commit = header.commit_or_rollback == flags.TRANSACTION_COMMIT
     try:
-        result = broker.transactions.decide(half, is_commit=is_commit, now_ms=broker.clock.now_ms())
+        result = parts.transactions.decide(half, is_commit=is_commit, now_ms=parts.clock.now_ms())
     except Refused as refused:
         result = PutResult(refused.status, reason=refused.reason)
-    return _answer(broker, request, result)
+    return _answer(parts, request, result)
 
 
-def resume_check(broker: "Broker", channel: Channel, request: Command) -> Command:
+def resume_check(parts: Parts, channel: Channel, request: Command) -> Command:
     """Ask again about a half message that was given up."""
     header = headers.decode(ResumeCheckHeader, request.ext_fields)
-    if not broker.is_master:
+    if not parts.identity.is_master:
         raise RequestRefused(ResponseCode.SLAVE_NOT_AVAILABLE, "a slave asks no producers")
     try:
         physical_offset = ids.decode_offset_id(header.msg_id).physical_offset
     except ValueError as error:
         raise _wrong(f"msgId {header.msg_id!r}; allowed: an offset id") from error
-    data = broker.store.record_at(physical_offset)
+    data = parts.store.record_at(physical_offset)
     if data is None:
         raise _wrong(f"can not find message by the offset, {physical_offset}")
     try:
         stored = record.decode(data, check_crc=False)
-        result = broker.transactions.resume(stored, broker.clock.now_ms())
+        result = parts.transactions.resume(stored, parts.clock.now_ms())
     except (CorruptRecord, Refused) as error:
         raise _wrong(str(error)) from error
-    return _answer(broker, request, result)
+    return _answer(parts, request, result)
 
 
-def _answer(broker: "Broker", request: Command, result: PutResult) -> Command:
+def _answer(parts: Parts, request: Command, result: PutResult) -> Command:
     if not result.status.is_stored:
         raise RequestRefused(CODES[result.status], result.reason or result.status.name)
-    tell_readers(broker)
+    notify_readers(parts)
     return commands.reply(request)
 
 
-def tell_readers(broker: "Broker") -> None:
+def notify_readers(parts: Parts) -> None:
     """Let those hear of it at once who wait for messages."""
-    if broker.store.flusher.is_sync:
-        broker.loops.sync_soon()  # before that nobody can read it
-    elif len(broker.held_pulls):
-        broker.store.notify()
+    if parts.store.flusher.is_sync:
+        parts.pending_replies.sync_soon()  # before that nobody can read it
+    elif len(parts.held_pulls):
+        parts.store.notify()
 
 
 def _wrong(text: str) -> RequestRefused:
     return RequestRefused(ResponseCode.SYSTEM_ERROR, text)
 
 
-def ask_producer(broker: "Broker", half: StoredMessage) -> bool:
+def ask_producer(parts: Parts, half: StoredMessage) -> bool:
     """Ask one of the producers of a half message's group, in turn, what became of it.
 
     Returns:
         Whether there is one.
     """
     group = half.properties.get(props.PRODUCER_GROUP, "")
-    channel = broker.groups.next_producer(group, lambda one: not one.is_closed and one.is_writable)
+    channel = parts.groups.next_producer(group, lambda one: not one.is_closed and one.is_writable)
     if channel is None:
         _log.warning(
             "no producer of group %r is here to ask about half message %d",
@@ -144,7 +141,7 @@ def ask_producer(broker: "Broker", half: StoredMessage) -> bool:
         offset_msg_id=ids.offset_id(half),
         topic=topic,
     )
-    channel.send(
+    return channel.notify(
         Command(
             RequestCode.CHECK_TRANSACTION_STATE,
             flag=IS_ONEWAY,
@@ -152,4 +149,3 @@ def ask_producer(broker: "Broker", half: StoredMessage) -> bool:
             body=body,
         )
     )
-    return True

@@ -15,8 +15,6 @@ Offsets are those of ARCHITECTURE.md: ``queue_offset`` and ``consumer_offset`` c
     cluster_calls.py    whom they ask and tell
 """
 
-from typing import Self
-
 from reput.client.admin import (
     brokers as broker_verbs,
     groups as group_verbs,
@@ -28,7 +26,7 @@ from reput.client.admin import (
     topics as topic_verbs,
     traces as trace_verbs,
 )
-from reput.client.admin.cluster_calls import ClusterCalls, PartlyDone as PartlyDone
+from reput.client.admin.cluster_calls import AdminConnection, PartlyDone as PartlyDone
 from reput.client.admin.progress import (
     ConsumeStats as ConsumeStats,
     QueueProgress as QueueProgress,
@@ -37,7 +35,7 @@ from reput.client.config import ClientConfig, client_config
 from reput.clock import Clock
 
 
-class Admin:
+class Admin(AdminConnection):
     """Administers the clusters of some name servers. Use it as ``async with``.
 
     All methods raise ``RemotingError`` where nobody answers, and ``Answered``, which is one, with
@@ -56,23 +54,7 @@ class Admin:
         client: ClientConfig | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self.calls = ClusterCalls(client_config(namesrv, client), clock)
-        """For the verbs below; not for users."""
-
-    async def start(self) -> None:
-        """Begin; nobody is asked anything yet."""
-        await self.calls.start()
-
-    async def close(self) -> None:
-        """End; what waits for a reply fails."""
-        await self.calls.close()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+        super().__init__(client_config(namesrv, client), clock)
 
     # clusters and brokers
     clusters = broker_verbs.clusters

@@ -1,37 +1,36 @@
 """Clusters and brokers: who is there, how they are, what they are set to."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from reput import config
+from reput.client.admin.cluster_calls import AdminConnection
 from reput.client.core import requests
 from reput.errors import Answered
 from reput.format import bodies, headers
 from reput.format.bodies import BrokerStats, ClusterInfo
 from reput.format.codes import RequestCode, ResponseCode
 
-if TYPE_CHECKING:
-    from reput.client.admin import Admin
 
-
-async def clusters(admin: "Admin") -> ClusterInfo:
+async def clusters(admin: AdminConnection) -> ClusterInfo:
     """Return clusters with their brokers, and brokers with their addresses."""
     return await admin.calls.clusters()
 
 
-async def broker_status(admin: "Admin", broker: str) -> dict[str, str]:
+async def broker_status(admin: AdminConnection, broker: str) -> dict[str, str]:
     """Return what a broker measures of itself: ``msgPutTotalTodayNow``, ``putTps``, ..."""
     reply = await admin.calls.ask_broker(broker, requests.make(RequestCode.GET_BROKER_RUNTIME_INFO))
     return dict(sorted(bodies.decode(bodies.KvTable, reply.body).table.items()))
 
 
-async def broker_config(admin: "Admin", broker: str) -> dict[str, str]:
+async def broker_config(admin: AdminConnection, broker: str) -> dict[str, str]:
     """Return a broker's settings, by RocketMQ's names."""
     reply = await admin.calls.ask_broker(broker, requests.make(RequestCode.GET_BROKER_CONFIG))
     return config.parse_properties(reply.body.decode())
 
 
-async def update_broker_config(admin: "Admin", broker: str, settings: Mapping[str, str]) -> None:
+async def update_broker_config(
+    admin: AdminConnection, broker: str, settings: Mapping[str, str]
+) -> None:
     """Change settings of a running broker, by RocketMQ's names."""
     await admin.calls.ask_broker(
         broker,
@@ -39,7 +38,9 @@ async def update_broker_config(admin: "Admin", broker: str, settings: Mapping[st
     )
 
 
-async def broker_stats(admin: "Admin", broker: str, name: str, key: str) -> BrokerStats | None:
+async def broker_stats(
+    admin: AdminConnection, broker: str, name: str, key: str
+) -> BrokerStats | None:
     """Return how often something happened in the last minute, hour and day.
 
     Args:
@@ -62,7 +63,7 @@ async def broker_stats(admin: "Admin", broker: str, name: str, key: str) -> Brok
     return bodies.decode(BrokerStats, reply.body)
 
 
-async def wipe_write_perm(admin: "Admin", broker_name: str) -> int:
+async def wipe_write_perm(admin: AdminConnection, broker_name: str) -> int:
     """Take a broker out of the routes of producers; returns the number of its topics.
 
     Raises:
@@ -78,7 +79,7 @@ async def wipe_write_perm(admin: "Admin", broker_name: str) -> int:
     return headers.decode(headers.WipeWritePermReplyHeader, fields).wipe_topic_count
 
 
-async def add_write_perm(admin: "Admin", broker_name: str) -> int:
+async def add_write_perm(admin: AdminConnection, broker_name: str) -> int:
     """Undo ``wipe_write_perm``; returns the number of its topics. Raises the same."""
     replies = await admin.calls.tell_name_servers(
         lambda: requests.make(
@@ -91,7 +92,7 @@ async def add_write_perm(admin: "Admin", broker_name: str) -> int:
 
 
 async def clean_expired_queues(
-    admin: "Admin", *, cluster: str | None = None, broker: str | None = None
+    admin: AdminConnection, *, cluster: str | None = None, broker: str | None = None
 ) -> list[str]:
     """Delete queues whose messages have all expired; returns the brokers' addresses.
 
@@ -103,21 +104,21 @@ async def clean_expired_queues(
 
 
 async def clean_unused_topics(
-    admin: "Admin", *, cluster: str | None = None, broker: str | None = None
+    admin: AdminConnection, *, cluster: str | None = None, broker: str | None = None
 ) -> list[str]:
     """Delete queues of topics that are gone. Returns and raises as ``clean_expired_queues``."""
     return await _tell(admin, RequestCode.CLEAN_UNUSED_TOPIC, cluster, broker)
 
 
 async def delete_expired_log(
-    admin: "Admin", *, cluster: str | None = None, broker: str | None = None
+    admin: AdminConnection, *, cluster: str | None = None, broker: str | None = None
 ) -> list[str]:
     """Delete expired log files at this hour. Returns and raises as ``clean_expired_queues``."""
     return await _tell(admin, RequestCode.DELETE_EXPIRED_COMMITLOG, cluster, broker)
 
 
 async def _tell(
-    admin: "Admin", code: RequestCode, cluster: str | None, broker: str | None
+    admin: AdminConnection, code: RequestCode, cluster: str | None, broker: str | None
 ) -> list[str]:
     addresses = await admin.calls.masters(cluster, broker)
     return await admin.calls.tell_brokers(addresses, lambda: requests.make(code))

@@ -5,6 +5,7 @@ to each, whatever the others say.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Self
 
 from reput.client.config import ClientConfig
 from reput.client.core import requests
@@ -217,3 +218,31 @@ class ClusterCalls:
         table = (await self.clusters()).broker_addr_table
         found = (name for name, one in table.items() if address in one.broker_addrs.values())
         return next(found, "")
+
+
+class AdminConnection:
+    """Connection of an ``Admin``, whose methods are the functions of this package's modules.
+
+    Args:
+        client_config: Name servers, and how long requests may take.
+        clock: The system's, unless a test has its own.
+    """
+
+    def __init__(self, client_config: ClientConfig, clock: Clock | None) -> None:
+        self.calls = ClusterCalls(client_config, clock)
+        """The calls to clusters; not for users."""
+
+    async def start(self) -> None:
+        """Start; nothing is requested yet."""
+        await self.calls.start()
+
+    async def close(self) -> None:
+        """Close; requests that wait for a reply fail."""
+        await self.calls.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

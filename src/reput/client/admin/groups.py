@@ -1,19 +1,15 @@
 """Consumer groups: which there are, and how they are made."""
 
-from typing import TYPE_CHECKING
-
+from reput.client.admin.cluster_calls import AdminConnection
 from reput.client.core import requests
 from reput.client.message import check_group
 from reput.format import bodies, headers
 from reput.format.bodies import RequestModeBody, SubscriptionGroupConfig
 from reput.format.codes import RequestCode
 
-if TYPE_CHECKING:
-    from reput.client.admin import Admin
-
 
 async def groups(
-    admin: "Admin", *, cluster: str | None = None, broker: str | None = None
+    admin: AdminConnection, *, cluster: str | None = None, broker: str | None = None
 ) -> dict[str, SubscriptionGroupConfig]:
     """Return the consumer groups with their settings, by name.
 
@@ -32,7 +28,7 @@ async def groups(
 
 
 async def create_group(
-    admin: "Admin",
+    admin: AdminConnection,
     group: str | SubscriptionGroupConfig,
     *,
     cluster: str | None = None,
@@ -63,7 +59,7 @@ async def create_group(
 
 
 async def delete_group(
-    admin: "Admin",
+    admin: AdminConnection,
     group: str,
     *,
     has_offsets_removed: bool = True,
@@ -92,7 +88,7 @@ async def delete_group(
 
 
 async def request_modes(
-    admin: "Admin", broker: str, group: str | None = None
+    admin: AdminConnection, broker: str, group: str | None = None
 ) -> list[RequestModeBody]:
     """Return how groups read topics where somebody has said, by topic and group; of 5.x.
 
@@ -113,7 +109,7 @@ async def request_modes(
 
 
 async def set_request_mode(
-    admin: "Admin",
+    admin: AdminConnection,
     group: str,
     topic: str,
     mode: str,

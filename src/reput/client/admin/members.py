@@ -1,8 +1,8 @@
 """The members of groups: who is connected, and what only they know."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
+from reput.client.admin.cluster_calls import AdminConnection
 from reput.client.core import requests
 from reput.client.message import ReceivedMessage
 from reput.format import bodies, headers
@@ -15,11 +15,8 @@ from reput.format.bodies import (
 )
 from reput.format.codes import RequestCode, ResponseCode
 
-if TYPE_CHECKING:
-    from reput.client.admin import Admin
 
-
-async def consumer_connection(admin: "Admin", group: str) -> ConsumerConnection | None:
+async def consumer_connection(admin: AdminConnection, group: str) -> ConsumerConnection | None:
     """Return the members of a consumer group and what they want; None if it has none."""
     header = headers.ConsumerGroupHeader(consumer_group=group)
     found: ConsumerConnection | None = None
@@ -39,7 +36,7 @@ async def consumer_connection(admin: "Admin", group: str) -> ConsumerConnection 
     return found
 
 
-async def producer_connection(admin: "Admin", group: str, topic: str) -> list[Connection]:
+async def producer_connection(admin: AdminConnection, group: str, topic: str) -> list[Connection]:
     """Return the members of a producer group, of the brokers of a topic."""
     header = headers.ProducerGroupHeader(producer_group=group)
     replies = await admin.calls.ask_all(
@@ -54,14 +51,14 @@ async def producer_connection(admin: "Admin", group: str, topic: str) -> list[Co
     )
 
 
-async def producers(admin: "Admin", broker: str) -> dict[str, list[ProducerInfo]]:
+async def producers(admin: AdminConnection, broker: str) -> dict[str, list[ProducerInfo]]:
     """Return a broker's producer groups with their members."""
     reply = await admin.calls.ask_broker(broker, requests.make(RequestCode.GET_ALL_PRODUCER_INFO))
     return dict(sorted(bodies.decode(bodies.ProducerTable, reply.body).data.items()))
 
 
 async def consumer_running_info(
-    admin: "Admin", group: str, client_id: str, *, has_stacks: bool = False
+    admin: AdminConnection, group: str, client_id: str, *, has_stacks: bool = False
 ) -> ConsumerRunningInfo:
     """Return what a member of a consumer group tells of itself.
 
@@ -81,7 +78,7 @@ async def consumer_running_info(
 
 
 async def consume_directly(
-    admin: "Admin", group: str, client_id: str, message: ReceivedMessage
+    admin: AdminConnection, group: str, client_id: str, message: ReceivedMessage
 ) -> ConsumeDirectlyResult:
     """Let a member of a consumer group consume a message again, and return how it went."""
     header = headers.ConsumeDirectlyHeader(

@@ -1,23 +1,22 @@
 """Messages: found by id or key, wherever they are."""
 
-from typing import TYPE_CHECKING
-
 from reput import config
+from reput.client.admin import topics
+from reput.client.admin.cluster_calls import AdminConnection
 from reput.client.core import requests
 from reput.client.message import ReceivedMessage, received
 from reput.errors import Answered, CorruptRecord, InvalidOption
 from reput.format import headers, message_id as ids
 from reput.format.codes import RequestCode, ResponseCode
 
-if TYPE_CHECKING:
-    from reput.client.admin import Admin
-
 KEY_QUERY_COUNT_MAX = 64
 """A broker of 4.9 gives no more messages of one key, whatever is asked for."""
 END_OF_TIME_MS = config.JAVA_LONG_MAX
 
 
-async def message_by_offset_id(admin: "Admin", offset_message_id: str) -> ReceivedMessage | None:
+async def message_by_offset_id(
+    admin: AdminConnection, offset_message_id: str
+) -> ReceivedMessage | None:
     """Return the message that an offset id leads to; None if there is none.
 
     The broker that the id names is asked, whether name servers know it or not.
@@ -49,7 +48,7 @@ async def message_by_offset_id(admin: "Admin", offset_message_id: str) -> Receiv
 
 
 async def message_by_unique_key(
-    admin: "Admin", topic: str, unique_key: str
+    admin: AdminConnection, topic: str, unique_key: str
 ) -> ReceivedMessage | None:
     """Return the message with this id, the one in ``SendResult``; None if there is none.
 
@@ -69,7 +68,7 @@ async def message_by_unique_key(
 
 
 async def messages_by_key(
-    admin: "Admin",
+    admin: AdminConnection,
     topic: str,
     key: str,
     *,
@@ -102,7 +101,7 @@ async def messages_by_key(
     return sorted(same, key=lambda one: one.store_timestamp_ms)
 
 
-async def resume_check(admin: "Admin", message: ReceivedMessage) -> None:
+async def resume_check(admin: AdminConnection, message: ReceivedMessage) -> None:
     """Have the producer of a half message asked again: its broker had given that up.
 
     Args:
@@ -115,10 +114,10 @@ async def resume_check(admin: "Admin", message: ReceivedMessage) -> None:
 
 
 async def _query(
-    admin: "Admin", topic: str, header: headers.QueryMessageHeader
+    admin: AdminConnection, topic: str, header: headers.QueryMessageHeader
 ) -> list[ReceivedMessage]:
     """Ask one broker of each name; those of equal hashes are left out."""
-    route = await admin.topic_route(topic)
+    route = await topics.topic_route(admin, topic)
     found: list[ReceivedMessage] = []
     for broker_name in sorted(route.brokers):
         request = requests.make(RequestCode.QUERY_MESSAGE, header)

@@ -1,25 +1,22 @@
 """Name servers: their settings, and the key-value table that clients share."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from reput import config
+from reput.client.admin.cluster_calls import AdminConnection
 from reput.client.core import requests
 from reput.errors import Answered
 from reput.format import bodies, headers
 from reput.format.codes import RequestCode, ResponseCode
 
-if TYPE_CHECKING:
-    from reput.client.admin import Admin
 
-
-async def name_server_config(admin: "Admin") -> dict[str, str]:
+async def name_server_config(admin: AdminConnection) -> dict[str, str]:
     """Return the settings of one name server."""
     reply = await admin.calls.ask_name_server(requests.make(RequestCode.GET_NAMESRV_CONFIG))
     return config.parse_properties(reply.body.decode())
 
 
-async def update_name_server_config(admin: "Admin", settings: Mapping[str, str]) -> None:
+async def update_name_server_config(admin: AdminConnection, settings: Mapping[str, str]) -> None:
     """Change settings of all name servers. Raises ``PartlyDone``."""
     body = requests.property_lines(settings)
     await admin.calls.tell_name_servers(
@@ -27,7 +24,7 @@ async def update_name_server_config(admin: "Admin", settings: Mapping[str, str])
     )
 
 
-async def kv(admin: "Admin", namespace: str, key: str) -> str | None:
+async def kv(admin: AdminConnection, namespace: str, key: str) -> str | None:
     """Return a value of the name servers' key-value table; None if there is none."""
     header = headers.KvHeader(namespace=namespace, key=key)
     try:
@@ -39,7 +36,7 @@ async def kv(admin: "Admin", namespace: str, key: str) -> str | None:
     return headers.decode(headers.KvReplyHeader, reply.ext_fields).value
 
 
-async def kv_of_namespace(admin: "Admin", namespace: str) -> dict[str, str]:
+async def kv_of_namespace(admin: AdminConnection, namespace: str) -> dict[str, str]:
     """Return all keys and values of a namespace."""
     header = headers.NamespaceHeader(namespace=namespace)
     try:
@@ -53,13 +50,13 @@ async def kv_of_namespace(admin: "Admin", namespace: str) -> dict[str, str]:
     return bodies.decode(bodies.KvTable, reply.body).table
 
 
-async def put_kv(admin: "Admin", namespace: str, key: str, value: str) -> None:
+async def put_kv(admin: AdminConnection, namespace: str, key: str, value: str) -> None:
     """Set a value at all name servers. Raises ``PartlyDone``."""
     header = headers.KvHeader(namespace=namespace, key=key, value=value)
     await admin.calls.tell_name_servers(lambda: requests.make(RequestCode.PUT_KV_CONFIG, header))
 
 
-async def delete_kv(admin: "Admin", namespace: str, key: str) -> None:
+async def delete_kv(admin: AdminConnection, namespace: str, key: str) -> None:
     """Delete a value at all name servers. Raises ``PartlyDone``."""
     header = headers.KvHeader(namespace=namespace, key=key)
     await admin.calls.tell_name_servers(lambda: requests.make(RequestCode.DELETE_KV_CONFIG, header))

@@ -1,7 +1,7 @@
 """Offsets: where groups are, where queues begin and end, and what their units say."""
 
-from typing import TYPE_CHECKING
-
+from reput.client.admin import members, topics
+from reput.client.admin.cluster_calls import AdminConnection
 from reput.client.core import requests
 from reput.client.core.route_cache import TopicRoute
 from reput.errors import Answered, InvalidOption
@@ -10,11 +10,8 @@ from reput.format.bodies import ConsumeQueueUnits, MessageQueue
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
 
-if TYPE_CHECKING:
-    from reput.client.admin import Admin
 
-
-async def consumer_offset(admin: "Admin", group: str, queue: MessageQueue) -> int | None:
+async def consumer_offset(admin: AdminConnection, group: str, queue: MessageQueue) -> int | None:
     """Return where a group is in a queue; None if it has never been there.
 
     A broker says 0, and not None, of a young queue that still has its first message.
@@ -34,7 +31,7 @@ async def consumer_offset(admin: "Admin", group: str, queue: MessageQueue) -> in
 
 
 async def update_consumer_offset(
-    admin: "Admin", group: str, queue: MessageQueue, consumer_offset: int
+    admin: AdminConnection, group: str, queue: MessageQueue, consumer_offset: int
 ) -> None:
     """Set where a group is in a queue. Members that are running overwrite it: stop them."""
     if consumer_offset < 0:
@@ -49,7 +46,7 @@ async def update_consumer_offset(
 
 
 async def reset_offsets(
-    admin: "Admin", group: str, topic: str, timestamp_ms: int, *, is_forced: bool = True
+    admin: AdminConnection, group: str, topic: str, timestamp_ms: int, *, is_forced: bool = True
 ) -> dict[MessageQueue, int]:
     """Let a group go on with the messages of a time, whether it is running or not.
 
@@ -67,7 +64,7 @@ async def reset_offsets(
     header = headers.ResetOffsetHeader(
         topic=topic, group=group, timestamp=timestamp_ms, is_force=is_forced
     )
-    route = await admin.topic_route(topic)
+    route = await topics.topic_route(admin, topic)
     found: dict[MessageQueue, int] = {}
     for broker_name in sorted(route.brokers):
         request = requests.make(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
@@ -75,7 +72,7 @@ async def reset_offsets(
             reply = await admin.calls.ask(route.master(broker_name), request)
         except Answered:
             # One of two codes if nobody runs who could be told. The table then decides alone.
-            if await admin.consumer_connection(group) is not None:
+            if await members.consumer_connection(admin, group) is not None:
                 raise
             found.update(
                 await _reset_offline(admin, group, route, broker_name, timestamp_ms, is_forced)
@@ -86,7 +83,7 @@ async def reset_offsets(
 
 
 async def _reset_offline(
-    admin: "Admin",
+    admin: AdminConnection,
     group: str,
     route: TopicRoute,
     broker_name: str,
@@ -98,18 +95,18 @@ async def _reset_offline(
         if queue.broker_name != broker_name:
             continue
         if timestamp_ms == -1:
-            wanted = await admin.max_offset(queue)
+            wanted = await max_offset(admin, queue)
         else:
-            wanted = await admin.search_offset(queue, timestamp_ms)
+            wanted = await search_offset(admin, queue, timestamp_ms)
         if not is_forced:
-            known = await admin.consumer_offset(group, queue)
+            known = await consumer_offset(admin, group, queue)
             wanted = wanted if known is None else min(known, wanted)
-        await admin.update_consumer_offset(group, queue, wanted)
+        await update_consumer_offset(admin, group, queue, wanted)
         found[queue] = wanted
     return found
 
 
-async def clone_offsets(admin: "Admin", from_group: str, to_group: str, topic: str) -> None:
+async def clone_offsets(admin: AdminConnection, from_group: str, to_group: str, topic: str) -> None:
     """Let a group be where another one is, in the queues of a topic."""
     header = headers.CloneGroupOffsetHeader(
         src_group=from_group, dest_group=to_group, topic=topic, offline=False
@@ -120,17 +117,17 @@ async def clone_offsets(admin: "Admin", from_group: str, to_group: str, topic: s
     )
 
 
-async def min_offset(admin: "Admin", queue: MessageQueue) -> int:
+async def min_offset(admin: AdminConnection, queue: MessageQueue) -> int:
     """Return the queue offset of the oldest message."""
     return _offset(await admin.calls.ask_queue(queue, _queue(RequestCode.GET_MIN_OFFSET, queue)))
 
 
-async def max_offset(admin: "Admin", queue: MessageQueue) -> int:
+async def max_offset(admin: AdminConnection, queue: MessageQueue) -> int:
     """Return the queue offset that the next message will get."""
     return _offset(await admin.calls.ask_queue(queue, _queue(RequestCode.GET_MAX_OFFSET, queue)))
 
 
-async def search_offset(admin: "Admin", queue: MessageQueue, timestamp_ms: int) -> int:
+async def search_offset(admin: AdminConnection, queue: MessageQueue, timestamp_ms: int) -> int:
     """Return the queue offset of the first message stored at a time or later.
 
     Brokers before 5.1.1 return the nearest, which may be the one before.
@@ -142,7 +139,7 @@ async def search_offset(admin: "Admin", queue: MessageQueue, timestamp_ms: int) 
     return _offset(await admin.calls.ask_queue(queue, request))
 
 
-async def earliest_store_time(admin: "Admin", queue: MessageQueue) -> int:
+async def earliest_store_time(admin: AdminConnection, queue: MessageQueue) -> int:
     """Return when the oldest message was stored, ms since the epoch.
 
     Of a queue that is empty brokers say -1, or what they like.
@@ -153,7 +150,11 @@ async def earliest_store_time(admin: "Admin", queue: MessageQueue) -> int:
 
 
 async def consume_queue(
-    admin: "Admin", queue: MessageQueue, queue_offset: int, count: int, group: str | None = None
+    admin: AdminConnection,
+    queue: MessageQueue,
+    queue_offset: int,
+    count: int,
+    group: str | None = None,
 ) -> ConsumeQueueUnits:
     """Return units of a queue's index, and with a group whether its filter takes each."""
     header = headers.QueryConsumeQueueHeader(

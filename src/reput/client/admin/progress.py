@@ -1,15 +1,12 @@
 """How far groups are: in each queue, and how late."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from reput.client.admin.cluster_calls import AdminConnection
 from reput.client.core import requests
 from reput.format import bodies, headers
 from reput.format.bodies import MessageQueue, QueueTimeSpan
 from reput.format.codes import RequestCode
-
-if TYPE_CHECKING:
-    from reput.client.admin import Admin
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +45,9 @@ class ConsumeStats:
         return sorted({one.queue.topic for one in self.queues})
 
 
-async def consume_stats(admin: "Admin", group: str, topic: str | None = None) -> ConsumeStats:
+async def consume_stats(
+    admin: AdminConnection, group: str, topic: str | None = None
+) -> ConsumeStats:
     """Return where a group is in its queues, and how much is left to consume.
 
     Args:
@@ -71,7 +70,7 @@ async def consume_stats(admin: "Admin", group: str, topic: str | None = None) ->
     return ConsumeStats(tuple(sorted(queues, key=lambda one: one.queue)), tps)
 
 
-async def consume_time_spans(admin: "Admin", group: str, topic: str) -> list[QueueTimeSpan]:
+async def consume_time_spans(admin: AdminConnection, group: str, topic: str) -> list[QueueTimeSpan]:
     """Return, by queue, from when to when there are messages, and how late a group is, ms."""
     header = headers.TimeSpanHeader(topic=topic, group=group)
     replies = await admin.calls.ask_all(

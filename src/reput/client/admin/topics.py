@@ -2,8 +2,8 @@
 
 import itertools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
+from reput.client.admin.cluster_calls import AdminConnection
 from reput.client.core import requests
 from reput.client.core.route_cache import TopicRoute
 from reput.client.message import check_topic
@@ -12,14 +12,11 @@ from reput.format import bodies, headers, names
 from reput.format.bodies import MessageQueue, TopicConfigData, TopicOffset
 from reput.format.codes import RequestCode
 
-if TYPE_CHECKING:
-    from reput.client.admin import Admin
-
 PERM_READ_WRITE = 6
 DEFAULT_QUEUE_COUNT = 8
 
 
-async def topics(admin: "Admin", *, cluster: str | None = None) -> list[str]:
+async def topics(admin: AdminConnection, *, cluster: str | None = None) -> list[str]:
     """Return all topics, or those of a cluster; retry and system topics too, sorted."""
     if cluster is None:
         request = requests.make(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
@@ -30,12 +27,12 @@ async def topics(admin: "Admin", *, cluster: str | None = None) -> list[str]:
     return sorted(set(bodies.decode(bodies.TopicList, reply.body).topic_list))
 
 
-async def topic_route(admin: "Admin", topic: str) -> TopicRoute:
+async def topic_route(admin: AdminConnection, topic: str) -> TopicRoute:
     """Return where a topic is, as of now. Raises ``NoRoute``."""
     return await admin.calls.route(topic)
 
 
-async def topic_configs(admin: "Admin", broker: str) -> dict[str, TopicConfigData]:
+async def topic_configs(admin: AdminConnection, broker: str) -> dict[str, TopicConfigData]:
     """Return a broker's topics with their settings, by name."""
     reply = await admin.calls.ask_broker(broker, requests.make(RequestCode.GET_ALL_TOPIC_CONFIG))
     table = bodies.decode(bodies.TopicConfigTable, reply.body).topic_config_table
@@ -43,7 +40,7 @@ async def topic_configs(admin: "Admin", broker: str) -> dict[str, TopicConfigDat
 
 
 async def create_topic(
-    admin: "Admin",
+    admin: AdminConnection,
     topic: str,
     *,
     queue_count: int = DEFAULT_QUEUE_COUNT,
@@ -95,7 +92,7 @@ async def create_topic(
     )
 
 
-async def delete_topic(admin: "Admin", topic: str, *, cluster: str | None = None) -> None:
+async def delete_topic(admin: AdminConnection, topic: str, *, cluster: str | None = None) -> None:
     """Delete a topic with its messages, on the brokers of a cluster and at the name servers.
 
     Raises:
@@ -116,7 +113,7 @@ async def delete_topic(admin: "Admin", topic: str, *, cluster: str | None = None
     )
 
 
-async def topic_status(admin: "Admin", topic: str) -> dict[MessageQueue, TopicOffset]:
+async def topic_status(admin: AdminConnection, topic: str) -> dict[MessageQueue, TopicOffset]:
     """Return where each queue of a topic begins and ends, and when it last got a message."""
     header = headers.TopicHeader(topic=topic)
     found: dict[MessageQueue, TopicOffset] = {}
@@ -128,7 +125,7 @@ async def topic_status(admin: "Admin", topic: str) -> dict[MessageQueue, TopicOf
     return dict(sorted(found.items()))
 
 
-async def groups_of_topic(admin: "Admin", topic: str) -> list[str]:
+async def groups_of_topic(admin: AdminConnection, topic: str) -> list[str]:
     """Return the groups that have a consumer offset in a topic, or members that read it."""
     header = headers.TopicHeader(topic=topic)
     replies = await admin.calls.ask_all(

@@ -1,16 +1,13 @@
 """Traces: who sent a message and who consumed it, as their clients have written down."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from reput.client.admin.cluster_calls import AdminConnection
 from reput.client.admin.messages import END_OF_TIME_MS, KEY_QUERY_COUNT_MAX, messages_by_key
 from reput.client.core import trace_codec
 from reput.client.core.trace_codec import Trace
 from reput.errors import CorruptRecord
 from reput.format import names
-
-if TYPE_CHECKING:
-    from reput.client.admin import Admin
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +27,7 @@ class FoundTrace:
 
 
 async def message_trace(
-    admin: "Admin",
+    admin: AdminConnection,
     message_id: str,
     *,
     topic: str = names.TRACE_TOPIC,

@@ -590,5 +590,21 @@ def dispatch(block, buffer, stop_position, end, file_end, base):
     return count
 
 
-ENTRY_POINTS = {"append": 2, "dispatch": 6}
+@njit(**COMPILE_OPTIONS)
+def put_texts(block, data, sizes, count, offset, timestamp):
+    """Entry point: put the entries of ``count`` keys, which stand side by side in UTF-8.
+
+    There is room for them; ``sizes`` (int32) are their bytes, topic and ``#`` among them. For a
+    record whose dispatch is Python's.
+    """
+    at = data
+    for i in range(count):
+        size = get_i32(sizes + 4 * i)
+        put_entry(block, index_hash(java_hash(0, at, size)), offset, timestamp)
+        at += size
+    write_index_header(block)
+    return count
+
+
+ENTRY_POINTS = {"append": 2, "dispatch": 6, "put_texts": 6}
 """Name to number of arguments; all are int64, and so is the result."""

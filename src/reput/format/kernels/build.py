@@ -44,6 +44,7 @@ def entry_points() -> dict[str, tuple[Any, int]]:
         again_decided,
         again_later,
         append,
+        batch_parts,
         collect,
         columns,
         hashes,
@@ -57,7 +58,7 @@ def entry_points() -> dict[str, tuple[Any, int]]:
         name: (getattr(module, name), arguments)
         for module in (
             *(hashes, walk, columns, append, pull, send, collect, acks),
-            *(again, again_later, again_decided, take),
+            *(again, again_later, again_decided, take, batch_parts),
         )
         for name, arguments in module.ENTRY_POINTS.items()
     }

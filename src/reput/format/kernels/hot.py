@@ -73,6 +73,12 @@ def _collect_twin(block: Any, wanted: Any) -> int:
     return collect_twin.collect(block, wanted)
 
 
+def _batch_records_twin(*arguments: int) -> int:
+    from reput.format.kernels import batch_parts_twin
+
+    return batch_parts_twin.batch_records(*arguments)
+
+
 _INTEGER = ctypes.c_int64
 Address = ctypes.c_int64
 """What the short kernels take the block's address as."""
@@ -99,6 +105,10 @@ take = _choose("take", _take_twin, [_INTEGER], is_short=True)
 """``take(words: c_int64) -> count``; see ``take.take``."""
 collect = _choose("collect", _collect_twin, [_INTEGER] * 2, is_short=True)
 """``collect(block: c_int64, wanted: c_int64) -> count``; see ``collect.collect``."""
+put_texts = _choose("put_texts", hot_twin.put_texts, [_INTEGER] * 6, is_short=False)
+"""``put_texts(block, data, sizes, count, offset, timestamp) -> count``; see ``append``."""
+batch_records = _choose("batch_records", _batch_records_twin, [_INTEGER] * 13, is_short=False)
+"""``batch_records(body, size, ...) -> count``; see ``batch_parts.batch_records``."""
 dispatch = _choose("dispatch", hot_twin.dispatch, [_INTEGER] * 6, is_short=False)
 """``dispatch(block, buffer, stop_position, end, file_end, base) -> count``."""
 

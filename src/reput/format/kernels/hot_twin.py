@@ -342,6 +342,18 @@ def _address_in_log(block: _Row, physical_offset: int) -> tuple[int, int]:
     return _word_at(block[state.FILES] + 8 * number), start
 
 
+def put_texts(
+    block_address: int, data: int, sizes: int, count: int, offset: int, timestamp: int
+) -> int:
+    """Put the entries of keys; as the kernel ``append.put_texts``."""
+    for i in range(count):
+        (size,) = struct.unpack("=i", _read(sizes + 4 * i, 4))
+        put_entry(block_address, java.decode_utf8(_read(data, size)), offset, timestamp)
+        data += size
+    write_index_header(block_address)
+    return count
+
+
 def pull(block_address: ctypes.c_int64) -> int:
     """Copy the records that units point at; as the kernel ``pull.pull``."""
     block = _Row(block_address.value)

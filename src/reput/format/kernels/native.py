@@ -11,10 +11,11 @@ import functools
 import hashlib
 import importlib.util
 import os
+import threading
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -65,19 +66,43 @@ _SOURCES = (
         "again_words.py",
         "take.py",
         "take_words.py",
+        "batch_parts.py",
         "fold.py",
         "build.py",
     ),
     # whose numbers are compiled in:
     *("state.py", "../message.py", "../properties.py", "../sys_flag.py"),
-    *("../cq_unit.py", "../index_entry.py"),
+    *("../batch.py", "../cq_unit.py", "../index_entry.py"),
     *("../codes.py", "../command.py", "../send_reply.py", "../pull_reply.py", "../pop_codec.py"),
     "../recall_handle.py",
 )
 
 
+_Made = TypeVar("_Made")
+
+
 class KernelsUnavailable(ImportError):
     """Neither a shared object nor numba is there; the twin must do."""
+
+
+def _made_once(make: Callable[[], _Made]) -> Callable[[], _Made]:
+    """Return a function that makes a value at its first call and keeps it for ever.
+
+    ``functools.cache`` has no lock: threads that ask first at the same time each make a value, and
+    all but one of these are freed. Kernels hold addresses, which would then lead to freed memory.
+    """
+    lock = threading.Lock()
+    kept: list[_Made] = []
+
+    @functools.wraps(make)
+    def get() -> _Made:
+        if not kept:
+            with lock:
+                if not kept:
+                    kept.append(make())
+        return kept[0]
+
+    return get
 
 
 class _SharedObject:
@@ -183,7 +208,7 @@ def _compiled_code() -> bytes:
     return code
 
 
-@functools.cache
+@_made_once
 def _library() -> _SharedObject | _CompiledHere:
     if os.environ.get("REPUT_KERNELS") == "twin":
         raise KernelsUnavailable("REPUT_KERNELS asks for the twin")
@@ -232,7 +257,7 @@ def engine() -> str:
     return _library().name
 
 
-@functools.cache
+@_made_once
 def crc_tables() -> npt.NDArray[np.uint32]:
     """Return 16 tables of 256 words, and a word: whether this processor can fold (``fold``).
 

@@ -16,12 +16,17 @@ RECORD_BYTES_MIN = record.FIXED_BYTES_V1
 
 
 @njit(**COMPILE_OPTIONS)
-def is_wanted(codes, code_count, code):
-    """Whether a tags code is among those asked for; all are, if none is named."""
-    for i in range(code_count):
-        if get_i64(codes + 8 * i) == code:
-            return True
-    return code_count == 0
+def is_among(codes, code_count, code):
+    """Whether a tags code is among those that are asked for, which ascend."""
+    low = 0
+    high = code_count
+    while low < high:
+        middle = (low + high) >> 1
+        if get_i64(codes + 8 * middle) < code:
+            low = middle + 1
+        else:
+            high = middle
+    return low < code_count and get_i64(codes + 8 * low) == code
 
 
 @njit(**COMPILE_OPTIONS)
@@ -79,6 +84,7 @@ def pull(block):
     max_count = word(block, state.PULL_COUNT_MAX)
     codes = word(block, state.PULL_CODES)
     code_count = word(block, state.PULL_CODE_COUNT)
+    first_code = get_i64(codes) if code_count != 0 else 0  # most ask for one
     count = 0
     total = 0
     gone = 0
@@ -104,7 +110,8 @@ def pull(block):
             continue
         if is_full(block, count, total, size, max_count, readable - offset > memory):
             break
-        if not is_wanted(codes, code_count, load_i64(unit + 12)):
+        code = load_i64(unit + 12)
+        if code_count != 0 and code != first_code and not is_among(codes, code_count, code):
             scanned += 1
             continue
         address = file_address(block, offset)

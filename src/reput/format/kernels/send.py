@@ -20,8 +20,8 @@ done and answered and nothing of the frame itself.
 * ``e``: below TOPIC_WRITE_QUEUES. ``f``: only the bits of compression, with a type that is known,
   MULTI_TAGS, and of half messages TRANSACTION_PREPARED. ``d h l`` are 32-bit numbers, ``g`` is one.
   ``j`` is 0, ``k`` and ``m`` are ``false``. ``a c n`` may be any text.
-* ``i``: properties that need no second look, see ``send_properties``; with what is added at most
-  32,767 bytes.
+* ``i``: properties that need no second look, see ``send_properties``; as they were sent, and with
+  what is added, at most 32,767 bytes.
 * Half messages, where TAKES_HALVES, those with a delay level up to DELAY_COUNT, and those with a
   time of their own, where TAKES_TIMERS (``send_timers``): they are stored as
   ``broker.transactions``, ``store.incoming.delayed`` and ``broker.timers`` do, in the topic where
@@ -255,6 +255,8 @@ def write_properties(block, target):
     else:
         copy(start, source, size)
         end = start + size
+    if end - start > PROPERTIES_MAX:
+        return 0
     pairs_end, held, has_wait = write_pairs(start, end, target)
     if pairs_end == 0 or not is_common_wait(block, held):
         return 0

@@ -2,8 +2,9 @@ r"""Kernels: the property string of a send becomes the one that is stored.
 
 Stored are the pairs as they were sent, each with its last separator, but ``WAIT=true``, which says
 nothing; then the suffix. Strings that Java would store otherwise are Python's: pairs without name,
-separator or value, names twice, a value with ``\x01``, text that is no ASCII, and names that
-brokers look at (``send_rules.NAMES_OF_PYTHON``), but for those of ``send_rules.HELD_BACK``.
+separator or value, names twice, more than ``send_rules.NAMES_MAX`` names, a value with ``\x01``,
+text that is no ASCII, and names that brokers look at (``send_rules.NAMES_OF_PYTHON``), but for
+those of ``send_rules.HELD_BACK``.
 """
 
 from numba import njit
@@ -30,7 +31,7 @@ from reput.format.kernels.request_fields import (
     name_word,
     number,
 )
-from reput.format.kernels.send_rules import NAMES_OF_PYTHON, TIMER_UNITS_MS
+from reput.format.kernels.send_rules import NAMES_MAX, NAMES_OF_PYTHON, TIMER_UNITS_MS
 from reput.format.kernels.state import HELD_HALF, HELD_TIMER
 
 _WORDS = {name_word(start): len(start) for start in NAMES_OF_PYTHON}
@@ -168,6 +169,7 @@ def write_pairs(at, end, target):
     """
     start = target
     names = 0
+    count = 0
     held = 0
     has_wait = False
     while at < end:
@@ -191,6 +193,9 @@ def write_pairs(at, end, target):
                 return 0, 0, False
             has_wait = True
         else:
+            count += 1
+            if count > NAMES_MAX:
+                return 0, 0, False
             hashed = (first_word(at, name_size) ^ get_u8(name_end - 1)) * HASH_FACTOR + name_size
             bit = 1 << (hashed >> 57 & 63)
             if names & bit and has_name(start, target, at, name_size):

@@ -54,6 +54,9 @@ HANDLE_PARTS_MAX = 192
 HELD_BYTES_MAX = 256
 """Room for what a message that waits has more than others: its topic's name, and these pairs."""
 
+NAMES_MAX = 64
+"""Properties of a common send, but for WAIT: each name is compared with those before it. A message
+with more of them is Python's, which has a dictionary for that."""
 GAP = 16
 """Bytes between where the kernel writes properties and where it reads them from."""
 SLACK = 16

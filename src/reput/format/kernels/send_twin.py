@@ -122,10 +122,12 @@ def _read_send(block: Row, found: ReadHeader) -> _Send | None:
 def _pairs(text: str) -> dict[str, str] | None:
     """Return the properties that were sent; None: they are not common."""
     data = text.encode(errors="surrogatepass")
-    if not _PAIRS.fullmatch(data):
+    if len(data) > props.LENGTH_MAX or not _PAIRS.fullmatch(data):
         return None
     pairs = [pair.partition("\1")[::2] for pair in text.split("\2") if pair]
     found = dict(pairs)
+    if len(found.keys() - {props.WAIT}) > send_rules.NAMES_MAX:
+        return None
     held_by = [name for name in found if _is_name_of_python(name)]
     if len(found) < len(pairs) or not set(held_by) <= set(send_rules.HELD_BACK):
         return None

@@ -109,7 +109,7 @@ PULL_ROOM = next(_words)
 """Bytes of the buffer."""
 PULL_COUNT_MAX = next(_words)
 PULL_CODES = next(_words)
-"""Address of the wanted tags codes, a word each."""
+"""Address of the wanted tags codes, a word each, ascending."""
 PULL_CODE_COUNT = next(_words)
 """0: all are wanted."""
 INPUT_POSITION = next(_words)
@@ -310,7 +310,7 @@ READER_SUBSCRIPTION_SIZE = 5
 READER_VERSION = 6
 """Of what is known from heartbeats: pulls of a newer one are Python's."""
 READER_CODES = 7
-"""Address of the wanted tags codes, a word each."""
+"""Address of the wanted tags codes, a word each, ascending."""
 READER_CODE_COUNT = 8
 """0: all messages are wanted."""
 READER_DELIVERIES = 9

@@ -44,7 +44,7 @@ QUEUE_OFFSET = next(_words)
 """Of the first message that may be taken."""
 COUNT_MAX = next(_words)
 CODES = next(_words)
-"""Address of the wanted tags codes, a word each."""
+"""Address of the wanted tags codes, a word each, ascending."""
 CODE_COUNT = next(_words)
 """0: all are wanted."""
 

@@ -19,7 +19,7 @@ from reput.spark.filters import Constraint
 from reput.spark.live.calls import RECORD_BYTES, SAMPLE_COUNT, Asker, queue_name
 from reput.spark.options import EARLIEST, LATEST, Bound, ReadOptions
 from reput.spark.rows import RowFilter
-from reput.spark.scan import CLOCK_SLACK_MS, DataLoss, Summary, option_constraint
+from reput.spark.store_planner import CLOCK_SLACK_MS, DataLoss, Summary, option_constraint
 
 log = logging.getLogger("reput.spark")
 

@@ -1,6 +1,6 @@
 """View ``messages`` over running brokers: the same rows as from their stores, without the folders.
 
-``live_plan`` cuts the wanted queue offsets into tasks. A task pulls its ranges (``live_feed``) and
+``plan`` cuts the wanted queue offsets into tasks. A task pulls its ranges (``feed``) and
 decodes the records as a scan of a store does: a reply to a pull holds record bytes unchanged.
 
 Nothing is left behind on a broker: pulls come in the name of a group that every broker has
@@ -26,8 +26,9 @@ from reput.spark.live.calls import ALL_TAGS, Asker, connected, frames, queue_nam
 from reput.spark.live.feed import Chunk, Feed
 from reput.spark.live.plan import LiveTask, Loss, Planner
 from reput.spark.options import LiveOptions, ReadOptions
+from reput.spark.partition_reader import portions
 from reput.spark.rows import RowFilter, RowMaker, warn_of_ignored
-from reput.spark.scan import Summary, option_constraint, portions
+from reput.spark.store_planner import Summary, option_constraint
 
 log = logging.getLogger("reput.spark")
 

@@ -21,7 +21,7 @@ from reput.spark.live.calls import Asker, Cluster, ReadFailed, Sample
 from reput.spark.live.plan import Extent, LiveTask, Planner, all_of, split
 from reput.spark.live.scan import LiveScan
 from reput.spark.options import COMMIT_NONE, DISCOVERY_INTERVAL_MS, LiveOptions, ReadOptions
-from reput.spark.scan import Summary
+from reput.spark.store_planner import Summary
 from reput.spark.streaming.followed import Part, Sizes, Whereabouts
 from reput.spark.streaming.positions import QueueKey
 

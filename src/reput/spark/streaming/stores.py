@@ -18,15 +18,9 @@ from reput.format import cq_unit
 from reput.spark import plan
 from reput.spark.archive import files as archive_files
 from reput.spark.options import ReadOptions
-from reput.spark.scan import (
-    MessageScan,
-    StorePlanner,
-    Summary,
-    Task,
-    check_brokers,
-    option_constraint,
-    store_paths,
-)
+from reput.spark.scan import MessageScan
+from reput.spark.store_opening import store_paths
+from reput.spark.store_planner import StorePlanner, Summary, Task, check_brokers, option_constraint
 from reput.spark.streaming.followed import Part, Sizes, Whereabouts
 from reput.spark.streaming.positions import QueueKey
 from reput.store import paths

@@ -19,7 +19,7 @@ from reput.errors import StoreUnavailable
 from reput.spark import plan
 from reput.spark.options import ReadOptions, TriggerLimits
 from reput.spark.rows import warn_of_ignored
-from reput.spark.scan import DataLoss
+from reput.spark.store_planner import DataLoss
 from reput.spark.streaming.followed import NO_SIZES, Followed, FollowedQueue, Part, Whereabouts
 from reput.spark.streaming.positions import LAG, Offset, QueueKey, decode, encode
 from reput.spark.streaming.stores import StoreQueues

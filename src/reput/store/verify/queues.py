@@ -171,11 +171,12 @@ class Queues:
         topics = one.properties.get(props.INNER_MULTI_DISPATCH, "").split(props.LMQ_SEPARATOR)
         numbers = one.properties.get(props.INNER_MULTI_QUEUE_OFFSET, "").split(props.LMQ_SEPARATOR)
         code = cq_unit.tags_code(one.tags)
-        for topic, number in zip(topics, numbers, strict=False):
+        for topic, text in zip(topics, numbers, strict=False):
             is_buried = one.physical_offset < self._tombstones.get(topic, 0)
-            if topic in self._light and number.isdigit() and not is_buried:
+            number = props.number(text, cq_unit.QUEUE_OFFSET_MAX)
+            if topic in self._light and number is not None and not is_buried:
                 queue = self._number(paths.CONSUME_QUEUE, topic, 0)
-                yield queue, int(number), one.physical_offset, one.store_size, code
+                yield queue, number, one.physical_offset, one.store_size, code
 
     def check(self, log: Log, progress: Progress) -> None:
         """Judge files, units without a record and records without a unit. Call after the walk."""

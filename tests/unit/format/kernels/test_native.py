@@ -1,5 +1,6 @@
 """Which engine runs: the shared object, else numba here, else the twin. Each in its own process."""
 
+import contextlib
 import hashlib
 import importlib.util
 import json
@@ -7,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -220,3 +222,39 @@ def test_cache_follows_every_source_with_a_layout_in_it(monkeypatch: pytest.Monk
         assert f"{source}.py" in read
     for source in ("message", "properties", "sys_flag"):
         assert f"../{source}.py" in read
+
+
+def test_threads_that_ask_first_get_the_same_tables() -> None:
+    """One array for ever: kernels hold its address. Threads meet inside of what makes it."""
+    spec = importlib.util.spec_from_file_location("fresh_native", native.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    fresh = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(fresh)
+    threads = 4
+    calls: list[None] = []
+    meeting = threading.Barrier(threads)
+
+    def can_fold() -> bool:
+        calls.append(None)
+        with contextlib.suppress(threading.BrokenBarrierError):
+            meeting.wait(0.2)  # without a lock all of them come
+        return False
+
+    fresh._can_fold = can_fold
+    start = threading.Barrier(threads)
+    tables: list[Any] = []
+
+    def ask() -> None:
+        start.wait()
+        tables.append(fresh.crc_tables())
+
+    asking = [threading.Thread(target=ask) for _ in range(threads)]
+    for thread in asking:
+        thread.start()
+    for thread in asking:
+        thread.join()
+    assert len(calls) == 1
+    assert len(tables) == threads
+    assert all(one is tables[0] for one in tables)
+    assert fresh.crc_tables() is tables[0]

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import golden
+import own_thread
 import store_builder
 import store_fixture
 from reput import config
@@ -34,7 +35,7 @@ from spark.dispatch_setting import (
 WHOLE = [(version, name) for version, name in golden.STORES if name in ("clean", "recovered", "v5")]
 """Stores without extension units whose log has everything that the queues point at."""
 KEYS_LOST = ("recovered",)
-"""Where the index lacks keys since a crash of the Java broker (anchors D7)."""
+"""Where the index lacks keys since a crash of the Java broker (known-bugs.md#lost-index-files)."""
 
 
 def settings_of(version: str, name: str, root: Path) -> StoreConfig:
@@ -69,7 +70,7 @@ def test_queues_and_index_are_the_bytes_that_java_wrote(
     if name in KEYS_LOST:
         return
     if version == "4.5.2":
-        # It counts every entry as a new slot (anchors D13).
+        # It counts every entry as a new slot (known-bugs.md#index-slot-count).
         expected, found = (
             {number: _without_slots_used(one) for number, one in each.items()}
             for each in (expected, found)
@@ -174,7 +175,7 @@ def test_a_kill_between_any_two_renames_leaves_what_the_next_run_finishes(
             rename(self, source, to)
 
         with monkeypatch.context() as patch:
-            patch.setattr(Disk, "rename", limited)
+            own_thread.replace(patch, Disk, "rename", limited)
             try:
                 run_dispatch(Here(), str(built.root), config=options, in_place=True)
             except Stopped:

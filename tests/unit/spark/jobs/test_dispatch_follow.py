@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import own_thread
 from reput.errors import InvalidOption, StoreUnavailable
 from reput.format import properties
 from reput.spark.jobs.dispatch import run_dispatch
@@ -114,7 +115,7 @@ def test_a_step_that_is_killed_anywhere_is_done_again(
                 return plain(self, *given, **named)
 
             with monkeypatch.context() as patch:
-                patch.setattr(Disk, call, limited)
+                own_thread.replace(patch, Disk, call, limited)
                 try:
                     follow(root, target, Here(round_number, failing=0.05))
                 except (Stopped, Killed):

@@ -12,7 +12,7 @@ audit's own; the next audit empties it.
 import json
 import uuid
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,13 +23,11 @@ from pyarrow import fs
 
 from reput.errors import InvalidOption, WriteFailed
 from reput.format import kernels, names, properties as props
+from reput.spark.jobs.audit.judged import Judged
 from reput.spark.jobs.audit.verdicts import INDEXED, REASONS, STAGES, VERDICTS, Reason, Verdict
 from reput.spark.jobs.dispatch.plan import QueueKey
 from reput.store import files
 from reput.store.consume_queue_view import UnitArray
-
-if TYPE_CHECKING:
-    from reput.spark.jobs.audit.walk import Judged
 
 MESSAGES = "messages"
 LINKS = "links"
@@ -103,7 +101,7 @@ class RowWriter:
             else:
                 self._fs.delete_file(self._draft)
 
-    def put(self, window: "Judged") -> None:
+    def put(self, window: Judged) -> None:
         """Write a row for each record of a window."""
         self._put(_rows(window))
 
@@ -187,7 +185,7 @@ def _open(table: str) -> tuple[fs.FileSystem, str]:
 # --- rows ----------------------------------------------------------------------------------------
 
 
-def _rows(window: "Judged") -> pa.Table:
+def _rows(window: Judged) -> pa.Table:
     columns = window.columns
     count = columns.count
     found = _Properties(columns)
@@ -269,7 +267,7 @@ class _Properties:
         return self._values.take(pa.array(of_row, mask=is_none))
 
 
-def _readers(window: "Judged") -> tuple[pa.Array, pa.Array]:
+def _readers(window: Judged) -> tuple[pa.Array, pa.Array]:
     """Return the groups that consumed each record, and those for which it is pending."""
     sets = window.readers.sets
     places = pa.array(window.readers.set_of, mask=window.readers.set_of < 0)
@@ -280,7 +278,7 @@ def _readers(window: "Judged") -> tuple[pa.Array, pa.Array]:
     )
 
 
-def _ended(window: "Judged") -> pa.Array:
+def _ended(window: Judged) -> pa.Array:
     """Return which half messages each operation ends, by their queue offsets."""
     of_operations = [i for i, topic in enumerate(window.topics) if topic in _OPERATION_TOPICS]
     rows = np.flatnonzero(np.isin(window.topic_ids, of_operations))

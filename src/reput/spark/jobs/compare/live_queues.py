@@ -9,7 +9,7 @@ from reput.spark.jobs.compare.findings import ONLY_LEFT, ONLY_RIGHT, Finding
 from reput.spark.live.calls import Asker, connected
 from reput.spark.live.plan import Planner, all_of
 from reput.spark.options import ReadOptions
-from reput.spark.scan import Summary
+from reput.spark.store_planner import Summary
 from reput.store.reader import StoreReader
 
 Ends = dict[tuple[str, int], tuple[int, int]]

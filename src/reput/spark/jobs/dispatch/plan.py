@@ -13,7 +13,7 @@ stands: the queue offset of the next message, and where the last one ends in the
 A queue begins with its first message if the log begins above 0; before that its file has blanks,
 which point at physical offset 0, and are expired for Java. In a log from 0 on they are not, and
 Java would skip what the queue has in the log's first file: there it begins where its file does,
-filled as any gap is (docs/decisions/0012-salvage-keeps-offsets.md).
+filled as any gap is (docs/decisions/0012-salvage-keeps-every-offset.md).
 """
 
 import itertools

@@ -1,0 +1,134 @@
+"""Deletion of topics, groups and queues, mostly off the loop; one request at a time.
+
+    at once              clients do not find the topic any more
+    the disk's thread    topics.json without it
+    in time slices       consumer offsets, statistics
+    at once              its queues are gone: a topic of the same name is another one
+    in time slices       memory of the queues
+    the disk's thread    its tombstone; its folder is moved away
+
+The topic's settings go first: after a crash in between, the deletion can be requested again. The
+reply is sent when all is done.
+"""
+
+from collections.abc import Callable, Iterable
+
+from reput.broker.parts import Parts
+from reput.errors import WriteFailed
+from reput.remoting.long_replies import CHUNK, LIGHT_CHUNK, chunks
+from reput.remoting.time_slices import run_in_slices, run_whole
+from reput.store.removal import Removal
+from reput.store.table_files import SavedTable
+
+TOPICS_AT_ONCE = 50
+"""Topics without settings whose queues are deleted in one step."""
+
+
+async def delete_topics(parts: Parts, topics: list[str]) -> None:
+    """Delete topics that clients find no more already. Raises ``WriteFailed``."""
+    await _save(parts, parts.topics.table)
+    await run_in_slices(parts.deliveries.stats.look())  # before the store forgets what was put
+    doomed = set(topics)
+    await run_in_slices(_forget_offsets(parts, lambda topic, _: topic in doomed))
+    for topic in topics:
+        parts.resets.delete(topic=topic)
+        await run_in_slices(parts.deliveries.stats.forget_topic(topic))
+    await _flush(parts)
+    # All at once: from here on a send may make a topic anew, whose offsets are to stay.
+    remade = {topic for topic in topics if parts.topics.delete(topic, parts.clock.now_ms())}
+    if remade:  # by a send, meanwhile
+        _forget_remade(parts, remade)
+    removal = parts.store.begin_deletion(topics)
+    await _remove(parts, removal)
+    await _save(parts, parts.deliveries.consumer_offsets)
+
+
+def _forget_remade(parts: Parts, topics: set[str]) -> None:
+    """Forget at once what is kept of topics that were made again while they were deleted."""
+    for _ in _forget_offsets(parts, lambda topic, _: topic in topics):
+        pass
+    run_whole(parts.deliveries.stats.look())
+    for topic in topics:
+        parts.resets.delete(topic=topic)
+        run_whole(parts.deliveries.stats.forget_topic(topic))
+
+
+async def delete_group(parts: Parts, group: str, *, keeps_offsets: bool) -> None:
+    """Delete what is kept of a group without settings. Raises ``WriteFailed``."""
+    await _save(parts, parts.subscription_groups.table)
+    if not keeps_offsets:
+        await run_in_slices(_forget_offsets(parts, lambda _, one: one == group))
+        await _save(parts, parts.deliveries.consumer_offsets)
+    parts.resets.delete(group=group)
+    parts.pops.orders.table.delete(group=group)
+    parts.request_modes.table.delete(group=group)
+    await run_in_slices(parts.deliveries.stats.forget_group(group))
+
+
+def _forget_offsets(parts: Parts, is_gone: Callable[[str, str], bool]) -> Iterable[None]:
+    """Forget where groups are in topics, by topic and group."""
+    offsets = parts.deliveries.consumer_offsets
+    for chunk in chunks(offsets.readers(), LIGHT_CHUNK):
+        for topic, group in chunk:
+            if is_gone(topic, group):
+                offsets.delete(topic=topic, group=group)
+        yield
+
+
+async def _flush(parts: Parts) -> None:
+    """Flush in the disk's thread, so that little is left to flush when queues are detached.
+
+    Only under SYNC_FLUSH: dispatch, which has to catch up then, waits for the disk there alone.
+    """
+    if parts.store.flusher.is_sync:
+        await parts.disk_thread.run(parts.store.sync)
+
+
+async def _save(parts: Parts, table: SavedTable) -> None:
+    if not await parts.saved_tables.save(table):
+        raise WriteFailed(table.path, "cannot be saved now; ask again")
+
+
+async def clean_unknown_topics(parts: Parts) -> None:
+    """Delete the queues of topics that are in no table. Raises ``WriteFailed``."""
+    unknown = parts.store.unknown_topics(parts.topics.all().keys())
+    for topics in chunks(unknown, TOPICS_AT_ONCE):
+        await _flush(parts)
+        doomed = [topic for topic in topics if parts.topics.get(topic) is None]
+        await _remove(parts, parts.store.begin_deletion(doomed))
+
+
+async def clean_unused_queues(parts: Parts) -> None:
+    """Delete queues whose messages have all expired. Raises ``WriteFailed``.
+
+    Where groups are in them is forgotten: a queue that is used again begins at 0.
+    """
+    store, offsets = parts.store, parts.deliveries.consumer_offsets
+    unused = store.unused_queues()
+    groups: dict[str, list[str]] = {queue.topic: [] for queue in unused}
+    await run_in_slices(_add_readers(parts, groups))
+    for queues in chunks(unused, CHUNK):
+        await _flush(parts)
+        removal = store.begin_removal(queues)
+        if removal is not None:  # at once: what groups commit later is of the next queue
+            for topic, queue_id in removal.queue_names():
+                for group in groups[topic]:
+                    offsets.delete_queue(topic, group, queue_id)
+        await _remove(parts, removal)
+    await _save(parts, offsets)
+
+
+def _add_readers(parts: Parts, groups: dict[str, list[str]]) -> Iterable[None]:
+    """Add to topics the groups that have read them."""
+    for chunk in chunks(parts.deliveries.consumer_offsets.readers(), LIGHT_CHUNK):
+        for topic, group in chunk:
+            if topic in groups:
+                groups[topic].append(group)
+        yield
+
+
+async def _remove(parts: Parts, removal: Removal | None) -> None:
+    removals = parts.store.removals
+    if removal is not None:
+        await run_in_slices(removals.release(removal))
+    await parts.disk_thread.run(removals.finish)  # also those that failed before

@@ -1,0 +1,66 @@
+"""Statistics and consumer offsets, with what the fast path has delivered.
+
+The kernel answers pulls without Python, and counts what it delivers and which offsets it commits.
+Whoever reads statistics or consumer offsets gets them through here, with those counts added first.
+"""
+
+from reput import limits
+from reput.broker.counters.stats import Stats
+from reput.broker.settings.live import LiveConfig
+from reput.limits import Refusals
+from reput.store.delivering import Deliverer
+from reput.store.table_files import ConsumerOffsetTable
+
+
+class Deliveries:
+    """Statistics and consumer offsets.
+
+    Args:
+        deliverer: The kernel's readers, and what it has delivered to them.
+        consumer_offsets: The table of consumer offsets.
+        stats: The statistics.
+        settings: The settings in force: how many consumer offsets there may be.
+        refusals: The counts of refused requests.
+    """
+
+    def __init__(
+        self,
+        deliverer: Deliverer,
+        consumer_offsets: ConsumerOffsetTable,
+        stats: Stats,
+        settings: LiveConfig,
+        refusals: Refusals,
+    ) -> None:
+        self._deliverer = deliverer
+        self._consumer_offsets = consumer_offsets
+        self._stats = stats
+        self._settings = settings
+        self._refusals = refusals
+
+    @property
+    def consumer_offsets(self) -> ConsumerOffsetTable:
+        """The consumer offsets of all groups."""
+        self._settle()
+        return self._consumer_offsets
+
+    @property
+    def stats(self) -> Stats:
+        """The counts of stored and delivered messages."""
+        self._settle()
+        return self._stats
+
+    def _settle(self) -> None:
+        """Add what the kernel has delivered since the last time."""
+        if not self._deliverer.has_news:
+            return
+        table = self._consumer_offsets
+        count_max = self._settings.broker.reput_consumer_offsets_max
+        for delivery in self._deliverer.take():
+            self._stats.delivered(delivery)
+            if delivery.consumer_offset is None or delivery.consumer_offset < 0:
+                continue
+            queue = delivery.topic, delivery.group, delivery.queue_id
+            if table.count < count_max or table.get(*queue) is not None:
+                table.put(*queue, delivery.consumer_offset)
+            else:
+                self._refusals.add(limits.CONSUMER_OFFSETS.name)

@@ -1,0 +1,99 @@
+"""Pops whose header was seen before: what it means is looked up, not decoded.
+
+A member pops with the same header again and again, but for the opaque and the time. What the header
+asks for, and that the group may pop the topic, is remembered until anything changes that it depends
+on.
+"""
+
+from reput.broker.fastpath.json_request import find_request
+from reput.broker.parts import Parts
+from reput.broker.pop.pops import Wanted
+from reput.broker.processors import pop
+from reput.errors import ReputError
+from reput.format.codes import RequestCode
+from reput.format.command import Command
+from reput.remoting.channel import Channel
+
+_BEGINNING = b'{"code":%d,' % RequestCode.POP_MESSAGE
+_TIME = b'"bornTime":"'
+_TIME_DIGITS_MAX = 18
+_KNOWN_MAX = 4096
+_KNOWN_BYTES_MAX = 2048
+"""The length of a key that is remembered, bytes: longer ones would take a gigabyte."""
+
+
+class FastPops:
+    """Serves pops.
+
+    Args:
+        parts: The parts of the broker.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._known: dict[bytes, tuple[Wanted, int]] = {}
+        """Key of a header, without its time -> what it asks for, and how long it waits, ms."""
+
+    def forget(self) -> None:
+        """Forget all headers: who may pop what has changed."""
+        self._known.clear()
+
+    def serve(self, channel: Channel, view: memoryview, position: int, end: int) -> int:
+        """Serve the pop at a position of the buffer.
+
+        Returns:
+            The end of its frame; ``position`` if it falls back to the processor.
+        """
+        request = find_request(view, position, end, _BEGINNING)
+        if request is None:
+            return position
+        key, born_ms = _without_time(request.key)
+        if key is None:
+            return position
+        parts = self._parts
+        try:
+            known = self._known.get(key)
+            if known is None:
+                known = self._learn(channel, request.decode(view, RequestCode.POP_MESSAGE), key)
+            wanted, poll_ms = known
+            left_ms = pop.time_left(parts, born_ms, poll_ms)
+            if parts.identity.is_stopping:  # all else that is checked is part of what is known
+                return position
+            popped = pop.pop(parts, wanted)
+        except ReputError:
+            return position  # nothing was popped: the processor raises the same error
+        if pop.is_plain(wanted, popped):
+            pop.send_plain(parts, channel, request.opaque, wanted, popped)
+            return request.end
+        command = Command(RequestCode.POP_MESSAGE, request.opaque)
+        reply = pop.answer_popped(parts, channel, command, wanted, left_ms, popped)
+        if reply is not None:
+            channel.answer(command, reply)
+        return request.end
+
+    def _learn(self, channel: Channel, request: Command, key: bytes) -> tuple[Wanted, int]:
+        """Return what a header asks for, and remember it. Raises ``ReputError``."""
+        wanted, _, poll_ms = pop.wanted(self._parts, request, channel.address)
+        known = wanted, poll_ms
+        if len(key) > _KNOWN_BYTES_MAX:
+            return known
+        if len(self._known) >= _KNOWN_MAX:
+            self._known.clear()
+        self._known[key] = known
+        return known
+
+
+def _without_time(key: bytes) -> tuple[bytes | None, int]:
+    """Return a key without the time of the request, and that time, ms.
+
+    The time is 0 if the key has none. The key is None if the time is not written as clients do.
+    """
+    born_ms = 0
+    start = key.find(_TIME) + len(_TIME)
+    if start >= len(_TIME):
+        end = key.find(b'"', start)
+        if not (end - start <= _TIME_DIGITS_MAX and key[start:end].isdigit()):
+            return None, 0
+        born_ms = int(key[start:end])
+        key = key[:start] + key[end:]
+    return key, born_ms

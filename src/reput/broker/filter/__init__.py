@@ -1,0 +1,1 @@
+"""Filters of consumers: tags and SQL92 expressions."""

@@ -1,0 +1,84 @@
+"""What a pull wants of a queue: all, some tags, or what an SQL92 expression says."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from reput import limits
+from reput.errors import RequestRefused
+from reput.format import java
+from reput.format.bodies import SubscriptionData
+from reput.format.codes import ResponseCode
+from reput.format.text_cache import TextCache
+
+if TYPE_CHECKING:
+    from reput.store.getting import MessageFilter
+
+TAG = "TAG"
+SQL92 = "SQL92"
+ALL = "*"
+TAG_SEPARATOR = "||"
+_BYTES_PER_TAG = 40
+_BYTES_PER_LETTER = 16
+"""Of an expression: what is compiled of it takes so much."""
+NO_CLASS_FILTER = "filter by class is not supported: RocketMQ has dropped filter servers"
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What a pull wants."""
+
+    tags_codes: tuple[int, ...] = ()
+    """Of the tags; none: all messages."""
+    message_filter: "MessageFilter | None" = None
+    version: int = 0
+    """Of the subscription that heartbeats have told, if it is one of those."""
+    filter_letters: int = 0
+    """Of the expression that the filter is compiled from."""
+
+    @property
+    def bytes_about(self) -> int:
+        """About how much memory it takes where nobody shares it."""
+        return _BYTES_PER_TAG * len(self.tags_codes) + _BYTES_PER_LETTER * self.filter_letters
+
+
+EVERYTHING = Selection()
+
+
+def is_tag_type(expression_type: str | None) -> bool:
+    """Whether an expression is a list of tags."""
+    return expression_type in (None, "", TAG)
+
+
+def of_tags(expression: str | None) -> Selection:
+    """Return what ``TagA || TagB`` selects; nothing, blank and ``*`` select all.
+
+    Raises:
+        RequestRefused: SUBSCRIPTION_PARSE_FAILED: there are separators and no tags, or the
+            expression is over a limit.
+    """
+    if not expression or expression == ALL:
+        return EVERYTHING
+    return _of_tags(expression)
+
+
+def _selection_of_tags(expression: str) -> Selection:
+    limits.SUBSCRIPTION_BYTES.check(len(expression))
+    limits.SUBSCRIPTION_BYTES.check(len(java.encode_utf8(expression)))
+    limits.SUBSCRIPTION_TAGS.check(expression.count(TAG_SEPARATOR) + 1)
+    tags = [tag.strip() for tag in expression.split(TAG_SEPARATOR)]
+    codes = tuple(dict.fromkeys(java.string_hash(tag) for tag in tags if tag))
+    if not codes and not expression.strip(" |"):
+        raise RequestRefused(
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
+        )
+    return Selection(codes)
+
+
+_of_tags = TextCache(_selection_of_tags, count_max=4096, letters_max=512 * 1024, letters_of=len)
+
+
+def of_subscription(one: SubscriptionData) -> Selection:
+    """Return what a member's heartbeat selects."""
+    if one.sub_string == ALL or not one.code_set:
+        return Selection(version=one.sub_version)
+    return Selection(tuple(one.code_set), version=one.sub_version)

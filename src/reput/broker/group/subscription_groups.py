@@ -1,0 +1,249 @@
+"""The settings of consumer groups: what subscriptionGroup.json says, and how groups come to be."""
+
+import json
+from collections.abc import Callable, Iterable
+
+from reput import limits
+from reput.broker import quotas
+from reput.broker.quotas import OWN, AddressQuota, Reservation, Reservations
+from reput.broker.settings.config import PERM_READ, BrokerConfig
+from reput.broker.topic import light_queues
+from reput.errors import RequestRefused
+from reput.format import names
+from reput.format.codes import ResponseCode
+from reput.store.table_files import SubscriptionGroup, SubscriptionGroupTable
+
+
+class SubscriptionGroups:
+    """The table of groups.
+
+    Args:
+        table: What is saved.
+        config: The settings in force: whether groups are made when clients use them.
+        has_light: Whether there is a group of each name of light queues.
+    """
+
+    def __init__(
+        self,
+        table: SubscriptionGroupTable,
+        config: BrokerConfig,
+        *,
+        has_light: bool = False,
+    ) -> None:
+        self.table = table
+        self.config = config
+        self.on_change: list[Callable[[], object]] = []
+        """Called when a group was changed or deleted."""
+        self._has_light = has_light
+        self._made_by = AddressQuota()
+        self._reserved = Reservations()
+        self._settings_bytes = sum(_settings_bytes(one) for one in table.all().values())
+        self._forbidden_count = sum(len(one) for one in table.all_forbidden().values())
+
+    def add_built_in(self, now_ms: int) -> None:
+        """Make the groups that every broker has; those that exist stay as they are."""
+        for name in sorted(names.SYSTEM_GROUPS):
+            if self.table.get(name) is None:
+                group = SubscriptionGroup(
+                    name=name, consume_broadcast_enable=name in names.BROADCAST_SYSTEM_GROUPS
+                )
+                self.table.put(group, now_ms)
+
+    def check_name(self, name: str) -> None:
+        """Check the name of a group that somebody wants to make or to use.
+
+        Groups that are there already may have any name.
+
+        Raises:
+            RequestRefused: It is not allowed; says what is.
+        """
+        if self.table.get(name) is not None:
+            return
+        if not name.strip():
+            raise RequestRefused(ResponseCode.INVALID_PARAMETER, "the group's name is blank")
+        limits.GROUP_NAME_LETTERS.check(len(name))
+        is_light = self._has_light and names.is_light(name)
+        # What names light queues is up to who names them, as far as files can hold it.
+        if not (names.is_printable(name) if is_light else names.is_legal_group(name)):
+            raise RequestRefused(
+                ResponseCode.INVALID_PARAMETER,
+                f"the group's name {name!r} contains illegal characters, allowing only "
+                "^[%|a-zA-Z0-9_-]+$",
+            )
+
+    def obtain(self, name: str, now_ms: int, address: str = OWN) -> SubscriptionGroup | None:
+        """Return a group, made if that is allowed; None if there is none.
+
+        Args:
+            name: Of the group.
+            now_ms: The time.
+            address: Of the client: one address makes a limited number of groups.
+
+        Raises:
+            RequestRefused: No group may have that name.
+            LimitExceeded: There are too many groups, or too many that this address has made.
+        """
+        group = self.table.get(name)
+        if group is not None:
+            return group
+        self.check_name(name)
+        group = self.get(name)
+        if group is None and self.may_make(name):
+            self.check_making([name], address)
+            group = SubscriptionGroup(name=name)
+            self.table.put(group, now_ms)
+            self._made_by.add(address)
+        return group
+
+    def may_make(self, name: str) -> bool:
+        """Whether a group is made when a client uses it."""
+        is_allowed = self.config.auto_create_subscription_group
+        return is_allowed or name.startswith(names.SYSTEM_GROUP_PREFIX)
+
+    def check_making(self, group_names: Iterable[str], address: str) -> None:
+        """Refuse to make groups for a client, those of them that are not there.
+
+        Raises:
+            LimitExceeded: There would be too many groups, or too many that this address has made.
+        """
+        new = {name for name in group_names if self.get(name) is None and self.may_make(name)}
+        if not new:
+            return
+        config = self.config
+        maximum = config.reput_auto_created_groups_max
+        if len(self.table) + len(new) > maximum:
+            raise quotas.exceeded(limits.AUTO_CREATED_GROUPS, maximum, min(new))
+        self._made_by.check(
+            address,
+            limits.AUTO_CREATED_GROUPS_PER_ADDRESS,
+            config.reput_auto_created_groups_per_address_max,
+            len(new),
+        )
+        self.check_room([SubscriptionGroup(name=name) for name in new])
+
+    def find(self, name: str, now_ms: int) -> SubscriptionGroup | None:
+        """Return a group, made if that is allowed; None if there is none and none can be made."""
+        try:
+            return self.obtain(name, now_ms)
+        except RequestRefused:
+            return None
+
+    def check_consuming(self, name: str, now_ms: int, address: str = OWN) -> None:
+        """Refuse a group that may not consume; it is made if that is allowed.
+
+        Raises:
+            RequestRefused: SUBSCRIPTION_GROUP_NOT_EXIST, NO_PERMISSION; or as ``obtain``.
+        """
+        group = self.obtain(name, now_ms, address)
+        if group is None:
+            raise RequestRefused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group [{name}] does not exist",
+            )
+        if not group.consume_enable:
+            raise RequestRefused(
+                ResponseCode.NO_PERMISSION, f"subscription group no permission, {name}"
+            )
+
+    def get(self, name: str) -> SubscriptionGroup | None:
+        """Return a group, or None."""
+        group = self.table.get(name)
+        return light_queues.group_of(name) if group is None and self._has_light else group
+
+    def is_forbidden(self, name: str, topic: str) -> bool:
+        """Whether a group may not read a topic."""
+        return bool(self.table.forbidden(name, topic) & PERM_READ)
+
+    def forbid(self, name: str, topic: str, now_ms: int, *, is_forbidden: bool) -> None:
+        """Forbid a group to read a topic, or allow it again.
+
+        Java's broker, when it allows one topic, allows the group all others too.
+
+        Raises:
+            LimitExceeded: Too many topics are forbidden already.
+        """
+        known = self.table.forbidden(name, topic)
+        bits = known | PERM_READ if is_forbidden else known & ~PERM_READ
+        more = bool(bits) - bool(known)
+        if more > 0:
+            limits.FORBIDDEN_TOPICS.check(self._forbidden_count + more)
+        self.table.forbid(name, topic, bits, now_ms)
+        self._forbidden_count += more
+        self._notify()
+
+    def all(self) -> dict[str, SubscriptionGroup]:
+        """Return all groups by name."""
+        return self.table.all()
+
+    def check_room(self, groups: Iterable[SubscriptionGroup]) -> None:
+        """Refuse groups whose settings are larger than a broker keeps, with those that are there.
+
+        Raises:
+            LimitExceeded: There would be too many groups, or too large ones.
+        """
+        self._check_room(groups)
+
+    def reserve(self, groups: Iterable[SubscriptionGroup]) -> Reservation:
+        """Check as ``check_room``, and keep the room for these groups until it is released.
+
+        Raises:
+            LimitExceeded: There would be too many groups, or too large ones.
+        """
+        return self._reserved.reserve(*self._check_room(groups))
+
+    def release(self, reservation: Reservation) -> None:
+        """Give back what is left of a reservation."""
+        self._reserved.release(reservation)
+
+    def _check_room(self, groups: Iterable[SubscriptionGroup]) -> tuple[int, int]:
+        """Return how many more groups and bytes there would be. Raises ``LimitExceeded``."""
+        new_count, more = 0, 0
+        for group in groups:
+            size = _settings_bytes(group)
+            limits.GROUP_SETTINGS_BYTES.check(size, group.name)
+            known = self.table.get(group.name)
+            new_count += known is None
+            more += size - (0 if known is None else _settings_bytes(known))
+        maximum = self.config.reput_groups_max
+        groups_all = len(self.table) + self._reserved.count + new_count
+        if new_count and groups_all > maximum:
+            raise limits.GROUPS.at(maximum).exceeded(groups_all)
+        if more > 0:
+            size = self._settings_bytes + self._reserved.size + more
+            limits.ALL_GROUP_SETTINGS_BYTES.check(size)
+        return new_count, more
+
+    def put(
+        self, group: SubscriptionGroup, now_ms: int, reservation: Reservation | None = None
+    ) -> None:
+        """Add or replace a group, in the room that is reserved for it, if any is."""
+        known = self.table.get(group.name)
+        more = _settings_bytes(group) - (0 if known is None else _settings_bytes(known))
+        if reservation is not None:
+            self._reserved.use(reservation, known is None, more)
+        self._settings_bytes += more
+        self.table.put(group, now_ms)
+        self._notify()
+
+    def delete(self, name: str, now_ms: int) -> bool:
+        """Remove a group; return whether it was there."""
+        known = self.table.get(name)
+        if known is not None:
+            self._settings_bytes -= _settings_bytes(known)
+        self._notify()
+        is_gone = self.table.delete(name, now_ms)
+        self._forbidden_count = sum(len(one) for one in self.table.all_forbidden().values())
+        return is_gone
+
+    def _notify(self) -> None:
+        for subscriber in self.on_change:
+            subscriber()
+
+
+def _settings_bytes(group: SubscriptionGroup) -> int:
+    """Return the size of the settings of a group that may have any size."""
+    size = sum(len(name) + len(value) for name, value in group.attributes)
+    for settings in (group.retry_policy, group.subscriptions):
+        if settings:
+            size += len(json.dumps(settings))
+    return size

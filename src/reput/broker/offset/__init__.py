@@ -1,0 +1,1 @@
+"""Consumer offsets: rules for those that clients commit, and those that operators set."""

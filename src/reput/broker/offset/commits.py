@@ -1,0 +1,141 @@
+"""Which consumer offsets are kept: of queues that there are, numbers that Java can read, so many.
+
+Whoever commits an offset that is not kept gets an error, unless it came along with a pull: that is
+answered all the same.
+"""
+
+from collections.abc import Callable
+
+from reput import limits
+from reput.broker.group.subscription_groups import SubscriptionGroups
+from reput.broker.quotas import OWN, AddressQuota
+from reput.broker.settings.config import BrokerConfig
+from reput.config import JAVA_LONG_MAX
+from reput.errors import LimitExceeded, RequestRefused
+from reput.format import names
+from reput.format.codes import ResponseCode
+from reput.limits import Refusals
+from reput.store.config_tables import TopicConfig
+from reput.store.table_files import ConsumerOffsetTable
+
+
+class OffsetCommits:
+    """Puts consumer offsets into their table.
+
+    Args:
+        table: Returns the table.
+        groups: Which groups there are, and what they may be called.
+        config: How many offsets there may be.
+        refusals: Where it is counted what is not kept.
+    """
+
+    def __init__(
+        self,
+        table: Callable[[], ConsumerOffsetTable],
+        groups: SubscriptionGroups,
+        config: BrokerConfig,
+        refusals: Refusals,
+    ) -> None:
+        self.config = config
+        self._table = table
+        self._groups = groups
+        self._refusals = refusals
+        self._first_commits = AddressQuota()
+
+    def check_group(self, group: str) -> None:
+        """Check the name of a group whose offsets a client sets.
+
+        Raises:
+            RequestRefused: No group may have it, or it is a broker's own.
+        """
+        if group in names.GROUPS_OF_BROKERS:
+            raise RequestRefused(
+                ResponseCode.NO_PERMISSION, f"only brokers set consumer offsets of group {group}"
+            )
+        self._groups.check_name(group)
+
+    def commit(
+        self,
+        topic: TopicConfig,
+        group: str,
+        queue_id: int,
+        consumer_offset: int,
+        address: str = OWN,
+    ) -> None:
+        """Set how far a group has read a queue.
+
+        Args:
+            topic: Of the queue.
+            group: Who has read it.
+            queue_id: Of the queue.
+            consumer_offset: Which message it reads next.
+            address: Of the client that says so.
+
+        Raises:
+            RequestRefused: There is no such queue, group name or offset.
+            LimitExceeded: There are too many offsets.
+        """
+        self.check_group(group)
+        queue_count = max(topic.read_queue_count, topic.write_queue_count)
+        if not 0 <= queue_id < queue_count:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"queueId[{queue_id}] is illegal, topic:[{topic.name}] has {queue_count} queues",
+            )
+        if not 0 <= consumer_offset <= JAVA_LONG_MAX:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"commitOffset is {consumer_offset}; allowed: 0 to {JAVA_LONG_MAX}",
+            )
+        table = self._table()
+        is_new = table.get(topic.name, group, queue_id) is None
+        if is_new:
+            self.check_room(1)
+            self._first_commits.check(
+                address,
+                limits.CONSUMER_OFFSETS_PER_ADDRESS,
+                self.config.reput_consumer_offsets_per_address_max,
+            )
+        table.put(topic.name, group, queue_id, consumer_offset)
+        if is_new:
+            self._first_commits.add(address)
+
+    def commit_along(
+        self, topic: TopicConfig, group: str, queue_id: int, consumer_offset: int, address: str
+    ) -> None:
+        """Set what came along with a pull; what ``commit`` refuses is left out."""
+        try:
+            self.commit(topic, group, queue_id, consumer_offset, address)
+        except LimitExceeded as error:
+            self._refusals.add(error.limit)
+        except RequestRefused:
+            pass  # a client that pulls does not say so with an offset of no queue
+
+    def check_reading(self, topic: TopicConfig, group: str, queue_id: int) -> None:
+        """Refuse a group that would read queues for whose offsets there is no room.
+
+        Args:
+            topic: Of the queues.
+            group: Who reads them.
+            queue_id: Which one; below 0: any.
+
+        Raises:
+            LimitExceeded: There would be too many.
+        """
+        table = self._table()
+        if table.count + topic.read_queue_count <= self.config.reput_consumer_offsets_max:
+            return
+        if queue_id < 0:
+            self.check_room(topic.read_queue_count - table.queue_count(topic.name, group))
+        elif table.get(topic.name, group, queue_id) is None:
+            self.check_room(1)
+
+    def check_room(self, new_count: int) -> None:
+        """Refuse more offsets than there may be.
+
+        Raises:
+            LimitExceeded: There would be too many.
+        """
+        count, maximum = self._table().count, self.config.reput_consumer_offsets_max
+        if new_count > 0 and count + new_count > maximum:
+            raise limits.CONSUMER_OFFSETS.at(maximum).exceeded(count + new_count)

@@ -1,0 +1,118 @@
+"""Parts of a running broker, for those that serve requests or work in the background.
+
+The server makes them. What takes a few of them takes those; what takes many takes ``Parts``.
+"""
+
+import asyncio
+from dataclasses import dataclass
+
+from reput.broker.assignments import RequestModes
+from reput.broker.counters.fast_counts import FastCounts
+from reput.broker.delay import DelaySchedule
+from reput.broker.deliveries import Deliveries
+from reput.broker.filter.consumer_filters import ConsumerFilters
+from reput.broker.filter.filters import Filters
+from reput.broker.group.groups import Groups
+from reput.broker.group.members import Members
+from reput.broker.group.queue_locks import QueueLocks
+from reput.broker.group.subscription_groups import SubscriptionGroups
+from reput.broker.held_requests import HeldPull, HeldRequests
+from reput.broker.identity import Identity
+from reput.broker.offset.commits import OffsetCommits
+from reput.broker.offset.resets import ResetOffsets
+from reput.broker.pending_replies import PendingReplies
+from reput.broker.pop.pops import Pops
+from reput.broker.quarantine import Quarantine
+from reput.broker.registration import Registration
+from reput.broker.retries import Retries
+from reput.broker.settings.live import LiveConfig
+from reput.broker.tables.failures import WriteFailures
+from reput.broker.tables.saved_tables import SavedTables
+from reput.broker.tables.topic_writes import TopicWrites
+from reput.broker.tables.writes import TableWrites
+from reput.broker.tasks import Tasks
+from reput.broker.timer.timers import Timers
+from reput.broker.topic.topic_list import TopicList
+from reput.broker.topic.topics import Topics
+from reput.broker.transaction.transactions import Transactions
+from reput.broker.worker_thread import WorkerThread
+from reput.clock import Clock
+from reput.remoting.channel import Channel
+from reput.remoting.request_queue import RequestQueue
+from reput.remoting.server_state import ServerState
+from reput.store.message_store import MessageStore
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Parts of a running broker."""
+
+    settings: LiveConfig
+    """The settings in force."""
+    identity: Identity
+    """Addresses and role."""
+    clock: Clock
+    store: MessageStore
+    serving: ServerState
+    """Connections, what they cost, and what was refused."""
+
+    topics: Topics
+    topic_list: TopicList
+    """The body of all topics."""
+    subscription_groups: SubscriptionGroups
+    """The settings of consumer groups."""
+    groups: Groups[Channel]
+    """Groups and their members."""
+    members: Members
+    """What happens when members join, change or leave."""
+    filters: Filters
+    """Compiled SQL filters."""
+    consumer_filters: ConsumerFilters
+    """SQL filters of consumer groups, with their bits."""
+    locks: QueueLocks
+    """Locks of members on queues."""
+    request_modes: RequestModes
+    """Whether groups pull or pop."""
+
+    deliveries: Deliveries
+    """Statistics and consumer offsets."""
+    commits: OffsetCommits
+    """Rules for consumer offsets that clients commit."""
+    resets: ResetOffsets
+    """Consumer offsets that operators have set."""
+    fast_counts: FastCounts
+    """Requests that the fast path has handled."""
+
+    pending_replies: PendingReplies
+    """Replies that wait for the disk."""
+    held_pulls: HeldRequests[HeldPull]
+    """Pulls that wait for messages."""
+    pops: Pops
+    retries: Retries
+    delayed: DelaySchedule
+    """Messages with a delay level."""
+    timers: Timers
+    """Messages with a delivery time."""
+    transactions: Transactions
+
+    registration: Registration
+    """Registration with name servers."""
+    saved_tables: SavedTables
+    table_writes: TableWrites
+    topic_writes: TopicWrites
+    quarantine: Quarantine
+    """Stored records that loops have passed over."""
+    write_failures: WriteFailures
+    """What cannot be written for now."""
+    disk_thread: WorkerThread
+    """The thread for work that waits for the disk."""
+    tasks: Tasks
+    """Tasks that requests have begun."""
+    setting_requests: RequestQueue
+    """Requests that change settings, one after the other."""
+    deletion_requests: RequestQueue
+    """Requests that delete topics, groups or queues, one after the other."""
+    assignment_tasks: set[asyncio.Task[None]]
+    """Requests for queues of members that wait for a name server."""
+    start_warnings: tuple[str, ...]
+    """What the start has found lost, and recovered."""

@@ -1,0 +1,132 @@
+"""Request code to function: the whole protocol of the broker.
+
+A processor decodes the header, calls a part of the parts, and encodes the reply. It returns None
+where the reply comes later, or never. What it raises is the reply: its ``response_code`` and text.
+
+One whose work grows with what the broker holds (topics, groups, queues, connections) is a
+generator: it yields wherever others may have their turn, at least once a millisecond, and returns
+the reply. What it iterates over is a copy: anything may change while it pauses.
+"""
+
+from collections.abc import Callable, Mapping
+
+from reput.broker.parts import Parts
+from reput.broker.processors import (
+    assignment,
+    configuration,
+    connections,
+    groups,
+    ha,
+    offsets,
+    pop,
+    pop_ack,
+    pull,
+    queries,
+    reply,
+    send,
+    send_back,
+    statistics,
+    subscription_groups,
+    timer,
+    topics,
+    transactions,
+)
+from reput.format.codes import RequestCode as Code
+from reput.format.command import Command
+from reput.remoting.channel import Channel
+from reput.remoting.server import LongReply
+
+Processor = Callable[[Parts, Channel, Command], Command | LongReply | None]
+
+PROCESSORS: Mapping[int, Processor] = {
+    # messages in
+    Code.SEND_MESSAGE: send.send_message,
+    Code.SEND_MESSAGE_V2: send.send_message,
+    Code.SEND_BATCH_MESSAGE: send.send_batch,
+    Code.CONSUMER_SEND_MSG_BACK: send_back.send_back,
+    Code.SEND_REPLY_MESSAGE: reply.send_reply_message,
+    Code.SEND_REPLY_MESSAGE_V2: reply.send_reply_message,
+    Code.END_TRANSACTION: transactions.end_transaction,
+    Code.RESUME_CHECK_HALF_MESSAGE: transactions.resume_check,
+    Code.RECALL_MESSAGE: timer.recall_message,
+    # messages out
+    Code.PULL_MESSAGE: pull.pull_message,
+    Code.LITE_PULL_MESSAGE: pull.pull_message,
+    Code.POP_MESSAGE: pop.pop_message,
+    Code.PEEK_MESSAGE: pop.peek_message,
+    Code.NOTIFICATION: pop.notification,
+    Code.POLLING_INFO: pop.polling_info,
+    Code.ACK_MESSAGE: pop_ack.ack_message,
+    Code.BATCH_ACK_MESSAGE: pop_ack.batch_ack,
+    Code.CHANGE_MESSAGE_INVISIBLETIME: pop_ack.change_invisible_time,
+    Code.POP_ROLLBACK: pop_ack.roll_back,
+    Code.QUERY_ASSIGNMENT: assignment.query_assignment,
+    Code.SET_MESSAGE_REQUEST_MODE: assignment.set_request_mode,
+    Code.GET_ALL_MESSAGE_REQUEST_MODE: assignment.all_request_modes,
+    # clients
+    Code.HEART_BEAT: groups.heartbeat,
+    Code.UNREGISTER_CLIENT: groups.unregister_client,
+    Code.CHECK_CLIENT_CONFIG: groups.check_client_config,
+    Code.GET_CONSUMER_LIST_BY_GROUP: groups.consumer_list,
+    Code.LOCK_BATCH_MQ: groups.lock_queues,
+    Code.UNLOCK_BATCH_MQ: groups.unlock_queues,
+    # offsets
+    Code.QUERY_CONSUMER_OFFSET: offsets.query_consumer_offset,
+    Code.UPDATE_CONSUMER_OFFSET: offsets.update_consumer_offset,
+    Code.SEARCH_OFFSET_BY_TIMESTAMP: offsets.search_offset,
+    Code.GET_MAX_OFFSET: offsets.max_offset,
+    Code.GET_MIN_OFFSET: offsets.min_offset,
+    Code.GET_EARLIEST_MSG_STORETIME: offsets.earliest_store_time,
+    Code.QUERY_CORRECTION_OFFSET: offsets.correction_offsets,
+    Code.GET_ALL_CONSUMER_OFFSET: queries.all_consumer_offsets,
+    Code.GET_ALL_DELAY_OFFSET: queries.all_delay_offsets,
+    Code.GET_TIMER_CHECK_POINT: timer.timer_progress,
+    Code.GET_TIMER_METRICS: timer.timer_metrics,
+    Code.SWITCH_TIMER_ENGINE: timer.switch_engine,
+    Code.CLONE_GROUP_OFFSET: connections.clone_offsets,
+    # topics
+    Code.UPDATE_AND_CREATE_TOPIC: topics.create_topic,
+    Code.UPDATE_AND_CREATE_TOPIC_LIST: topics.create_topics,
+    Code.DELETE_TOPIC_IN_BROKER: topics.delete_topic,
+    Code.GET_ALL_TOPIC_CONFIG: topics.all_topics,
+    Code.GET_TOPIC_CONFIG: topics.topic_settings,
+    Code.GET_TOPIC_STATS_INFO: topics.topic_stats,
+    Code.QUERY_TOPIC_CONSUME_BY_WHO: topics.consumed_by,
+    Code.QUERY_TOPICS_BY_CONSUMER: topics.topics_of_group,
+    Code.QUERY_SUBSCRIPTION_BY_CONSUMER: topics.subscription_of_group,
+    Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: topics.system_topics,
+    Code.CLEAN_UNUSED_TOPIC: topics.clean_unused_topics,
+    Code.CLEAN_EXPIRED_CONSUMEQUEUE: topics.clean_expired_queues,
+    # settings of groups
+    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: subscription_groups.create_group,
+    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: subscription_groups.create_groups,
+    Code.DELETE_SUBSCRIPTIONGROUP: subscription_groups.delete_group,
+    Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: subscription_groups.all_groups,
+    Code.GET_SUBSCRIPTIONGROUP_CONFIG: subscription_groups.group_settings,
+    Code.UPDATE_AND_GET_GROUP_FORBIDDEN: subscription_groups.forbid_topic,
+    # finding
+    Code.QUERY_MESSAGE: queries.query_message,
+    Code.VIEW_MESSAGE_BY_ID: queries.view_message,
+    Code.QUERY_CONSUME_QUEUE: queries.query_queue,
+    Code.QUERY_CONSUME_TIME_SPAN: queries.consume_time_span,
+    # who is connected, and what only they know
+    Code.GET_CONSUMER_CONNECTION_LIST: connections.consumer_connections,
+    Code.GET_PRODUCER_CONNECTION_LIST: connections.producer_connections,
+    Code.GET_ALL_PRODUCER_INFO: connections.all_producers,
+    Code.GET_CONSUMER_RUNNING_INFO: connections.consumer_running_info,
+    Code.CONSUME_MESSAGE_DIRECTLY: connections.consume_directly,
+    Code.INVOKE_BROKER_TO_RESET_OFFSET: connections.reset_offset,
+    Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: connections.consumer_status,
+    # how it is
+    Code.GET_BROKER_RUNTIME_INFO: statistics.runtime_info,
+    Code.VIEW_BROKER_STATS_DATA: statistics.broker_stats,
+    Code.GET_CONSUME_STATS: statistics.consume_stats,
+    Code.GET_BROKER_CONSUME_STATS: statistics.all_consume_stats,
+    Code.GET_BROKER_HA_STATUS: ha.ha_status,
+    Code.RESET_MASTER_FLUSH_OFFSET: ha.reset_master_flush_offset,
+    # settings
+    Code.UPDATE_BROKER_CONFIG: configuration.update_settings,
+    Code.GET_BROKER_CONFIG: configuration.settings,
+    Code.TRIGGER_DELETE_FILES: configuration.delete_expired_files,
+    Code.DELETE_EXPIRED_COMMITLOG: configuration.delete_expired_files,
+}

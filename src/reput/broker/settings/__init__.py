@@ -1,0 +1,1 @@
+"""Settings of a broker: broker.conf, and what of it changes while the broker runs."""

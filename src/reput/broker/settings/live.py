@@ -1,0 +1,256 @@
+"""The settings in force: shown to and changed by who administers the broker, while it runs.
+
+A change is checked as at the start, then written into the broker.conf that the broker was started
+with, and then takes effect: some settings at once, the others at the next start. Nothing is changed
+if anything is wrong with it. Which keys may be changed at all: ``reput.remote_settings``, and the
+black list.
+"""
+
+import asyncio
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from reput import config, remote_settings
+from reput.broker.settings.config import BrokerConfig, pairs
+from reput.clock import Clock
+from reput.errors import InvalidOption, RequestRefused
+from reput.format.bodies import DataVersion
+from reput.format.codes import ResponseCode
+from reput.store.config import StoreConfig
+from reput.store.disk import Disk
+
+_ALWAYS_FIXED = frozenset({"brokerConfigPath", "configBlackList", "rocketmqHome"})
+
+_BROKER_AT_ONCE = frozenset(
+    {
+        "auto_create_subscription_group",
+        "auto_create_topic_enable",
+        "broker_permission",
+        "channel_expired_timeout",
+        "clear_retry_topic_when_delete_topic",
+        "default_query_max_num",
+        "enable_property_filter",
+        "long_polling_enable",
+        "namesrv_addr",
+        "notify_consumer_ids_changed_enable",
+        "register_broker_timeout_mills",
+        "reject_transaction_message",
+        "short_polling_time_mills",
+        "store_reply_message_enable",
+        "transaction_check_interval",
+        "transaction_check_max",
+        "transaction_time_out",
+        "validate_system_topic_when_update_topic",
+    }
+)
+"""What is looked at each time it matters; all else was built in at the start."""
+
+_STORE_AT_ONCE = frozenset(
+    {
+        "clean_file_forcibly_enable",
+        "clean_resource_interval",
+        "delete_commit_log_files_interval",
+        "delete_consume_queue_files_interval",
+        "delete_file_batch_max",
+        "delete_when",
+        "destroy_maped_file_interval_forcibly",
+        "disk_max_used_space_ratio",
+        "disk_space_clean_forcibly_ratio",
+        "disk_space_warning_level_ratio",
+        "file_reserved_time",
+        "redelete_hanged_file_interval",
+        "reput_expire_only_archived",
+        "timer_stop_enqueue",
+    }
+)
+"""Those of retention, and what holds the timer."""
+
+_ALSO_TOLD = {"filterServerNums": "0", "slaveReadEnable": "false", "useTLS": "false"}
+"""What is so here, and what ``mqadmin exportConfigs`` cannot do without."""
+
+_RENAMED = {**BrokerConfig.keys.renamed, **StoreConfig.keys.renamed}
+"""Other name of a key -> the one that its field has."""
+
+_Part = TypeVar("_Part", BrokerConfig, StoreConfig)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a change came to."""
+
+    at_once: frozenset[str]
+    """Keys whose new values are in force."""
+    after_restart: frozenset[str]
+    is_written: bool
+    """False: there is no file, so that a start forgets it."""
+
+    def __str__(self) -> str:
+        """Return what is to be said of it; nothing if all is in force and written."""
+        parts = []
+        if self.after_restart:
+            parts.append(f"in force after a restart: {', '.join(sorted(self.after_restart))}")
+        if not self.is_written and (self.at_once or self.after_restart):
+            parts.append("not written: the broker was started without a broker.conf")
+        return "; ".join(parts)
+
+
+class Plan(NamedTuple):
+    """A change of settings that was checked."""
+
+    changes: Mapping[str, str]
+    """Key of broker.conf -> text."""
+    broker: BrokerConfig
+    """All settings of the broker after the change."""
+    store: StoreConfig
+    """All settings of the store after the change."""
+
+
+class LiveConfig:
+    """The settings of a broker and its store.
+
+    Args:
+        broker: As at the start.
+        store: As at the start.
+        path: The broker.conf; None: there is none.
+    """
+
+    def __init__(self, broker: BrokerConfig, store: StoreConfig, path: str | None = None) -> None:
+        self.broker = broker
+        """In force."""
+        self.store = store
+        """In force."""
+        self.version = DataVersion()
+        self.on_change: list[Callable[[Change], object]] = []
+        """Called when new settings are in force."""
+        self._path = path
+        self._wanted_broker, self._wanted_store = broker, store  # with what waits for a restart
+        self._text = ""
+
+    def text(self) -> str:
+        """Return all settings, a line each, with what waits for a restart."""
+        if not self._text:  # to make it takes a millisecond
+            self._text = self._make_text()
+        return self._text
+
+    def _make_text(self) -> str:
+        folders = ",".join(self._wanted_store.commit_log_folders)
+        known = _ALSO_TOLD | pairs(self._wanted_broker, self._wanted_store)
+        known["storePathCommitLog"] = folders
+        return "".join(config.property_line(key, one) for key, one in sorted(known.items()) if one)
+
+    def check_remote(self, changes: Mapping[str, str]) -> None:
+        """Refuse what may not be changed over the network.
+
+        Args:
+            changes: Key of broker.conf -> text.
+
+        Raises:
+            RequestRefused: A key is on the black list, or protected.
+            InvalidOption: A key is written as no key is.
+        """
+        for key, value in changes.items():
+            # What is read as a field's name would pass by the lists below.
+            if config.key_of(key) != key:
+                raise InvalidOption(key, value, f"a key that exists, such as {config.key_of(key)}")
+        keys = frozenset(_RENAMED.get(key, key) for key in changes)
+        fixed = sorted(keys & (self.broker.fixed_keys | _ALWAYS_FIXED))
+        if fixed:
+            raise RequestRefused(
+                ResponseCode.NO_PERMISSION,
+                f"Can not update config in black list. {', '.join(fixed)}: only in the file, and "
+                "with a restart",
+            )
+        remote_settings.check(keys, self.broker.reput_remote_settings, file="broker.conf")
+
+    def plan(self, changes: Mapping[str, str]) -> Plan:
+        """Check a change of settings; ``write`` and ``apply`` it before the next one is planned.
+
+        Args:
+            changes: Key of broker.conf -> text.
+
+        Raises:
+            InvalidOption: A key is unknown or a value not allowed.
+        """
+        given = _given(self._wanted_broker) | _given(self._wanted_store)
+        settings = config.Settings(given, explicit=changes)
+        broker, store = settings.make(BrokerConfig), settings.make(StoreConfig)
+        for unknown in settings.unknown():
+            hint = (
+                f"did you mean {unknown.suggestion}?"
+                if unknown.suggestion
+                else "see GET_BROKER_CONFIG"
+            )
+            raise InvalidOption(unknown.key, changes[unknown.key], f"a key that exists; {hint}")
+        return Plan(changes, broker, store)
+
+    async def change(self, changes: Mapping[str, str], clock: Clock) -> Change:
+        """Change settings in broker.conf and in the running broker; one change at a time.
+
+        Args:
+            changes: Key of broker.conf -> text.
+            clock: The clock.
+
+        Raises:
+            InvalidOption: A key is unknown or a value not allowed, or the file cannot be read.
+            WriteFailed: The file cannot be written; nothing is changed.
+        """
+        plan = self.plan(changes)
+        await asyncio.to_thread(self.write, plan)
+        return self.apply(plan, clock.now_ms())
+
+    def write(self, plan: Plan) -> None:
+        """Write a change to broker.conf, if the broker has one; for any thread.
+
+        Raises:
+            InvalidOption: The file cannot be read.
+            WriteFailed: The file cannot be written.
+        """
+        if self._path is not None and plan.changes:
+            _write(self._path, plan.changes)
+
+    def apply(self, plan: Plan, now_ms: int) -> Change:
+        """Put a change in force that ``write`` has written."""
+        broker, store = plan.broker, plan.store
+        changed = _changed(self._wanted_broker, broker) | _changed(self._wanted_store, store)
+        self._wanted_broker, self._wanted_store = broker, store
+        self._text = ""
+        self.broker = _updated(self.broker, broker, _BROKER_AT_ONCE)
+        self.store = _updated(self.store, store, _STORE_AT_ONCE)
+        in_force = _given(self.broker) | _given(self.store)
+        wanted = _given(broker) | _given(store)
+        at_once = frozenset(key for key in changed if in_force.get(key) == wanted.get(key))
+        self.version = DataVersion(counter=self.version.counter + 1, timestamp=now_ms)
+        change = Change(at_once, changed - at_once, self._path is not None)
+        for subscriber in self.on_change:
+            subscriber(change)
+        return change
+
+
+def _given(part: BrokerConfig | StoreConfig) -> dict[str, object]:
+    """Return what is set, under its key."""
+    values = {config.key_of(one.name): getattr(part, one.name) for one in dataclasses.fields(part)}
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _changed(old: _Part, new: _Part) -> frozenset[str]:
+    before, after = _given(old), _given(new)
+    return frozenset(key for key in before | after if before.get(key) != after.get(key))
+
+
+def _updated(old: _Part, new: _Part, names: frozenset[str]) -> _Part:
+    """Return settings with the new values of some."""
+    return dataclasses.replace(old, **{name: getattr(new, name) for name in names})
+
+
+def _write(path: str, changes: Mapping[str, str]) -> None:
+    try:
+        text = Path(path).read_bytes().decode("latin-1")
+    except OSError as error:
+        raise InvalidOption("configuration file", path, f"a readable file: {error}") from error
+    # A key may stand there under its other name, and only one of them may.
+    spelling = {_RENAMED.get(key, key): key for key in config.parse_properties(text)}
+    wanted = {spelling.get(_RENAMED.get(key, key), key): one for key, one in changes.items()}
+    Disk().replace(path, config.replace_properties(text, wanted).encode("latin-1"))

@@ -1,0 +1,119 @@
+"""Tables that are gone while the store has what they spoke of: derived from it, or reported.
+
+A broker that starts without its topics refuses every message and says that no topic exists; one
+without its consumer offsets lets groups begin where ``consumeFromWhere`` says. So:
+
+    topics.json             topics and their queues follow from the folders of the queues; their
+                            permissions, order and attributes do not, but for batch queues
+    subscriptionGroup.json  groups follow from consumerOffset.json, with default settings
+    consumerOffset.json     follows from nothing: reported
+
+Each is a warning in the log and in ``/health`` until the next start. Damaged text is no table that
+is gone: it refuses the start, since somebody may still read what it says.
+"""
+
+import logging
+
+from reput import limits
+from reput.broker.topic.topics import READ_WRITE
+from reput.format import names
+from reput.store.config_tables import BATCH_QUEUES, TopicConfig
+from reput.store.message_store import MessageStore
+from reput.store.table_files import (
+    ConsumerOffsetTable,
+    DelayOffsetTable,
+    SavedTable,
+    SubscriptionGroup,
+    SubscriptionGroupTable,
+    TopicTable,
+)
+from reput.store.timer_table import TimerTable
+
+_NAMED_MAX = 5
+
+_log = logging.getLogger(__name__)
+
+
+def recover_topics(table: TopicTable, store: MessageStore, now_ms: int) -> list[str]:
+    """Put the topics that have queues into an empty table; return the warnings."""
+    if len(table):
+        return []
+    counts = {
+        topic: min(count, limits.TOPIC_QUEUES.maximum)
+        for topic, count in store.queue_counts().items()
+        if not names.is_system_topic(topic) and not topic.startswith(names.LMQ_PREFIX)
+    }
+    for topic, count in sorted(counts.items()):
+        attributes = (BATCH_QUEUES,) if store.has_batch_queues(topic) else ()
+        table.put(
+            TopicConfig(
+                name=topic,
+                read_queue_count=count,
+                write_queue_count=count,
+                perm=READ_WRITE,
+                attributes=attributes,
+            ),
+            now_ms,
+        )
+    if not counts:
+        return []
+    return _warned(
+        f"{_absence(table)} while the store has queues: {len(counts)} topics were made from the "
+        f"folders of their queues ({_some(sorted(counts))}); check their permissions, order and "
+        "attributes"
+    )
+
+
+def recover_groups(
+    table: SubscriptionGroupTable, offsets: ConsumerOffsetTable, now_ms: int
+) -> list[str]:
+    """Put the groups that have consumer offsets into an empty table; return the warnings."""
+    if len(table):
+        return []
+    groups = sorted({group for _, group in offsets.readers()})
+    for group in groups:
+        table.put(SubscriptionGroup(name=group), now_ms)
+    if not groups:
+        return []
+    return _warned(
+        f"{_absence(table)} while groups have consumer offsets: {len(groups)} groups were made "
+        f"with default settings ({_some(groups)})"
+    )
+
+
+def warnings_of_lost_tables(
+    store: MessageStore,
+    groups: SubscriptionGroupTable,
+    offsets: ConsumerOffsetTable,
+    delays: DelayOffsetTable,
+    timer: TimerTable,
+) -> list[str]:
+    """Return the warnings about tables that cannot be derived; before groups are made."""
+    warnings = [one.damage for one in (delays, timer) if one.damage]
+    known = [name for name in groups.all() if not names.is_system_group(name)]
+    has_offsets = any(True for _ in offsets.readers())
+    if offsets.is_new and not has_offsets and known and store.max_physical_offset:
+        warnings += _warned(
+            f"{_absence(offsets)} while the store has messages and {len(known)} groups: each "
+            "begins where its consumers' consumeFromWhere says, or where an operator resets it to"
+        )
+    if delays.is_new and not delays.damage and store.queue_counts().get(names.SCHEDULE_TOPIC):
+        warnings += _warned(
+            f"{_absence(delays)} while the store has delayed messages: those that are in the log "
+            "are delivered again"
+        )
+    return warnings
+
+
+def _absence(table: SavedTable) -> str:
+    return f"{table.path} is gone" if table.is_new else f"{table.path} has no entries"
+
+
+def _some(found: list[str]) -> str:
+    more = len(found) - _NAMED_MAX
+    return ", ".join(found[:_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
+
+
+def _warned(text: str) -> list[str]:
+    _log.warning("%s", text)
+    return [text]

@@ -1,0 +1,1 @@
+"""Topics: their table, rules, attributes and special kinds."""

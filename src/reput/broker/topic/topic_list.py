@@ -1,0 +1,44 @@
+"""All topics as brokers tell them: megabytes with 10,000 of them, so made once a change."""
+
+from reput.broker.topic.topics import Topics, topic_data
+from reput.format.bodies import DataVersion, TopicConfigTable
+from reput.remoting.long_replies import LongBody, chunks
+from reput.remoting.time_slices import Steps
+
+_PART = 200
+"""Topics that are encoded in less than 1 ms."""
+
+
+class TopicList:
+    """The body of all topics, kept until one of them changes.
+
+    Args:
+        topics: Which.
+    """
+
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+        self._version = DataVersion()
+        self._body = b""
+
+    def encode(self) -> Steps[bytes]:
+        """Return the JSON, as it was when it was asked for.
+
+        Raises:
+            LimitExceeded: There are too many topics for one reply.
+        """
+        known = self._topics.table.version
+        version = DataVersion(counter=known.counter, timestamp=known.timestamp_ms)
+        if self._body and version == self._version:
+            return self._body
+        self._body = b""
+        body = LongBody("all topics; ask for single topics with request 351")
+        for chunk in chunks(self._topics.all().values(), _PART):
+            for topic in chunk:
+                body.add_pair(topic.name, topic_data(topic))
+            yield
+        data = body.encode_in(
+            TopicConfigTable(data_version=version, topic_config_table={}), "topic_config_table"
+        )
+        self._version, self._body = version, data
+        return data

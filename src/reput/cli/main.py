@@ -1,0 +1,68 @@
+"""Entry of the ``reput`` command: runs a command line, and turns errors into a line and a code."""
+
+import io
+import os
+import sys
+from collections.abc import Sequence
+
+from reput.cli.exit_codes import EXIT_ERROR, EXIT_INTERRUPTED
+
+_SERVERS = ("up", "namesrv", "broker")
+
+
+def main() -> None:
+    """Run the command line of this process, and end it."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # Bodies hold anything; a terminal or pipe without Unicode shall not stop the output.
+            stream.reconfigure(errors="backslashreplace")
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run a command line; return its exit code."""
+    from reput.errors import ReputError
+
+    try:
+        return _invoke(arguments)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except ReputError as error:
+        problem: Exception = error
+        text = str(error)
+    except OSError as error:
+        problem = error
+        text = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    except Exception as error:  # noqa: BLE001 - the outermost edge: a line, not a traceback
+        problem = error
+        text = _usage_problem(error) or f"a bug in reput: {type(error).__name__}: {error}"
+    if os.environ.get("REPUT_DEBUG"):
+        raise problem
+    print(f"reput: {' '.join(text.split())}", file=sys.stderr)
+    return EXIT_ERROR
+
+
+def _invoke(arguments: Sequence[str]) -> int:
+    if arguments and arguments[0] in _SERVERS:
+        from reput.cli import serve
+
+        return serve.run(arguments)
+    import typer.main
+
+    from reput.cli.app import build_app
+
+    command = typer.main.get_command(build_app())
+    result = command.main(list(arguments), prog_name="reput", standalone_mode=False)
+    return result if isinstance(result, int) else 0
+
+
+def _usage_problem(error: Exception) -> str | None:
+    """Return what to say of a wrong command line; None for any other error.
+
+    Known by its method: which class it is depends on the version of typer.
+    """
+    if not hasattr(error, "format_message"):
+        return None
+    context = getattr(error, "ctx", None)
+    hint = f" ({context.command_path} --help tells more)" if context else ""
+    return f"{error.format_message().rstrip('.')}{hint}"

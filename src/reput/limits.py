@@ -1,0 +1,609 @@
+"""Every limit that a request, a connection or a client meets, in one table.
+
+    LIMITS   name -> Limit: what is counted, the default maximum, the option that changes it
+
+A limit is checked where the value is first known, before any work is done with it. What is over it
+is refused with ``LimitExceeded``: the text names the limit, the value and what is allowed. Servers
+count refusals by limit name; ``/metrics`` shows them as ``reput_limit_refusals_total``.
+Reference: docs/reference/limits.md, compared with this table by a test.
+"""
+
+import re
+from collections import Counter
+from dataclasses import dataclass, replace
+
+from reput.errors import LimitExceeded
+
+SYSTEM_ERROR = 1
+SYSTEM_BUSY = 2
+MESSAGE_ILLEGAL = 13
+QUERY_NOT_FOUND = 22
+SUBSCRIPTION_PARSE_FAILED = 23
+INVALID_PARAMETER = 29
+
+KIB = 1024
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A maximum and the sentence that refuses what is over it."""
+
+    name: str
+    """The label of its metric, and its row in the reference."""
+    subject: str
+    """What is counted or measured, as a noun phrase: ``groups in a heartbeat``."""
+    maximum: int
+    """The largest value that is allowed; the default, where there is an option."""
+    unit: str = ""
+    """``bytes`` and such; empty for a count of the subject."""
+    option: str = ""
+    """The key of broker.conf and namesrv.conf that changes it; empty: it is fixed."""
+    scope: str = "request"
+    """``request``, ``connection``, ``address`` or ``server``: what the maximum is per."""
+    response_code: int = SYSTEM_ERROR
+    """The response code of a refusal."""
+
+    def check(self, value: int, place: str = "") -> None:
+        """Refuse a value over the maximum.
+
+        Args:
+            value: What was counted or measured.
+            place: Which one it is, for the text: a name, an address.
+
+        Raises:
+            LimitExceeded: It is over the maximum.
+        """
+        if value > self.maximum:
+            raise self.exceeded(value, place)
+
+    def exceeded(self, value: int | None = None, place: str = "") -> LimitExceeded:
+        """Return the error that refuses a value; None where only "too many" is known."""
+        unit = f" {self.unit}" if self.unit else ""
+        found = f"more than {self.maximum}{unit}" if value is None else f"{value}{unit}"
+        of = f" ({place})" if place else ""
+        change = f"; {self.option} changes it" if self.option else ""
+        return LimitExceeded(
+            self.name,
+            f"{self.subject}{of}: {found}; allowed: at most {self.maximum}{unit}, "
+            f"limit {self.name}{change}",
+            self.response_code,
+        )
+
+    def at(self, maximum: int) -> "Limit":
+        """Return the limit with a configured maximum."""
+        return replace(self, maximum=maximum)
+
+    def configured(self, settings: object) -> "Limit":
+        """Return the limit as settings say, in their field for its option."""
+        field = re.sub(r"([A-Z])", r"_\1", self.option).lower()
+        return self.at(getattr(settings, field))
+
+
+class Refusals:
+    """Counts of what was refused, by name of the limit."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def add(self, name: str, count: int = 1) -> None:
+        """Count refusals of a limit."""
+        self.counts[name] += count
+
+
+# --- text and JSON -----------------------------------------------------------------------------
+
+BODY_BYTES = Limit("body_bytes", "JSON body of a request", 4 * MIB, "bytes")
+LENIENT_JSON_BYTES = Limit(
+    "lenient_json_bytes",
+    "body of a request in fastjson's dialect, which is no standard JSON",
+    128 * KIB,
+    "bytes",
+)
+LENIENT_REPLY_BYTES = Limit(
+    "lenient_reply_bytes",
+    "body of a reply in fastjson's dialect, which is no standard JSON",
+    32 * MIB,
+    "bytes",
+)
+HEADER_FIELDS = Limit("header_fields", "fields in a header", 1_000)
+HEADER_BYTES = Limit("header_bytes", "header of a request", 256 * KIB, "bytes")
+
+# --- connections -------------------------------------------------------------------------------
+
+CONNECTIONS = Limit(
+    "connections", "connections", 10_000, option="reputConnectionsMax", scope="server"
+)
+CONNECTIONS_PER_ADDRESS = Limit(
+    "connections_per_address",
+    "connections from one address",
+    5_000,
+    option="reputConnectionsPerAddressMax",
+    scope="address",
+)
+UNFINISHED_FRAME_MS = Limit(
+    "unfinished_frame_ms",
+    "time from the first to the last byte of a frame",
+    120_000,
+    "ms",
+    scope="connection",
+)
+UNFINISHED_BYTES = Limit(
+    "unfinished_bytes",
+    "bytes of frames that have not come whole, of all connections",
+    128 * MIB,
+    "bytes",
+    option="reputUnfinishedBytesMax",
+    scope="server",
+)
+UNFINISHED_BYTES_PER_ADDRESS = Limit(
+    "unfinished_bytes_per_address",
+    "bytes of frames that have not come whole, of one address",
+    64 * MIB,
+    "bytes",
+    option="reputUnfinishedBytesPerAddressMax",
+    scope="address",
+)
+UNREAD_BYTES = Limit(
+    "unread_bytes",
+    "replies that clients do not read, of all connections",
+    128 * MIB,
+    "bytes",
+    option="reputUnreadBytesMax",
+    scope="server",
+)
+UNREAD_BYTES_PER_ADDRESS = Limit(
+    "unread_bytes_per_address",
+    "replies that clients do not read, of one address",
+    64 * MIB,
+    "bytes",
+    option="reputUnreadBytesPerAddressMax",
+    scope="address",
+)
+UNREAD_BYTES_PER_CONNECTION = Limit(
+    "unread_bytes_per_connection",
+    "replies that a client does not read, before another one",
+    8 * MIB,
+    "bytes",
+    scope="connection",
+)
+UNREAD_NOTICE_BYTES = Limit(
+    "unread_notice_bytes",
+    "bytes that a client does not read, before a request or notice is pushed to it",
+    MIB,
+    "bytes",
+    scope="connection",
+    response_code=SYSTEM_BUSY,
+)
+
+WAITING_PUTS = Limit(
+    "waiting_puts",
+    "messages that wait for the disk before they are acknowledged",
+    20_000,
+    scope="server",
+    response_code=SYSTEM_BUSY,
+)
+PUSHED_BYTES = Limit(
+    "pushed_bytes",
+    "messages and replies that are pushed to clients and wait for their answers",
+    64 * MIB,
+    "bytes",
+    scope="server",
+    response_code=SYSTEM_BUSY,
+)
+
+# --- names -------------------------------------------------------------------------------------
+
+TOPIC_NAME_LETTERS = Limit("topic_name_letters", "name of a topic", 127, "letters")
+GROUP_NAME_LETTERS = Limit(
+    "group_name_letters", "name of a group", 255, "letters", response_code=INVALID_PARAMETER
+)
+SUBSCRIBED_TOPIC_LETTERS = Limit(
+    "subscribed_topic_letters", "name of a topic that is consumed", 263, "letters"
+)
+BROKER_NAME_LETTERS = Limit("broker_name_letters", "name of a broker", 255, "letters")
+CLIENT_ID_BYTES = Limit("client_id_bytes", "client id", KIB, "bytes")
+
+# --- topics and groups -------------------------------------------------------------------------
+
+TOPICS = Limit("topics", "topics of a broker", 200_000, option="reputTopicsMax", scope="server")
+AUTO_CREATED_TOPICS = Limit(
+    "auto_created_topics",
+    "topics of a broker, before clients make another one by sending or consuming",
+    100_000,
+    option="reputAutoCreatedTopicsMax",
+    scope="server",
+)
+AUTO_CREATED_TOPICS_PER_ADDRESS = Limit(
+    "auto_created_topics_per_address",
+    "topics that one address has made by sending or consuming since the start",
+    10_000,
+    option="reputAutoCreatedTopicsPerAddressMax",
+    scope="address",
+)
+TOPIC_QUEUES = Limit("topic_queues", "queues of a topic", 65_535)
+QUEUES = Limit(
+    "queues",
+    "queues of all topics of a broker",
+    2_000_000,
+    option="reputQueuesMax",
+    scope="server",
+)
+LISTED_TOPICS = Limit("listed_topics", "topics in a list to make", 20_000)
+ATTRIBUTES = Limit("attributes", "attributes of a topic or group that a request changes", 64)
+ATTRIBUTE_BYTES = Limit("attribute_bytes", "value of an attribute", KIB, "bytes")
+GROUPS = Limit("groups", "groups of a broker", 200_000, option="reputGroupsMax", scope="server")
+AUTO_CREATED_GROUPS = Limit(
+    "auto_created_groups",
+    "groups of a broker, before clients make another one by consuming",
+    100_000,
+    option="reputAutoCreatedGroupsMax",
+    scope="server",
+)
+AUTO_CREATED_GROUPS_PER_ADDRESS = Limit(
+    "auto_created_groups_per_address",
+    "groups that one address has made by consuming since the start",
+    10_000,
+    option="reputAutoCreatedGroupsPerAddressMax",
+    scope="address",
+)
+GROUP_RETRY_QUEUES = Limit("group_retry_queues", "retryQueueNums of a group", 1_024)
+LISTED_GROUPS = Limit("listed_groups", "groups in a list to make", 20_000)
+GROUP_SETTINGS_BYTES = Limit(
+    "group_settings_bytes",
+    "retry policy, subscriptions and attributes of a group's settings",
+    64 * KIB,
+    "bytes",
+)
+ALL_GROUP_SETTINGS_BYTES = Limit(
+    "all_group_settings_bytes",
+    "retry policies, subscriptions and attributes of the settings of all groups",
+    16 * MIB,
+    "bytes",
+    scope="server",
+)
+FORBIDDEN_TOPICS = Limit(
+    "forbidden_topics", "topics that groups are forbidden to read", 5_000, scope="server"
+)
+STATS_SERIES = Limit(
+    "stats_series",
+    "counters of topics, groups and queues; what would be more is counted in the totals",
+    100_000,
+    option="reputStatsSeriesMax",
+    scope="server",
+)
+ORDERED_QUEUES = Limit(
+    "ordered_queues", "queues of which groups hold messages in order", 100_000, scope="server"
+)
+REQUEST_MODES = Limit("request_modes", "consume modes of groups for topics", 10_000, scope="server")
+RESET_OFFSETS = Limit(
+    "reset_offsets", "queues that were reset, and not pulled since", 200_000, scope="server"
+)
+CONSUMER_OFFSETS = Limit(
+    "consumer_offsets",
+    "consumer offsets of a broker",
+    1_000_000,
+    option="reputConsumerOffsetsMax",
+    scope="server",
+)
+CONSUMER_OFFSETS_PER_ADDRESS = Limit(
+    "consumer_offsets_per_address",
+    "consumer offsets that were first committed by one address since the start",
+    250_000,
+    option="reputConsumerOffsetsPerAddressMax",
+    scope="address",
+)
+
+# --- heartbeats and subscriptions --------------------------------------------------------------
+
+HEARTBEAT_GROUPS = Limit("heartbeat_groups", "groups in a heartbeat", 1_000)
+HEARTBEAT_SUBSCRIPTIONS = Limit("heartbeat_subscriptions", "subscriptions in a heartbeat", 10_000)
+CONNECTION_GROUPS = Limit(
+    "connection_groups",
+    "producer and consumer groups of a connection",
+    2_000,
+    option="reputConnectionGroupsMax",
+    scope="connection",
+)
+MEMBERSHIPS = Limit(
+    "memberships",
+    "memberships of connections in groups",
+    200_000,
+    option="reputMembershipsMax",
+    scope="server",
+)
+MEMBERSHIPS_PER_ADDRESS = Limit(
+    "memberships_per_address",
+    "memberships of connections in groups, of one address",
+    100_000,
+    option="reputMembershipsPerAddressMax",
+    scope="address",
+)
+GROUP_MEMBERS = Limit(
+    "group_members", "members of a group", 20_000, option="reputGroupMembersMax", scope="server"
+)
+ALL_SUBSCRIPTION_BYTES = Limit(
+    "all_subscription_bytes",
+    "subscriptions of all groups with members",
+    64 * MIB,
+    "bytes",
+    option="reputSubscriptionBytesMax",
+    scope="server",
+)
+CONSUMER_FILTERS = Limit(
+    "consumer_filters",
+    "filters in SQL92 of all groups, of those that left in the last day too",
+    10_000,
+    scope="server",
+)
+CONSUMER_FILTER_BYTES = Limit(
+    "consumer_filter_bytes", "filters in SQL92 of all groups", 4 * MIB, "bytes", scope="server"
+)
+LOCK_QUEUES = Limit("lock_queues", "queues in a request to lock or unlock", 20_000)
+LOCKS_PER_GROUP = Limit(
+    "locks_per_group", "queues that a group has locked", 100_000, scope="server"
+)
+LOCKS = Limit(
+    "locks",
+    "queues that groups have locked",
+    200_000,
+    option="reputLocksMax",
+    scope="server",
+)
+LOCKS_PER_ADDRESS = Limit(
+    "locks_per_address", "queues that one address has locked", 100_000, scope="address"
+)
+HELD_PER_CONNECTION = Limit(
+    "held_per_connection",
+    "pulls, or pops, of a connection that wait",
+    20_000,
+    option="reputHeldPerConnectionMax",
+    scope="connection",
+)
+HELD_PER_ADDRESS = Limit(
+    "held_per_address",
+    "pulls, or pops, of an address that wait",
+    50_000,
+    option="reputHeldPerAddressMax",
+    scope="address",
+)
+HELD_BYTES = Limit(
+    "held_bytes",
+    "tags and filters of pulls, or pops, that wait; more are answered at once",
+    128 * MIB,
+    "bytes",
+    scope="server",
+)
+ASSIGNMENTS_ASKED = Limit(
+    "assignments_asked",
+    "questions for queues of members that wait for a name server",
+    10_000,
+    scope="server",
+    response_code=SYSTEM_BUSY,
+)
+SUBSCRIPTION_BYTES = Limit(
+    "subscription_bytes",
+    "subscription by tags",
+    64 * KIB,
+    "bytes",
+    response_code=SUBSCRIPTION_PARSE_FAILED,
+)
+SUBSCRIPTION_TAGS = Limit(
+    "subscription_tags",
+    "tags of a subscription",
+    2_000,
+    response_code=SUBSCRIPTION_PARSE_FAILED,
+)
+FILTER_BYTES = Limit(
+    "filter_bytes",
+    "filter in SQL92",
+    16 * KIB,
+    "bytes",
+    response_code=SUBSCRIPTION_PARSE_FAILED,
+)
+FILTER_NODES = Limit(
+    "filter_nodes",
+    "words and signs of a filter in SQL92, values of lists not counted",
+    1_200,
+    response_code=SUBSCRIPTION_PARSE_FAILED,
+)
+
+# --- replies -----------------------------------------------------------------------------------
+
+REPLY_BYTES = Limit("reply_bytes", "body of a reply", 16 * MIB - 64 * KIB, "bytes")
+WAITING_DELETIONS = Limit(
+    "waiting_deletions",
+    "deletions of topics that wait for those before them",
+    1_000,
+    scope="server",
+)
+WAITING_SETTINGS = Limit(
+    "waiting_settings",
+    "changes of settings that wait for those before them to be written",
+    100,
+    scope="server",
+)
+ASKED_MEMBERS = Limit(
+    "asked_members", "members of a group that one request asks; clientAddr names one", 1_000
+)
+
+# --- name servers ------------------------------------------------------------------------------
+
+NAME_SERVERS = Limit("name_servers", "name servers that a broker registers with", 32)
+SETTINGS_BYTES = Limit("settings_bytes", "text of changed settings", 64 * KIB, "bytes")
+NAMESRV_NAME_LETTERS = Limit(
+    "namesrv_name_letters",
+    "name of a topic, broker, cluster, address or key at a name server",
+    512,
+    "letters",
+)
+NAMESRV_BROKERS = Limit(
+    "namesrv_brokers",
+    "broker names, or addresses of brokers, at a name server",
+    10_000,
+    option="reputBrokersMax",
+    scope="server",
+)
+NAMESRV_BROKERS_PER_CONNECTION = Limit(
+    "namesrv_brokers_per_connection",
+    "brokers that register over one connection",
+    256,
+    scope="connection",
+)
+NAMESRV_BROKER_IDS = Limit("namesrv_broker_ids", "addresses of one broker name", 256)
+NAMESRV_BROKER_CLUSTERS = Limit("namesrv_broker_clusters", "clusters that one broker name is in", 4)
+NAMESRV_ADDRESS_BROKERS = Limit(
+    "namesrv_address_brokers", "broker names that are registered at one address", 16
+)
+NAMESRV_FILTER_SERVERS = Limit("namesrv_filter_servers", "filter servers of a broker", 16)
+REGISTRATION_BYTES = Limit(
+    "registration_bytes", "registration after it is inflated", 64 * MIB, "bytes"
+)
+REGISTRATION_PART_BYTES = Limit(
+    "registration_part_bytes",
+    "one topic, the filter servers or the version in a registration",
+    16 * KIB,
+    "bytes",
+)
+REGISTRATION_TOPICS = Limit("registration_topics", "topics in a registration", 250_000)
+NAMESRV_TOPICS = Limit(
+    "namesrv_topics",
+    "topics at a name server",
+    300_000,
+    option="reputRoutedTopicsMax",
+    scope="server",
+)
+NAMESRV_QUEUES = Limit(
+    "namesrv_queues",
+    "topics of all brokers at a name server, each counted per broker that has it",
+    1_000_000,
+    option="reputRoutedQueuesMax",
+    scope="server",
+)
+NAMESRV_TOPIC_BYTES = Limit(
+    "namesrv_topic_bytes",
+    "names of all topics at a name server",
+    32 * MIB,
+    "bytes",
+    scope="server",
+)
+ROUTE_BROKERS = Limit("route_brokers", "brokers that one registration of a topic names", 1_000)
+KV_TABLE_BYTES = Limit(
+    "kv_table_bytes",
+    "shared settings of a name server",
+    MIB,
+    "bytes",
+    option="reputKvBytesMax",
+    scope="server",
+)
+KV_KEYS = Limit("kv_keys", "keys of a name server's shared settings", 20_000, scope="server")
+KV_CHANGES_WAITING = Limit(
+    "kv_changes_waiting",
+    "changes of a name server's shared settings that wait for the disk",
+    1_000,
+    scope="server",
+    response_code=SYSTEM_BUSY,
+)
+
+# --- metrics over HTTP -------------------------------------------------------------------------
+
+HTTP_CONNECTIONS = Limit(
+    "http_connections",
+    "connections to the port of /metrics and /health",
+    64,
+    scope="server",
+)
+HTTP_REQUEST_BYTES = Limit("http_request_bytes", "request over HTTP", 8 * KIB, "bytes")
+HTTP_REQUEST_MS = Limit("http_request_ms", "time for a request over HTTP to arrive", 5_000, "ms")
+
+# --- batches -----------------------------------------------------------------------------------
+
+BATCH_MESSAGES = Limit(
+    "batch_messages",
+    "messages of a batch",
+    64 * KIB,
+    response_code=MESSAGE_ILLEGAL,
+)
+
+BATCH_KEYS = Limit(
+    "batch_keys",
+    "words in the properties of a batch, each of which may be a key",
+    250_000,
+    response_code=MESSAGE_ILLEGAL,
+)
+
+# --- queries by key ----------------------------------------------------------------------------
+
+QUERY_KEY_LETTERS = Limit(
+    "query_key_letters",
+    "key of a query",
+    32_767,
+    "letters",
+    response_code=QUERY_NOT_FOUND,
+)
+INDEX_STEPS = Limit(
+    "index_steps",
+    "index entries that a query walks through",
+    1_000_000,
+    response_code=QUERY_NOT_FOUND,
+)
+
+# --- acknowledgements --------------------------------------------------------------------------
+
+ACK_BODY_BYTES = Limit("ack_body_bytes", "body of a batch of acknowledgements", MIB, "bytes")
+ACK_SPAN = Limit(
+    "ack_span",
+    "distance from the start of a checkpoint to its last message that is acknowledged",
+    64 * KIB,
+    "messages",
+)
+ACK_MESSAGES = Limit("ack_messages", "messages of a checkpoint that are acknowledged", 64)
+
+# --- the timer ---------------------------------------------------------------------------------
+
+RECALLS = Limit(
+    "recalls",
+    "recalls that wait for the time at which their messages leave",
+    200_000,
+    scope="server",
+)
+RECALLED_KEY_BYTES = Limit(
+    "recalled_key_bytes",
+    "unique key of a message that is recalled",
+    512,
+    "bytes",
+    response_code=MESSAGE_ILLEGAL,
+)
+
+# --- pops ---------------------------------------------------------------------------------------
+
+POP_INVISIBLE_MS = Limit(
+    "pop_invisible_ms",
+    "invisibleTime of a pop, or of its change: checkpoints are read again from the first that "
+    "waits",
+    3 * 24 * 3_600_000,
+    "ms",
+    response_code=INVALID_PARAMETER,
+)
+POP_RETRY_TOPIC_LETTERS = Limit(
+    "pop_retry_topic_letters",
+    "retry topic of what a group pops of a topic: both names, and nine letters",
+    255,
+    "letters",
+    response_code=INVALID_PARAMETER,
+)
+POP_ATTEMPT_LETTERS = Limit(
+    "pop_attempt_letters",
+    "attemptId of a pop in order",
+    255,
+    "letters",
+    response_code=INVALID_PARAMETER,
+)
+
+LIMITS: tuple[Limit, ...] = tuple(
+    value for value in list(globals().values()) if isinstance(value, Limit)
+)
+"""All limits, in the order of this file."""
+
+_names = [limit.name for limit in LIMITS]
+assert len(set(_names)) == len(_names), "two limits share a name"

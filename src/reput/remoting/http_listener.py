@@ -1,0 +1,231 @@
+"""Small answers over HTTP, from a thread of their own: /health and /metrics.
+
+    thread: its own event loop -- accepts, reads a request, asks ``answer``, writes, closes
+
+Who asks is one Prometheus and one prober. Who connects and says nothing, or reads nothing, costs a
+connection until its time is over; with too many of them the oldest one is closed, so that a prober
+is always heard.
+"""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+from reput import limits
+from reput.errors import LimitExceeded
+from reput.limits import Limit, Refusals
+from reput.remoting.client_faults import ClientFaults
+
+WRITE_TIMEOUT_MS = 10_000
+"""How long an answer may take to be taken."""
+_BACKLOG = 64
+_STOP_S = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
+    """What is answered."""
+
+    status: HTTPStatus
+    content_type: str
+    body: bytes
+
+
+NOT_FOUND = HttpAnswer(
+    HTTPStatus.NOT_FOUND, "text/plain; charset=utf-8", b"here are /metrics and /health\n"
+)
+
+
+class HttpListener:
+    """Listens on a port, and answers GET and HEAD.
+
+    Args:
+        answer: Returns the answer to a path; called on the listener's loop, one task a request.
+        host: Address to listen on.
+        port: 0 for any that is free.
+        refusals: Where refusals by limits are counted.
+        connections: How many there may be.
+        request_bytes: How long a request may be, without a body: nothing here has one.
+        request_ms: How long it may take to arrive.
+    """
+
+    def __init__(
+        self,
+        answer: Callable[[str], Awaitable[HttpAnswer]],
+        *,
+        host: str,
+        port: int = 0,
+        refusals: Refusals | None = None,
+        connections: Limit = limits.HTTP_CONNECTIONS,
+        request_bytes: Limit = limits.HTTP_REQUEST_BYTES,
+        request_ms: Limit = limits.HTTP_REQUEST_MS,
+    ) -> None:
+        self.host = host
+        self.port = port
+        """What it listens on, once it is started."""
+        self._answer = answer
+        self._refusals = Refusals() if refusals is None else refusals
+        self._connections = connections
+        self._request_bytes = request_bytes
+        self._request_ms = request_ms
+        self._faults = ClientFaults(_log, time.monotonic)
+        self._open: dict[asyncio.Task[None], asyncio.WriteTransport] = {}  # the oldest one first
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._stopping: asyncio.Event | None = None
+
+    def start(self) -> None:
+        """Begin to listen.
+
+        Raises:
+            OSError: The address is in use, or not ours.
+        """
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        listening = socket.create_server((self.host, self.port), family=family, backlog=_BACKLOG)
+        self.port = listening.getsockname()[1]
+        is_ready = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, args=(listening, is_ready), name="reput-http", daemon=True
+        )
+        self._thread.start()
+        is_ready.wait()
+
+    async def stop(self) -> None:
+        """Stop listening; who asks at the moment gets the answer."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        assert self._loop is not None
+        assert self._stopping is not None
+        self._loop.call_soon_threadsafe(self._stopping.set)
+        await asyncio.to_thread(thread.join)  # what is asked needs the caller's loop meanwhile
+
+    def _run(self, listening: socket.socket, is_ready: threading.Event) -> None:
+        with asyncio.Runner() as runner:
+            self._loop = runner.get_loop()
+            self._stopping = asyncio.Event()
+            runner.run(self._serve(listening, self._stopping, is_ready))
+
+    async def _serve(
+        self, listening: socket.socket, stopping: asyncio.Event, is_ready: threading.Event
+    ) -> None:
+        server = await asyncio.start_server(
+            self._connected, sock=listening, limit=self._request_bytes.maximum
+        )
+        is_ready.set()
+        await stopping.wait()
+        # asyncio opens an accepted connection in a task of its own. If the server is closed before
+        # that task runs, the task fails and nobody closes the socket: first accept no more, then
+        # let those tasks end, then close.
+        asyncio.get_running_loop().remove_reader(listening)
+        accepting = asyncio.all_tasks() - {asyncio.current_task()} - self._open.keys()
+        if accepting:
+            await asyncio.wait(accepting, timeout=_STOP_S)
+        server.close()
+        if self._open:
+            await asyncio.wait(self._open, timeout=_STOP_S)
+        for task in list(self._open):
+            task.cancel()
+
+    # Connections ------------------------------------------------------------------------------
+
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Called by the loop: somebody connected."""
+        if len(self._open) >= self._connections.maximum:
+            oldest = next(iter(self._open))
+            self._refuse(self._connections.exceeded(), writer)
+            self._open.pop(oldest).abort()
+            oldest.cancel()
+        task = asyncio.get_running_loop().create_task(self._talk(reader, writer))
+        self._open[task] = writer.transport
+        task.add_done_callback(lambda ended: self._open.pop(ended, None))
+
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            reply = await self._reply(reader, writer)
+            if reply is not None:
+                writer.write(reply)
+                async with asyncio.timeout(WRITE_TIMEOUT_MS / 1000):
+                    await writer.drain()
+                    writer.close()
+                    await writer.wait_closed()
+        except (OSError, TimeoutError) as error:
+            self._faults.warn("unread", "%s: it takes no answer: %r", _peer(writer), error)
+        finally:
+            writer.transport.abort()
+
+    async def _reply(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> bytes | None:
+        """Read a request; return the bytes of the answer, None if there is none to give."""
+        try:
+            async with asyncio.timeout(self._request_ms.maximum / 1000):
+                head = await reader.readuntil(b"\r\n\r\n")
+        except TimeoutError:
+            self._refuse(self._request_ms.exceeded(), writer)
+            return None
+        except asyncio.LimitOverrunError:
+            error = self._request_bytes.exceeded()
+            self._refuse(error, writer)
+            text = f"{error}\n".encode()
+            return _bytes_of(HttpAnswer(HTTPStatus.BAD_REQUEST, "text/plain", text))
+        except (asyncio.IncompleteReadError, OSError):
+            return None  # it hung up
+        method, _, rest = head.split(b"\r\n", 1)[0].partition(b" ")
+        path = rest.partition(b" ")[0].partition(b"?")[0].decode("latin-1")
+        if method not in (b"GET", b"HEAD"):
+            text = b"GET and HEAD only\n"
+            return _bytes_of(HttpAnswer(HTTPStatus.METHOD_NOT_ALLOWED, "text/plain", text))
+        try:
+            answer = await self._answer(path)
+        except Exception as error:  # noqa: BLE001 - the outermost edge of a request
+            _log.exception("a request over HTTP failed")
+            text = f"{type(error).__name__}: {error}\n".encode(errors="backslashreplace")
+            answer = HttpAnswer(HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain", text)
+        return _bytes_of(answer, has_body=method == b"GET")
+
+    def _refuse(self, error: LimitExceeded, writer: asyncio.StreamWriter) -> None:
+        self._refusals.add(error.limit)
+        self._faults.warn(error.limit, "%s: HTTP: %s", _peer(writer), error)
+
+
+def _bytes_of(answer: HttpAnswer, *, has_body: bool = True) -> bytes:
+    head = (
+        f"HTTP/1.1 {answer.status.value} {answer.status.phrase}\r\n"
+        f"Content-Type: {answer.content_type}\r\n"
+        f"Content-Length: {len(answer.body)}\r\n"
+        "Connection: close\r\n\r\n"
+    ).encode()
+    return head + answer.body if has_body else head
+
+
+def _peer(writer: asyncio.StreamWriter) -> str:
+    name = writer.get_extra_info("peername")
+    return f"{name[0]}:{name[1]}" if name else "somebody"
+
+
+async def on_loop(
+    loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any], timeout_ms: int
+) -> Any:
+    """Run a coroutine on another thread's loop, and wait for it without blocking this one.
+
+    Raises:
+        TimeoutError: It did not end in time; it is cancelled.
+    """
+    future = asyncio.run_coroutine_threadsafe(work, loop)
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            return await asyncio.wrap_future(future)
+    except TimeoutError:
+        with contextlib.suppress(Exception):
+            future.cancel()
+        raise

@@ -1,0 +1,46 @@
+"""Opening what is at a path: a store folder, or an archive of one."""
+
+import glob
+from pathlib import Path
+
+from reput.errors import InvalidOption
+from reput.spark.archive import files as archive_files
+from reput.spark.options import (
+    ReadOptions,
+)
+from reput.store import paths
+from reput.store.reader import StoreReader
+
+
+def open_reader(path: str, *, allow_live: bool = False) -> StoreReader:
+    """Open what is at a path or URI: an archive or a store. Raises as ``StoreReader.open``."""
+    if archive_files.is_archive(path):
+        from reput.spark.archive import (
+            view as archive_view,  # Parquet, which reads of stores do not need
+        )
+
+        return archive_view.ArchiveReader.open(path)
+    return StoreReader.open(path, allow_live=allow_live)
+
+
+def store_paths(options: ReadOptions) -> list[str]:
+    """Return the store folders of a read: what patterns like ``/data/*/store`` match, and the rest.
+
+    Raises:
+        InvalidOption: No store folder matches a pattern.
+    """
+    found = []
+    for path in options.paths:
+        if "://" in path or not glob.has_magic(path) or Path(path).exists():
+            found.append(path)
+            continue
+        matches = sorted(glob.glob(path))  # noqa: PTH207 - Path would not take it absolute
+        stores = [
+            one
+            for one in matches
+            if Path(one, paths.COMMIT_LOG).is_dir() or archive_files.is_archive(one)
+        ]
+        if not stores:
+            raise InvalidOption("path", path, "a pattern that matches folders with a commitlog")
+        found += stores
+    return found

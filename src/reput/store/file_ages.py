@@ -1,0 +1,93 @@
+"""How long ago files were written, whatever the clock of the machine was set to meanwhile.
+
+A file's age is what decides whether its messages go (``fileReservedTime``), and a clock that is set
+a year ahead by mistake makes every file a year older in a moment. RocketMQ then deletes all but the
+last one. Here time that has not passed does not count:
+
+    the clock jumps ahead while the    the jump does not count for files written before it
+    store is open
+    it jumps back again                nor does that: the jump ahead is forgotten, as far as it goes
+    a file's time is in the future     the file is as old as the oldest one that was written later
+    the store is opened, and all of    the time since the newest file was written does not count:
+    its files have expired             the machine was off, or its clock is wrong
+
+What must go because the disk is full goes nevertheless.
+"""
+
+import logging
+from collections.abc import Sequence
+
+JUMP_MS = 60_000
+"""A clock that is further off the monotonic one than at the last look was set."""
+_MS_PER_HOUR = 3_600_000
+
+_log = logging.getLogger(__name__)
+
+
+class FileAges:
+    """The ages of the files of one open store."""
+
+    def __init__(self) -> None:
+        self._distance_ms: int | None = None  # of the clock from the monotonic one
+        self._jumps: list[tuple[int, int]] = []  # (time behind the jump, by how much), ms
+        self._set_back_ms = 0  # further than jumps ahead had gone: the way forward again counts
+
+    @property
+    def warning(self) -> str:
+        """What does not count at the moment, for ``/health``; empty if everything does."""
+        if not self._jumps:
+            return ""
+        hours = sum(size for _, size in self._jumps) / _MS_PER_HOUR
+        return (
+            f"{hours:.1f} hours by the clock do not count for the age of log files: it was set "
+            "ahead, or the store was closed for longer than fileReservedTime"
+        )
+
+    def note_time(self, now_ms: int, monotonic_ms: int) -> None:
+        """Compare the two clocks; as often as ages are asked for, and before that."""
+        distance_ms = now_ms - monotonic_ms
+        was_ms, self._distance_ms = self._distance_ms, distance_ms
+        if was_ms is None:
+            return
+        jump_ms = distance_ms - was_ms
+        if jump_ms > JUMP_MS:
+            _log.error(
+                "the clock was set ahead by %.1f hours: that does not make files expire",
+                jump_ms / _MS_PER_HOUR,
+            )
+            returned_ms = min(jump_ms, self._set_back_ms)
+            self._set_back_ms -= returned_ms
+            if jump_ms - returned_ms > JUMP_MS:
+                self._jumps.append((now_ms, jump_ms - returned_ms))
+        elif jump_ms < -JUMP_MS:
+            _log.error("the clock was set back by %.1f hours", -jump_ms / _MS_PER_HOUR)
+            self._take_back(-jump_ms)
+
+    def note_opening(self, now_ms: int, newest_ms: int, reserved_ms: int) -> None:
+        """Let the time not count since the newest file was written, if all files would expire."""
+        if now_ms - newest_ms >= reserved_ms:
+            self._jumps.append((now_ms, now_ms - newest_ms))
+            _log.warning(
+                "the store was last written %.1f hours ago, by the clock: that time does not make "
+                "files expire",
+                (now_ms - newest_ms) / _MS_PER_HOUR,
+            )
+
+    def _take_back(self, left_ms: int) -> None:
+        while left_ms > 0 and self._jumps:
+            when_ms, size = self._jumps.pop()
+            if size > left_ms + JUMP_MS:
+                self._jumps.append((when_ms - left_ms, size - left_ms))
+            left_ms -= size
+        self._set_back_ms += max(left_ms, 0)
+
+    def age_ms(self, modified_ms: Sequence[int], now_ms: int) -> int:
+        """Return the age of a file.
+
+        Args:
+            modified_ms: When it was written last, and when those that were written later were.
+            now_ms: The time.
+        """
+        written_ms = modified_ms[0] if modified_ms[0] <= now_ms else min(modified_ms)
+        uncounted = sum(size for when_ms, size in self._jumps if written_ms < when_ms)
+        return now_ms - written_ms - uncounted

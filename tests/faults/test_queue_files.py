@@ -1,0 +1,197 @@
+"""Queue files that are gone or damaged when a store is opened: they are made anew from the log.
+
+Nothing is refused. All messages of the log can be read afterwards, at the queue offsets they had.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import store_fixture
+from reput.clock import ManualClock
+from reput.format import cq_unit, message as record
+from reput.store.incoming import IncomingMessage
+from reput.store.message_store import MessageStore
+from store_fixture import START_MS, RoomyDisk
+
+pytestmark = pytest.mark.crash
+
+UNITS = 10
+"""In a queue file of these stores."""
+COUNT = 47
+"""Messages of the queue, in five files."""
+
+
+def open_store(root: Path) -> MessageStore:
+    return MessageStore.open(
+        config=store_fixture.config(root),
+        clock=ManualClock(START_MS + 100_000),
+        disk=RoomyDisk(),
+    )
+
+
+def queue_offsets(store: MessageStore, topic: str) -> dict[int, int]:
+    """Queue offset -> number of the message that stands there."""
+    found = {}
+    position, end = store.min_offset(topic, 0), store.max_offset(topic, 0)
+    while position < end:
+        result = store.get(topic, 0, position)
+        for data in result.records:
+            one = record.decode(data)
+            found[one.queue_offset] = int(one.body)
+        position = result.next_offset
+    return found
+
+
+def put(store: MessageStore, topic: str, number: int) -> None:
+    keys = f"KEYS\x01k{number}\x02".encode()  # so that the index has full files
+    store.put(IncomingMessage(topic, b"%d" % number, 0, keys))
+
+
+def make(root: Path, *, is_clean: bool) -> None:
+    """A store whose queue Quiet got nothing after the last checkpoint; Busy did."""
+    store = open_store(root)
+    for number in range(COUNT):
+        put(store, "Quiet", number)
+        if number < 5:
+            put(store, "Short", number)
+    for number in range(30):
+        put(store, "Busy", number)
+    while store.step():
+        pass
+    store.flusher.flush_all()
+    assert store.checkpoint.fields.queue_physical_offset
+    for number in range(30, 35):
+        put(store, "Busy", number)
+    while store.step():
+        pass
+    store.close() if is_clean else store.abandon()
+
+
+def zero(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def junk(path: Path) -> None:
+    path.write_bytes(bytes(range(1, 201)))
+
+
+def junk_first(path: Path) -> None:
+    path.write_bytes(b"\x7f" * cq_unit.SIZE + path.read_bytes()[cq_unit.SIZE :])
+
+
+def junk_middle(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[: 3 * cq_unit.SIZE] + b"\xff" * 20 + data[4 * cq_unit.SIZE :])
+
+
+DAMAGES: dict[str, Callable[[Path], None]] = {
+    "deleted": Path.unlink,
+    "zeroed": zero,
+    "junk": junk,
+    "junk at its start": junk_first,
+}
+
+
+def check(root: Path) -> None:
+    with open_store(root) as store:
+        assert queue_offsets(store, "Quiet") == {number: number for number in range(COUNT)}
+        assert queue_offsets(store, "Short") == {number: number for number in range(5)}
+        assert queue_offsets(store, "Busy") == {number: number for number in range(35)}
+    store_fixture.assert_sound(root)
+
+
+@pytest.fixture(params=["clean", "crashed"])
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    root = tmp_path / "store"
+    make(root, is_clean=request.param == "clean")
+    return root
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("number", range(5))
+def test_each_file_of_a_queue(root: Path, damage: str, number: int) -> None:
+    path = sorted((root / "consumequeue/Quiet/0").iterdir())[number]
+    DAMAGES[damage](path)
+    check(root)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_the_only_file_of_a_queue(root: Path, damage: str) -> None:
+    (path,) = (root / "consumequeue/Short/0").iterdir()
+    DAMAGES[damage](path)
+    check(root)
+
+
+def test_units_behind_a_damaged_one_of_the_last_file(root: Path) -> None:
+    junk_middle(max((root / "consumequeue/Quiet/0").iterdir()))
+    check(root)
+
+
+def test_a_queue_that_is_an_empty_folder(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = root / "consumequeue/Short/0"
+    shutil.rmtree(folder)
+    folder.mkdir()
+    check(root)
+
+
+def test_a_queue_without_a_folder_that_a_group_has_read(root: Path) -> None:
+    shutil.rmtree(root / "consumequeue/Short")
+    topics = {name: {"topicName": name, "readQueueNums": 1} for name in ("Quiet", "Short", "Busy")}
+    (root / "config").mkdir()
+    (root / "config/topics.json").write_text(json.dumps({"topicConfigTable": topics}))
+    offsets = {"Short@readers": {"0": 2}}
+    (root / "config/consumerOffset.json").write_text(json.dumps({"offsetTable": offsets}))
+    check(root)
+
+
+def test_an_empty_folder_costs_a_long_start_once(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    make(root, is_clean=False)
+    folder = root / "consumequeue/Nobody/0"
+    folder.mkdir(parents=True)
+    store = open_store(root)
+    assert ("Nobody", 0) in store.recovery.rebuilt_queues
+    store.abandon()
+    assert not folder.exists()
+    store = open_store(root)
+    assert store.recovery.rebuilt_queues == []
+    store.close()
+
+
+def test_an_undamaged_store_is_not_made_anew(root: Path) -> None:
+    with open_store(root) as store:
+        assert store.recovery.dispatched_from > store.min_physical_offset
+        assert store.recovery.rebuilt_queues == []
+
+
+def test_what_has_expired_is_not_looked_for(tmp_path: Path) -> None:
+    """The log begins behind the first file of the queue: that one is not missed."""
+    root = tmp_path / "store"
+    store = open_store(root)
+    for number in range(400):
+        keys = f"KEYS\x01k{number}\x02".encode()
+        store.put(IncomingMessage("TopicA", bytes(700), 0, keys))
+    while store.step():
+        pass
+    store.flusher.flush_all()
+    first = store.log.files.files[2].start
+    for file in store.log.files.files[:2]:
+        os.utime(file.path, (0, 0))
+    store.retention.expire_now()
+    while store.step():
+        pass
+    assert store.min_physical_offset == first
+    min_offset = store.min_offset("TopicA", 0)
+    store.flusher.flush_all()
+    store.abandon()
+    store = open_store(root)
+    files = sorted((root / "consumequeue/TopicA/0").iterdir())
+    is_aligned = int(files[0].name) // cq_unit.SIZE == min_offset
+    assert store.recovery.rebuilt_queues == ([("TopicA", 0)] if is_aligned else [])
+    assert store.min_offset("TopicA", 0) == min_offset
+    store.close()

@@ -1,0 +1,196 @@
+"""Rounds of hostile traffic: several connections at once, each with manners of its own.
+
+All of a round follows from its seed and number: ``script`` returns what each connection writes, and
+``play`` writes it. What the servers answer is read and thrown away, or not read at all.
+"""
+
+import contextlib
+import random
+import selectors
+import socket
+import struct
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hostile import mutations, requests
+from hostile.wire import Draft
+
+PIPELINED = "pipelined"
+"""Everything at once; replies are read."""
+ONE_BY_ONE = "one by one"
+"""The next frame when a reply has come, or none for some time."""
+UNREAD = "unread"
+"""Everything at once; replies are not read until the round ends."""
+TRICKLED = "trickled"
+"""A few bytes at a time."""
+RESET = "reset"
+"""A part of it, then the connection is reset."""
+
+MANNERS = [PIPELINED, PIPELINED, ONE_BY_ONE, ONE_BY_ONE, UNREAD, TRICKLED, RESET]
+REPLY_S = 0.05
+"""How long one by one waits for a reply: not every request has one."""
+TRICKLE_S = 0.002
+WRITE_BYTES = 1 << 16
+
+
+@dataclass
+class Script:
+    """What one connection writes."""
+
+    manners: str
+    frames: list[tuple[str, bytes]]
+    """What it is, and its bytes."""
+
+
+@dataclass
+class Played:
+    """What was written in a round."""
+
+    frames: list[tuple[float, str, int]] = field(default_factory=list)
+    """Time at which a frame's last byte was written, what it is, its bytes."""
+    replies_bytes: int = 0
+    closed: int = 0
+    """Connections that the server closed."""
+
+    def near(self, start: float, end: float) -> list[str]:
+        """Return what was written shortly before a time, or in it."""
+        return [
+            f"{label} ({size} bytes, {(moment - start) * 1000:+.0f} ms)"
+            for moment, label, size in self.frames
+            if start - 0.25 <= moment <= end
+        ]
+
+
+def script(
+    server: str, seed: int | str, number: int, *, codes: list[int] | None = None, count: int = 60
+) -> list[Script]:
+    """Return what a round's connections write.
+
+    Args:
+        server: ``broker`` or ``namesrv``.
+        seed: Of the run.
+        number: Of the round.
+        codes: Requests to make the frames of; None: all, and recorded frames.
+        count: Frames of a connection at most.
+    """
+    rng = random.Random(f"{server}/{seed}/{number}")
+    drafts: Mapping[int, list[Draft]] = requests.SERVERS[server]
+    others = requests.recorded() if codes is None else []
+    if codes is not None:
+        drafts = {code: drafts[code] for code in codes}
+    scripts = []
+    for _ in range(rng.randint(2, 6)):
+        manners = rng.choice(MANNERS)
+        frames = [mutations.frame(rng, drafts, others) for _ in range(rng.randint(1, count))]
+        if manners == PIPELINED and rng.random() < 0.3:
+            # The same small request again and again: what a broken client does.
+            label, data = rng.choice(frames)
+            if len(data) < 4_096:
+                frames += [(f"{label}, repeated", data)] * rng.choice([100, 1_000])
+        scripts.append(Script(manners, frames))
+    return scripts
+
+
+class _Player:
+    """One connection that plays its script."""
+
+    def __init__(self, port: int, played: Script, log: Played) -> None:
+        self.manners = played.manners
+        self._log = log
+        self._todo = deque((label, memoryview(data), len(data)) for label, data in played.frames)
+        self._waits_until = 0.0
+        self._reset_after = sum(len(data) for _, data in played.frames) // 2
+        self._written = 0
+        self.is_done = False
+        self.socket = socket.socket()
+        if self.manners == UNREAD:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        self.socket.settimeout(10)
+        self.socket.connect(("127.0.0.1", port))
+        self.socket.setblocking(False)
+
+    def events(self, now: float) -> int:
+        """Return what it waits for."""
+        events = 0 if self.manners == UNREAD else selectors.EVENT_READ
+        if self._todo and now >= self._waits_until:
+            events |= selectors.EVENT_WRITE
+        return events
+
+    def read(self) -> None:
+        data = self.socket.recv(1 << 18)
+        if not data:
+            raise ConnectionResetError
+        self._log.replies_bytes += len(data)
+        if self.manners == ONE_BY_ONE:
+            self._waits_until = 0.0
+
+    def write(self, now: float) -> None:
+        label, view, size = self._todo[0]
+        limit = 16 if self.manners == TRICKLED and size < 65_536 else WRITE_BYTES
+        count = self.socket.send(view[:limit])
+        self._written += count
+        view = view[count:]
+        if self.manners == TRICKLED:
+            self._waits_until = now + TRICKLE_S
+        if view:
+            self._todo[0] = (label, view, size)
+        else:
+            self._todo.popleft()
+            self._log.frames.append((now, label, size))
+            if self.manners == ONE_BY_ONE:
+                self._waits_until = now + REPLY_S
+        if self.manners == RESET and self._written >= self._reset_after:
+            self.close(reset=True)
+        elif not self._todo and self.manners != UNREAD:
+            self._waits_until = now
+
+    @property
+    def has_written(self) -> bool:
+        return not self._todo
+
+    def close(self, *, reset: bool = False) -> None:
+        self.is_done = True
+        if reset:
+            with contextlib.suppress(OSError):
+                linger = struct.pack("ii", 1, 0)
+                self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        self.socket.close()
+
+
+def play(port: int, scripts: list[Script], limit_s: float = 3.0, quiet_s: float = 0.3) -> Played:
+    """Play a round: until all is written and nothing comes back for some time, or time is over."""
+    log = Played()
+    players = [_Player(port, one, log) for one in scripts]
+    deadline = time.monotonic() + limit_s
+    quiet_at = time.monotonic() + quiet_s
+    while (now := time.monotonic()) < deadline:
+        live = [player for player in players if not player.is_done]
+        if not live or (now > quiet_at and all(player.has_written for player in live)):
+            break
+        with selectors.DefaultSelector() as selector:
+            for player in live:
+                if events := player.events(now):
+                    selector.register(player.socket, events, player)
+            ready = selector.select(0.005) if selector.get_map() else []
+        if not ready:
+            continue
+        for key, events in ready:
+            player = key.data
+            try:
+                if events & selectors.EVENT_READ:
+                    player.read()
+                    quiet_at = now + quiet_s
+                if events & selectors.EVENT_WRITE:
+                    player.write(time.monotonic())
+                    quiet_at = now + quiet_s
+            except BlockingIOError:
+                continue
+            except OSError:
+                log.closed += 1
+                player.close()
+    for player in players:
+        if not player.is_done:
+            player.close()
+    return log

@@ -1,0 +1,175 @@
+"""The kernels on hostile bytes between pages that nobody may touch: run by ``test_guard_pages``.
+
+    python -m hostile.guard_pages SECONDS SEED [NAME]
+
+What a kernel reads and writes (requests, records, units, scratch, replies, rows) stands in memory
+that ends, or begins, at a page without access: a step too far ends the process. Which kernel ran
+last and with which seed is printed before it runs, so that whoever started this can say so.
+"""
+
+import ctypes
+import mmap
+import sys
+import time
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from fuzz import (
+    test_acks_kernel as acks,
+    test_again_kernel as again,
+    test_batch_kernel as batch,
+    test_collect_kernel as collect,
+    test_deliver_kernel as deliver,
+    test_hot_kernels as kernels,
+    test_send_kernel as send,
+    test_take_kernel as take,
+)
+from reput.format.kernels import hot, native, state
+
+_NUMBERS = [-(1 << 31), -1, 0, 1, 3, 4, 5, 7, 8, 20, 90, 91, 92, 127, 128, 255, 256, 32_767, 32_768]
+_NUMBERS += [65_535, (1 << 24) - 1, 1 << 24, (1 << 24) + 1, 0x7FFFFFF0, (1 << 31) - 1]
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_SIDE = Random()
+"""Which side of the memory that is made next is exact."""
+
+
+class GuardedBytes(kernels.Fence):
+    """Bytes between two pages that nobody may touch, at one of which they end or begin."""
+
+    def __init__(self, size: int) -> None:
+        page = mmap.PAGESIZE
+        pages = -(-size // page) + 2
+        self._map = mmap.mmap(-1, pages * page)
+        start = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+        end = start + (pages - 1) * page
+        for guard in (start, end):
+            assert _LIBC.mprotect(ctypes.c_void_p(guard), page, 0) == 0
+        self.size = size
+        self.address = start + page if _SIDE.random() < 0.3 else end - size
+
+
+def guard() -> None:
+    """Let all that the fuzz tests give to kernels be guarded on both sides."""
+    kernels.Fence.__init__ = GuardedBytes.__init__  # type: ignore[method-assign]
+
+
+def with_lies(random: Random, data: bytes) -> bytes:
+    """Return bytes with wrong numbers of two, four or eight bytes in some places."""
+    found = bytearray(data)
+    for _ in range(random.choice([0, 1, 1, 2, 5])):
+        size = random.choice([1, 2, 4, 4, 4, 8])
+        if len(found) <= size:
+            break
+        # Most of what lengths stand in are heads.
+        at = random.randrange(min(len(found) - size, random.choice([12, 120, 1 << 30])))
+        value = random.choice(_NUMBERS) + random.choice([0, 0, len(found), -len(found)])
+        found[at : at + size] = (value & (1 << 8 * size) - 1).to_bytes(size)
+    return bytes(found)
+
+
+def receive(seed: int) -> None:
+    """Sends and pulls whose lengths lie; several calls, as after each frame that is Python's."""
+    random = Random(seed)
+    data = with_lies(random, send.some_stream(random))
+    world = send.SendWorld(Random(seed), data, is_kind=random.random() < 0.7)
+    for _ in range(20):
+        answered = send.hot_receive(world)
+        position = world.block[state.RECEIVE_POSITION]
+        assert 0 <= position <= len(data)
+        assert 0 <= world.block[state.REPLIES_BYTES] <= world.replies.size
+        if not answered or world.block[state.STOP] == state.STOP_DONE:
+            break
+        send.skip_frame(world)
+
+
+def take_acks(seed: int) -> None:
+    """Acknowledgements whose lengths lie."""
+    random = Random(seed)
+    data = with_lies(random, acks.some_acks(random))
+    world = acks.World(data, 0, random.choice([1, 3, 256]), random.choice([100, 500, 64 << 10]))
+    kernel = native.plain_function("acks", [ctypes.c_int64], is_short=True)
+    assert 0 <= kernel(world.argument) <= len(world.rows)
+    assert 0 <= world.block[acks.words.POSITION] <= len(data)
+
+
+def take_requests(seed: int) -> None:
+    """Requests of one kind whose lengths lie."""
+    random = Random(seed)
+    data = with_lies(random, collect.some_stream(random))
+    rows_max = random.choice([0, 1, 20])
+    count = collect.Call(data, rows_max).collect(collect.native_collect)[0]
+    assert 0 <= count <= rows_max
+
+
+def walk(seed: int) -> None:
+    """A log whose lengths lie, by all kernels that readers use."""
+    random = Random(seed)
+    base = random.choice([0, 1 << 20, (1 << 40) + 4096])
+    data = with_lies(random, kernels.some_log(random, base))
+    fence = kernels.Fence(len(data))
+    fence.write(0, data)
+    if not data:
+        return
+    buffer = hot.view_at(fence.address, len(data))
+    start = random.choice([0, 0, random.randrange(len(data))])
+    file_end = random.choice([None, None, len(data) + 100])
+    found = native.scan(buffer, start, len(data), physical_offset=base, file_end=file_end)
+    assert start <= found.next_position <= max(len(data), file_end or 0)
+    native.find_record(buffer, start, physical_offset=base, file_end=file_end)
+    native.data_end(buffer, start)
+    native.checksum(buffer)
+    positions = np.array([random.randrange(len(data)) for _ in range(9)], np.int64)
+    native.judge(buffer, positions, physical_offset=base, file_end=file_end)
+    columns = native.Columns(buffer, found.positions[found.verdicts == 0])
+    columns.topics()
+    columns.bodies()
+    columns.properties()
+    columns.keys()
+    columns.message_ids()
+    columns.born_hosts()
+    columns.key_hashes(with_tags=True)
+
+
+CHECKS: dict[str, Callable[[int], Any]] = {
+    "receive": receive,
+    "take_acks": take_acks,
+    "take_requests": take_requests,
+    "walk": walk,
+    "check_receive": send.check_receive,
+    "check_deliver": deliver.check_deliver,
+    "check_acks": acks.check_acks,
+    "check_collect": collect.check,
+    "check_take": take.check_take,
+    "check_again": again.check_again,
+    "check_later": again.check_later,
+    "check_decided": again.check_decided,
+    "check_waiting": again.check_waiting,
+    "check_append": kernels.check_append,
+    "check_dispatch": kernels.check_dispatch,
+    "check_pull": kernels.check_pull,
+    "check_batch": batch.check_batch,
+}
+
+
+def run(seconds: float, seed: int, names: list[str]) -> None:
+    """Run checks in turn, each with a seed of its own, until the time is over."""
+    guard()
+    counts = dict.fromkeys(names, 0)
+    deadline = time.monotonic() + seconds
+    number = 0
+    while not number or time.monotonic() < deadline:
+        for name in names:
+            one = seed + number
+            print(f"{name} {one}", flush=True)  # noqa: T201
+            _SIDE.seed(one)
+            CHECKS[name](one)
+            counts[name] += 1
+        number += 1
+    print(f"done {counts}", flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    run(float(sys.argv[1]), int(sys.argv[2]), sys.argv[3:] or list(CHECKS))

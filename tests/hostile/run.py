@@ -1,0 +1,165 @@
+"""Hostile clients for as long as one likes, and a single round or frame of theirs again.
+
+    cd tests
+    python -m hostile.run --seconds 3600              # a summary in JSON goes to stdout
+    python -m hostile.run --seed 7 --round 12 --server broker --profile everything
+    python -m hostile.run --seed 7 --round 12 --server broker --frame 2/17
+
+Rounds of the two servers take turns. Each prints what went wrong, and the command that plays it
+again, to stderr; the exit code says whether anything did.
+"""
+
+import argparse
+import json
+import random
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from hostile import attack
+from hostile.servers import PROFILES, Scene, Watch
+
+SERVERS = ("broker", "namesrv")
+KILL_EVERY = 200
+"""Rounds between two kills of the broker."""
+
+
+def play_round(
+    scene: Scene,
+    server: str,
+    seed: int | str,
+    number: int,
+    *,
+    frame: str = "",
+    limit_s: float = 3.0,
+) -> tuple[Watch, attack.Played]:
+    """Play a round, or one frame of it, and return what was seen."""
+    scripts = attack.script(server, seed, number)
+    if frame:
+        connection, index = map(int, frame.split("/"))
+        script = scripts[connection]
+        scripts = [attack.Script(attack.ONE_BY_ONE, [script.frames[index]])]
+    port = scene.port if server == "broker" else scene.namesrv_port
+    with scene.watching(f"{server}, seed {seed}, round {number}") as watch:
+        played = attack.play(port, scripts, limit_s)
+    return watch, played
+
+
+def report(watch: Watch, played: attack.Played, command: str) -> str:
+    """Return what went wrong in a round, and how to see it again."""
+    lines = [f"{watch.subject}:", *(f"  {problem}" for problem in watch.problems)]
+    for stall in watch.stalls[:2]:
+        near = played.near(stall.start, stall.start + stall.wait)
+        lines.append(f"  written meanwhile: {len(near)} frames, the last:")
+        lines += [f"    {text}" for text in near[-8:]]
+    lines.append(f"  again: {command}")
+    return "\n".join(lines)
+
+
+def command_of(profile: str, server: str, seed: int | str, number: int) -> str:
+    return (
+        f"python -m hostile.run --profile {profile} --server {server} --seed {seed} "
+        f"--round {number}"
+    )
+
+
+class Run:
+    """Counts over many rounds."""
+
+    def __init__(self, profile: str, seed: int) -> None:
+        self._profile = profile
+        self._seed = seed
+        self.counts = {"rounds": 0, "frames": 0, "bytes": 0, "failed": 0, "kills": 0}
+        self.worst: dict[str, list[tuple[float, int]]] = {name: [] for name in SERVERS}
+        self.memory = dict.fromkeys(SERVERS, 0)
+        self.failures: list[str] = []
+
+    def add(self, server: str, number: int, watch: Watch, played: attack.Played) -> None:
+        self.counts["rounds"] += 1
+        self.counts["frames"] += len(played.frames)
+        self.counts["bytes"] += sum(size for _, _, size in played.frames)
+        for name in SERVERS:
+            found = [*self.worst[name], (round(watch.worst.get(name, 0) * 1000, 1), number)]
+            self.worst[name] = sorted(found, reverse=True)[:10]
+            self.memory[name] = max(self.memory[name], watch.memory.get(name, 0) >> 20)
+        if watch.problems:
+            self.counts["failed"] += 1
+            command = command_of(self._profile, server, self._seed, number)
+            text = report(watch, played, command)
+            self.failures.append(text)
+            print(text, file=sys.stderr, flush=True)  # noqa: T201
+
+    def summary(self) -> dict[str, Any]:
+        return {
+            "profile": self._profile,
+            "seed": self._seed,
+            **self.counts,
+            "worst_stalls_ms_and_round": self.worst,
+            "memory_mib": self.memory,
+            "failures": self.failures,
+        }
+
+
+def run(scene: Scene, profile: str, seed: int, *, seconds: float, first: int = 0) -> Run:
+    """Play rounds for some time."""
+    found = Run(profile, seed)
+    end = time.monotonic() + seconds
+    told = time.monotonic()
+    number = first
+    while time.monotonic() < end and len(found.failures) < 50:
+        for server in SERVERS:
+            found.add(server, number, *play_round(scene, server, seed, number))
+        number += 1
+        if number % KILL_EVERY == 0:
+            scene.unwatch()
+            scene.kill_broker()
+            scene.start()
+            scene.watch_all()
+            found.counts["kills"] += 1
+        if time.monotonic() > told + 30:
+            told = time.monotonic()
+            worst = {name: stalls[0][0] for name, stalls in found.worst.items() if stalls}
+            print(f"{found.counts} worst ms {worst}", file=sys.stderr, flush=True)  # noqa: T201
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--round", type=int, help="this one alone")
+    parser.add_argument("--frame", default="", help="CONNECTION/INDEX of that round alone")
+    parser.add_argument("--server", choices=SERVERS, default="broker")
+    parser.add_argument("--profile", choices=sorted(PROFILES), default="everything")
+    parser.add_argument("--folder", type=Path, help="where store and logs stay")
+    arguments = parser.parse_args()
+    folder = arguments.folder or Path(tempfile.mkdtemp(prefix="hostile-"))
+    try:
+        with Scene(folder, PROFILES[arguments.profile]) as scene:
+            if arguments.round is not None:
+                found = Run(arguments.profile, arguments.seed)
+                watch, played = play_round(
+                    scene, arguments.server, arguments.seed, arguments.round,
+                    frame=arguments.frame,
+                )  # fmt: skip
+                found.add(arguments.server, arguments.round, watch, played)
+            else:
+                found = run(scene, arguments.profile, arguments.seed, seconds=arguments.seconds)
+            try:
+                traffic = scene.check_end()
+            except AssertionError as error:
+                traffic = {}
+                found.failures.append(f"at the end: {error}")
+            summary = {**found.summary(), "traffic": traffic}
+            print(json.dumps(summary, indent=2))  # noqa: T201
+            return 1 if found.failures else 0
+    finally:
+        if arguments.folder is None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,469 @@
+"""A broker and a name server as processes, and all that watches them while they are attacked.
+
+    with Scene(folder, PROFILES["everything"]) as scene:
+        with scene.watching("what is done") as watch:
+            ...  # attack scene.broker_port, scene.namesrv_port
+        watch.check()
+        scene.check_end()
+
+Probes of their own processes ask both servers all the time (``hostile.probe``); a third one asks a
+server that does nothing (``hostile.echo``), and so measures the machine. A producer and a consumer
+run beside them (``hostile.traffic``).
+"""
+
+import contextlib
+import json
+import os
+import re
+import select
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from interop.java_cluster import free_port
+from reput.format import command as commands
+from reput.format.codes import RequestCode
+from reput.format.command import Command
+from reput_cluster import ReputCluster
+
+TESTS = Path(__file__).resolve().parents[1]
+
+STALL_MAX_S = 0.200 if "PYTEST_XDIST_WORKER" in os.environ else 0.050
+"""How long a request of somebody else may wait, beyond what the machine itself makes it wait.
+
+The bound is 50 ms, and ``make hostile`` checks it on a machine of its own. Beside other tests the
+same work takes up to eight times as much CPU time (shared caches, page faults, a host that takes
+the CPU away): what takes 200 ms even so has lost its bound.
+"""
+MEMORY_MAX = 300 << 20
+"""Anonymous memory of a server, bytes."""
+LOG_BYTES_MAX = 4 << 20
+"""What a server may log in a minute of attacks, bytes."""
+HEALTH_S = 10.0
+"""How long /health may be red before it counts: loops turn once a second."""
+SETTLE_S = 60.0
+"""How long a probe may get no reply before the server counts as dead."""
+
+PROBED_TOPIC = "Probed"
+
+Settings = Mapping[str, str | int | bool]
+
+PROFILES: Mapping[str, Settings] = {
+    "plain": {},
+    "everything": {
+        "enablePropertyFilter": True,
+        "enableCalcFilterBitMap": True,
+        "enableConsumeQueueExt": True,
+        "enableLmq": True,
+        "enableMultiDispatch": True,
+        "enableMixedMessageType": True,
+        "recallMessageEnable": True,
+        "traceTopicEnable": True,
+        "indexTags": True,
+        # Half messages are asked about, and delayed ones rolled, within the run.
+        "transactionCheckInterval": 1_000,
+        "transactionTimeOut": 1_000,
+        "timerRollWindowSlot": 5,
+        "flushConsumerOffsetInterval": 1_000,
+    },
+}
+"""Name -> what is set in broker.conf."""
+
+_TRACEBACK = re.compile(rb"Traceback \(most recent call last\)|exception=")
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """A ping that waited for long; seconds."""
+
+    start: float
+    wait: float
+    own: float
+    """The part that the server itself has caused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """What a ping waited, without the machine's noise; seconds."""
+
+    server: str
+    start: float
+    wait: float
+    stall: float
+
+    def __str__(self) -> str:
+        return f"{self.server}: waited {self.wait * 1000:.0f} ms, {self.stall * 1000:.0f} its own"
+
+
+class ProbeProcess:
+    """A probe, and what it has written down."""
+
+    def __init__(self, name: str, port: int, pid: int, request: bytes, folder: Path) -> None:
+        self.name = name
+        self._path = folder / f"probe-{name}-{pid}.txt"
+        self._path.touch()
+        self._file = self._path.open()
+        self._rest = ""
+        self.pings: list[Ping] = []
+        self.waiting: Ping | None = None
+        """The ping that is under way, if it has waited for a second."""
+        self.alive_s = 0.0
+        self.count = 0
+        arguments = [str(port), str(pid), str(self._path), request.hex()]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "hostile.probe", *arguments], stdin=subprocess.PIPE, cwd=TESTS
+        )
+
+    def read(self) -> None:
+        """Read what it wrote since the last time."""
+        self._rest += self._file.read()
+        *lines, self._rest = self._rest.split("\n")
+        for line in lines:
+            kind, *numbers = line.split()
+            values = [float(number) for number in numbers]
+            if kind == "alive":
+                self.alive_s, self.count = values[0], int(values[1])
+                self.waiting = None
+            elif kind == "ping":
+                self.pings.append(Ping(*values))
+                self.waiting = None
+            elif kind == "waiting":
+                self.waiting = Ping(*values)
+
+    def settle(self, after_s: float, limit_s: float) -> bool:
+        """Wait for a reply after a time; return whether one came."""
+        deadline = time.monotonic() + limit_s
+        while True:
+            self.read()
+            if self.alive_s > after_s:
+                return True
+            if time.monotonic() > deadline or self._process.poll() is not None:
+                return False
+            pause(0.02)
+
+    def close(self) -> None:
+        self._process.terminate()
+        self._process.wait()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._file.close()
+
+
+@dataclass
+class Watch:
+    """What was seen while something was done."""
+
+    subject: str
+    start: float
+    stalls: list[Stall] = field(default_factory=list)
+    """Those that count, the longest first."""
+    worst: dict[str, float] = field(default_factory=dict)
+    """Server -> the longest stall, seconds."""
+    memory: dict[str, int] = field(default_factory=dict)
+    """Server -> anonymous memory at its end, bytes."""
+    growth: dict[str, int] = field(default_factory=dict)
+    """Server -> by how much that grew, bytes."""
+    problems: list[str] = field(default_factory=list)
+
+    def check(self, *, growth_max: int | None = None) -> None:
+        """Fail if anything was wrong.
+
+        Args:
+            growth_max: By how much the memory of a server may have grown, bytes.
+        """
+        problems = list(self.problems)
+        if growth_max is not None:
+            problems += [
+                f"{name} grew by {growth >> 20} MiB; allowed: {growth_max >> 20}"
+                for name, growth in self.growth.items()
+                if growth > growth_max
+            ]
+        assert not problems, f"{self.subject}:\n" + "\n".join(problems)
+
+
+class Scene(ReputCluster):
+    """A broker and a name server, watched.
+
+    Args:
+        folder: For the store, logs, and what probes write.
+        settings: More for broker.conf.
+        traffic: Whether a producer and a consumer run beside.
+    """
+
+    def __init__(
+        self, folder: Path, settings: Settings | None = None, *, traffic: bool = True
+    ) -> None:
+        self.metrics_port = free_port(set())
+        folder.mkdir(parents=True, exist_ok=True)
+        self._probes: dict[str, ProbeProcess] = {}
+        self._echo: subprocess.Popen[bytes] | None = None
+        self._traffic: subprocess.Popen[bytes] | None = None
+        self._wants_traffic = traffic
+        self._log_positions: dict[Path, int] = {}
+        super().__init__(folder, {**(settings or {}), "metricsPort": self.metrics_port})
+        try:
+            self.watch_all()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+
+    @property
+    def namesrv_port(self) -> int:
+        return int(self.namesrv.rpartition(":")[2])
+
+    @property
+    def namesrv_pid(self) -> int:
+        assert self._namesrv_process is not None
+        return self._namesrv_process.pid
+
+    def pids(self) -> dict[str, int]:
+        return {"broker": self.broker_pid, "namesrv": self.namesrv_pid}
+
+    # --- what watches ---------------------------------------------------------------------------
+
+    def watch_all(self) -> None:
+        """Start probes and traffic."""
+        self._echo = subprocess.Popen(
+            [sys.executable, "-m", "hostile.echo"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=TESTS,
+        )
+        assert self._echo.stdout is not None
+        port = int(self._echo.stdout.readline())
+        route = commands.encode(
+            Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext_fields={"topic": PROBED_TOPIC})
+        )
+        end = commands.encode(
+            Command(RequestCode.GET_MAX_OFFSET, ext_fields={"topic": PROBED_TOPIC, "queueId": "0"})
+        )
+        self._probes = {
+            "control": ProbeProcess("control", port, self._echo.pid, end, self.folder),
+            "broker": ProbeProcess("broker", self.port, self.broker_pid, end, self.folder),
+            "namesrv": ProbeProcess(
+                "namesrv", self.namesrv_port, self.namesrv_pid, route, self.folder
+            ),
+        }
+        if self._wants_traffic and self._traffic is None:
+            self._traffic = subprocess.Popen(
+                [sys.executable, "-m", "hostile.traffic", str(self.port)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                cwd=TESTS,
+            )
+        for name, probe in self._probes.items():
+            assert probe.settle(time.monotonic(), SETTLE_S), f"{name} does not answer\n{self.log()}"
+
+    def unwatch(self) -> None:
+        """End the probes; traffic goes on."""
+        for probe in self._probes.values():
+            probe.close()
+        self._probes = {}
+        if self._echo is not None:
+            self._echo.kill()
+            self._echo.wait()
+            for pipe in (self._echo.stdin, self._echo.stdout):
+                assert pipe is not None
+                pipe.close()
+            self._echo = None
+
+    @contextlib.contextmanager
+    def watching(self, subject: str) -> Iterator[Watch]:
+        """Watch both servers while something is done; see ``Watch.check``."""
+        memory = self.memory()
+        watch = Watch(subject, time.monotonic())
+        yield watch
+        self._look(watch, memory)
+
+    def _look(self, watch: Watch, memory: dict[str, int]) -> None:
+        after = time.monotonic()
+        for name, probe in self._probes.items():
+            if not probe.settle(after, SETTLE_S):
+                running = self.is_running(name)
+                watch.problems.append(
+                    f"{name}: no reply for {SETTLE_S} s; its process "
+                    + ("runs" if running else "has ended")
+                )
+        control = self._probes["control"]
+        for name, probe in self._probes.items():
+            if name == "control":
+                continue
+            pings = [ping for ping in probe.pings if ping.start + ping.wait >= watch.start]
+            if probe.waiting is not None:
+                pings.append(probe.waiting)
+            stalls = sorted(
+                (self._without_noise(name, ping, control) for ping in pings),
+                key=lambda stall: -stall.stall,
+            )
+            watch.worst[name] = stalls[0].stall if stalls else 0.0
+            watch.stalls += [stall for stall in stalls if stall.stall > STALL_MAX_S]
+            probe.pings.clear()
+        control.pings = [ping for ping in control.pings if ping.start > after - 60]
+        watch.stalls.sort(key=lambda stall: -stall.stall)
+        watch.problems += [str(stall) for stall in watch.stalls[:5]]
+        watch.memory = self.memory()
+        watch.growth = {name: now - memory.get(name, 0) for name, now in watch.memory.items()}
+        watch.problems += [
+            f"{name} has {now >> 20} MiB; allowed: {MEMORY_MAX >> 20}"
+            for name, now in watch.memory.items()
+            if now > MEMORY_MAX and memory.get(name, 0) <= MEMORY_MAX
+        ]
+        if "broker" in watch.memory:
+            problem = self.ill()
+            if problem:
+                watch.problems.append(f"/health: {problem}")
+        watch.problems += self.log_problems(time.monotonic() - watch.start)
+
+    @staticmethod
+    def _without_noise(name: str, ping: Ping, control: ProbeProcess) -> Stall:
+        noise = max(
+            (
+                other.wait
+                for other in control.pings
+                if other.start <= ping.start + ping.wait and other.start + other.wait >= ping.start
+            ),
+            default=0.0,
+        )
+        return Stall(name, ping.start, ping.wait, max(0.0, min(ping.own, ping.wait - noise)))
+
+    # --- how it is ------------------------------------------------------------------------------
+
+    def is_running(self, name: str) -> bool:
+        process = self._broker_process if name == "broker" else self._namesrv_process
+        return process is not None and process.poll() is None
+
+    def memory(self) -> dict[str, int]:
+        """Return the anonymous memory of each server that runs, bytes."""
+        found = {}
+        for name, pid in self.pids().items():
+            with contextlib.suppress(OSError):
+                for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+                    if line.startswith("RssAnon:"):
+                        found[name] = int(line.split()[1]) << 10
+        return found
+
+    def health(self) -> tuple[int, dict[str, Any]]:
+        """Return the status of /health, and what it says."""
+        url = f"http://127.0.0.1:{self.metrics_port}/health"
+        try:
+            with urllib.request.urlopen(url, timeout=HEALTH_S) as reply:
+                return reply.status, json.load(reply)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.load(error)
+        except OSError as error:
+            return 0, {"problems": [str(error)]}
+
+    def ill(self) -> str:
+        """Return what /health says is wrong, if it says so for ``HEALTH_S``."""
+        deadline = time.monotonic() + HEALTH_S
+        while True:
+            status, text = self.health()
+            if status == 200:
+                return ""
+            if time.monotonic() > deadline:
+                return f"{status}: {'; '.join(text.get('problems', []))}"
+            pause(0.5)
+
+    def metrics(self) -> str:
+        """Return what /metrics says."""
+        url = f"http://127.0.0.1:{self.metrics_port}/metrics"
+        with urllib.request.urlopen(url, timeout=HEALTH_S) as reply:
+            text: str = reply.read().decode()
+            return text
+
+    def log_problems(self, seconds: float) -> list[str]:
+        """Return what is wrong with what was logged since the last time."""
+        problems = []
+        for name in ("broker", "namesrv"):
+            path = self.folder / f"{name}.log"
+            with path.open("rb") as file:
+                file.seek(self._log_positions.get(path, 0))
+                data = file.read()
+                self._log_positions[path] = file.tell()
+            limit = int(LOG_BYTES_MAX * max(1.0, seconds / 60))
+            if len(data) > limit:
+                problems.append(f"{name} logged {len(data)} bytes; allowed: {limit}")
+            traces = list(_TRACEBACK.finditer(data))
+            if traces:
+                first = data[traces[0].start() :][:6000].decode(errors="replace")
+                text = first.partition("\n20")[0].replace("\\n", "\n")
+                problems.append(
+                    f"{name} logged {len(traces)} tracebacks; the first:\n{text[-900:]}"
+                )
+        return problems
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def check_traffic(self) -> dict[str, Any]:
+        """End the producer and the consumer; everything acknowledged must have arrived."""
+        if self._traffic is None:
+            return {}
+        out, _ = self._traffic.communicate(timeout=SETTLE_S)
+        self._traffic = None
+        found: dict[str, Any] = json.loads(out)
+        assert not found["wrong"], found
+        assert found["acknowledged"] > 0, found
+        assert found["consumed"] >= found["acknowledged"], found
+        return found
+
+    def check_end(self) -> dict[str, Any]:
+        """Stop, verify and start again; kill, and start again.
+
+        Returns:
+            What the traffic has counted.
+        """
+        self.unwatch()
+        traffic = self.check_traffic()
+        self.stop_broker()
+        self.check_verified()
+        self.start()
+        self._check_served("after a stop")
+        self.kill_broker()
+        self.start()
+        self._check_served("after a kill")
+        self.stop_broker()
+        self.check_verified()
+        problems = self.log_problems(60)
+        assert not problems, "\n".join(problems)
+        return traffic
+
+    def check_verified(self) -> None:
+        """Verify the store, which nobody has open."""
+        command = [sys.executable, "-m", "reput", "store", "verify", str(self.store)]
+        found = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert found.returncode == 0, found.stdout[-3000:] + found.stderr[-3000:]
+
+    def _check_served(self, when: str) -> None:
+        problem = self.ill()
+        assert not problem, f"{when}: {problem}"
+        assert "reput_healthy" in self.metrics(), when
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.unwatch()
+        if self._traffic is not None:
+            self._traffic.kill()
+            self._traffic.communicate()
+        super().__exit__(kind, error, trace)
+
+
+def pause(seconds: float) -> None:
+    """Wait."""
+    select.select([], [], [], seconds)
+
+
+def open_descriptors(pid: int) -> int:
+    """Return how many descriptors a process has open."""
+    return len(os.listdir(f"/proc/{pid}/fd"))  # noqa: PTH208 - counted

@@ -1,0 +1,866 @@
+"""Attacks that once stopped, stalled or grew a server, one by one, against real processes.
+
+Each says which request did it. While it is served, pings of others wait at most ``STALL_MAX_S``
+longer than the machine makes them wait; memory grows by a bounded amount; /health stays green.
+Afterwards the servers stop, the store is verified, and they start again, after a stop and after a
+kill.
+"""
+
+import contextlib
+import json
+import time
+import zlib
+from typing import Any
+
+import pytest
+
+from hostile import requests
+from hostile.servers import Scene, pause
+from hostile.wire import Closed, Connection, Draft, outcome, together
+from reput.format import message as records, message_id as ids, names
+from reput.format.codes import RequestCode as Code
+from reput.format.message import Host, StoredMessage
+
+pytestmark = [pytest.mark.hostile, pytest.mark.slow, pytest.mark.xdist_group("hostile")]
+
+GROWTH_MAX = 64 << 20
+
+
+def port_of(scene: Scene, server: str) -> int:
+    return scene.port if server == "broker" else scene.namesrv_port
+
+
+# --- JSON that takes long to look at ------------------------------------------------------------
+
+BROKER_BODIES = [
+    Code.HEART_BEAT,
+    Code.LOCK_BATCH_MQ,
+    Code.UNLOCK_BATCH_MQ,
+    Code.CHECK_CLIENT_CONFIG,
+    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+    Code.UPDATE_AND_CREATE_TOPIC_LIST,
+    Code.QUERY_ASSIGNMENT,
+    Code.SET_MESSAGE_REQUEST_MODE,
+    Code.BATCH_ACK_MESSAGE,
+]
+NAMESRV_BODIES = [Code.REGISTER_BROKER, Code.REGISTER_TOPIC_IN_NAMESRV, Code.QUERY_DATA_VERSION]
+
+WITH_A_BODY = [("broker", code) for code in BROKER_BODIES] + [
+    ("namesrv", code) for code in NAMESRV_BODIES
+]
+
+REGISTRATION = {
+    "brokerName": "broker-x",
+    "brokerAddr": "127.0.0.1:1",
+    "clusterName": "HostileCluster",
+    "haServerAddr": "127.0.0.1:2",
+    "brokerId": "0",
+    "topic": "T",
+}
+
+JSON_BODIES: dict[str, bytes] = {
+    "quotes": b'\\"' * 500_000,
+    "quotes in an object": b"{" + b'\\"' * 32_000,
+    "quotes and line ends": b'\\"\\\n' * 250_000,
+    "arrays": b"[" * 1_000_000,
+    "objects": b"{1:" * 300_000,
+    "bare keys": b"{" + b"a:1," * 250_000 + b"}",
+    "backslashes": b'{"' + b"\\" * 1_000_001,
+    "one string": b'"' + b"x" * 1_000_000,
+    "numbers": b"[" + b"1e9," * 250_000,
+    "a long number": b"[" + b"9" * 1_000_000 + b"]",
+}
+
+
+@pytest.mark.parametrize("kind", JSON_BODIES)
+@pytest.mark.parametrize(("server", "code"), WITH_A_BODY)
+def test_body_that_is_no_json(scene: Scene, server: str, code: Code, kind: str) -> None:
+    """F1, F7, B5."""
+    fields = REGISTRATION if server == "namesrv" else None
+    draft = Draft(code, fields, body=JSON_BODIES[kind])
+    with scene.watching(f"{code.name}: {kind}") as watch:
+        reply = outcome(port_of(scene, server), draft)
+        assert reply is not None
+        assert reply.code != 0
+    watch.check(growth_max=GROWTH_MAX)
+
+
+# --- heartbeats -----------------------------------------------------------------------------------
+
+
+def heartbeat(consumers: int, producers: int = 0, **more: Any) -> Draft:
+    return Draft(
+        Code.HEART_BEAT,
+        document={
+            "clientID": "hostile@1",
+            "consumerDataSet": [
+                {
+                    "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+                    "consumeType": "CONSUME_PASSIVELY",
+                    "groupName": f"hostile_group_{number}",
+                    "messageModel": "CLUSTERING",
+                    "subscriptionDataSet": [],
+                    "unitMode": False,
+                    **more,
+                }
+                for number in range(consumers)
+            ],
+            "producerDataSet": [
+                {"groupName": f"hostile_p_{number}"} for number in range(producers)
+            ],
+        },
+    )
+
+
+@pytest.mark.parametrize("count", [500, 1_000, 2_000, 8_000])
+def test_heartbeat_with_many_new_groups(scene: Scene, count: int) -> None:
+    """F2, B12: each new group saved the table of all topics."""
+    with scene.watching(f"{count} groups") as watch:
+        reply = outcome(scene.port, heartbeat(count))
+        assert reply is not None
+    watch.check(growth_max=GROWTH_MAX)
+
+
+@pytest.mark.parametrize("count", [1_000, 20_000, 100_000])
+def test_end_of_a_connection_with_many_producer_groups(scene: Scene, count: int) -> None:
+    """B16: its groups were removed in quadratic time."""
+    with scene.watching(f"{count} producer groups") as watch:
+        assert outcome(scene.port, heartbeat(0, count)) is not None
+    watch.check(growth_max=GROWTH_MAX)
+
+
+# --- one connection that sends much --------------------------------------------------------------
+
+PIPELINED = {
+    "settings": (Draft(Code.GET_BROKER_CONFIG), 40_000),
+    "runtime": (Draft(Code.GET_BROKER_RUNTIME_INFO), 10_000),
+    "all topics": (Draft(Code.GET_ALL_TOPIC_CONFIG), 10_000),
+    "unknown code": (Draft(9_999), 40_000),
+    "heartbeats": (heartbeat(1), 10_000),
+    "max offset": (Draft(Code.GET_MAX_OFFSET, {"topic": "Probed", "queueId": "0"}), 40_000),
+}
+
+
+@pytest.mark.parametrize("kind", PIPELINED)
+def test_a_pipeline_of_small_requests(scene: Scene, kind: str) -> None:
+    """B13: everything that one connection sent was handled before anybody else."""
+    draft, count = PIPELINED[kind]
+    frame = draft.encode()
+    with scene.watching(kind) as watch, Connection(scene.port) as connection:
+        try:
+            connection.write(frame * count, limit_s=3)
+            for _ in connection.frames(limit_s=0.2):
+                pass
+        except Closed:
+            pass
+    watch.check(growth_max=GROWTH_MAX)
+
+
+def test_together_numbers_requests() -> None:
+    data = together([Draft(1), Draft(2)])
+    assert b'"opaque": 1,' in data
+    assert b'"opaque": 2,' in data
+
+
+# --- what is stored, and read by loops and at the next start -------------------------------------
+
+LONE_SURROGATE = "\ud800"
+
+
+def test_group_that_is_no_utf8(scene: Scene) -> None:
+    """B1: its retry topic ended registration, and four requests, for ever."""
+    with scene.watching("surrogate") as watch:
+        reply = outcome(
+            scene.port, Draft(Code.HEART_BEAT, document=requests.heartbeat_document(LONE_SURROGATE))
+        )
+        assert reply is not None
+        assert reply.code != 0
+        for code in (Code.GET_ALL_TOPIC_CONFIG, Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG):
+            reply = outcome(scene.port, Draft(code))
+            assert reply is not None
+            assert reply.code == 0
+        reply = outcome(scene.port, Draft(Code.GET_ALL_CONSUMER_OFFSET))
+        assert reply is not None
+        assert reply.code == 0
+        assert "reput_healthy 1" in scene.metrics()
+    watch.check(growth_max=GROWTH_MAX)
+
+
+BAD_GROUPS = ["../../g", "a\nb", "\x01", 'a"b', "..", "x" * 10_000, "a/b", "", " ", "a@b"]
+
+
+@pytest.mark.parametrize("group", BAD_GROUPS, ids=range(len(BAD_GROUPS)))
+def test_names_of_groups(scene: Scene, group: str) -> None:
+    """F6, B36: nothing checked the names of groups."""
+    with scene.watching(repr(group)[:50]) as watch:
+        drafts = [
+            Draft(Code.HEART_BEAT, document=requests.heartbeat_document(group)),
+            Draft(
+                Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, document=requests.group_document(group)
+            ),
+            requests.send(topic=f"%RETRY%{group}"),
+            Draft(Code.POP_MESSAGE, requests.pop_fields(consumerGroup=group)),
+            Draft(Code.PULL_MESSAGE, requests.pull_fields(consumerGroup=group)),
+            Draft(
+                Code.UPDATE_CONSUMER_OFFSET,
+                {**requests.pull_fields(consumerGroup=group), "commitOffset": "1"},
+            ),
+        ]
+        for draft in drafts:
+            outcome(scene.port, draft)
+        reply = outcome(scene.port, Draft(Code.GET_ALL_TOPIC_CONFIG))
+        assert reply is not None
+        topics = json.loads(reply.body)["topicConfigTable"]
+        if group.strip():
+            assert not [name for name in topics if group in name]
+        groups = outcome(scene.port, Draft(Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG))
+        assert groups is not None
+        assert group not in json.loads(groups.body)["subscriptionGroupTable"]
+    watch.check(growth_max=GROWTH_MAX)
+
+
+@pytest.mark.parametrize("count", [33, 30_000_000, 10**9, 2**31 - 1])
+def test_forged_checkpoint(scene: Scene, count: int) -> None:
+    """B2: the broker took gigabytes for it, and did not start again."""
+    body = json.dumps(
+        {
+            "bm": 0, "c": "g", "it": 1, "n": count, "pt": 1, "q": 0, "ro": 0, "so": 0,
+            "t": requests.TOPIC, "bn": requests.BROKER_NAME,
+        }
+    )  # fmt: skip
+    with scene.watching(f"checkpoint of {count}") as watch:
+        topic = "rmq_sys_REVIVE_LOG_DefaultCluster"
+        properties = requests.property_text(TAGS="ck", UNIQ_KEY="u")
+        for queue_id in range(2):
+            reply = outcome(
+                scene.port,
+                requests.send(properties, body.encode(), topic=topic, queue_id=queue_id),
+            )
+            assert reply is not None
+        let_loops_turn(3)
+    watch.check(growth_max=GROWTH_MAX)
+
+
+def half(properties: str) -> Draft:
+    pairs = requests.property_text(TRAN_MSG="true", PGROUP="p", UNIQ_KEY="u") + properties
+    return requests.send(pairs, sys_flag=4)
+
+
+@pytest.mark.parametrize("number", [3 * 10**9, 10**15, -1, 2**63, "9" * 5_000])
+def test_half_message_with_a_forged_first_offset(scene: Scene, number: int | str) -> None:
+    """B3: gigabytes at the next start."""
+    with scene.watching(f"first offset {str(number)[:20]}") as watch:
+        draft = half(requests.property_text(TRAN_PREPARED_QUEUE_OFFSET=str(number)))
+        assert outcome(scene.port, draft) is not None
+        draft = half(requests.property_text(TRANSACTION_CHECK_TIMES=str(number)))
+        assert outcome(scene.port, draft) is not None
+        draft = half(requests.property_text(CHECK_IMMUNITY_TIME_IN_SECONDS=str(number)))
+        assert outcome(scene.port, draft) is not None
+        let_loops_turn(3)
+    watch.check(growth_max=GROWTH_MAX)
+
+
+def next_physical_offset(scene: Scene) -> int:
+    """Return where a message ends that is sent now: where the next one will probably begin."""
+    reply = outcome(scene.port, requests.send("", b"x"))
+    assert reply is not None
+    assert reply.code == 0
+    assert reply.ext_fields is not None
+    physical_offset = ids.decode_offset_id(reply.ext_fields["msgId"]).physical_offset
+    found = outcome(scene.port, Draft(Code.VIEW_MESSAGE_BY_ID, {"offset": str(physical_offset)}))
+    assert found is not None
+    return physical_offset + len(found.body)
+
+
+def forged_half(topic: str, queue_offset: int, physical_offset: int, queue_id: str = "0") -> bytes:
+    """Return a record that looks like a half message of a topic."""
+    host = Host(bytes([127, 0, 0, 1]), 1)
+    properties = requests.property_text(
+        TRAN_MSG="true", PGROUP="p", REAL_TOPIC=topic, REAL_QID=queue_id, UNIQ_KEY="u"
+    )
+    return records.encode(
+        StoredMessage(
+            topic=names.HALF_TOPIC,
+            queue_id=0,
+            queue_offset=queue_offset,
+            physical_offset=physical_offset,
+            flag=0,
+            sys_flag=0,
+            born_timestamp=1,
+            born_host=host,
+            store_timestamp=1,
+            store_host=host,
+            reconsume_times=0,
+            prepared_transaction_offset=0,
+            body=b"9" * 5_000,
+            property_bytes=properties.encode(),
+        )
+    )
+
+
+def store_record(scene: Scene, topic: str, queue_offset: int, queue_id: str) -> int:
+    """Store a record in a body, at the place that it says; return that place."""
+    for _ in range(20):
+        begin = next_physical_offset(scene)
+        # A record's fixed part up to its body, with two addresses of IPv4.
+        record = forged_half(topic, queue_offset, begin + 88, queue_id)
+        reply = outcome(scene.port, requests.send("", record))
+        assert reply is not None
+        assert reply.ext_fields is not None
+        if ids.decode_offset_id(reply.ext_fields["msgId"]).physical_offset == begin:
+            return begin + 88
+    raise AssertionError("others always sent a message in between")
+
+
+@pytest.mark.parametrize("topic", [requests.TOPIC, names.OP_HALF_TOPIC, names.HALF_TOPIC])
+@pytest.mark.parametrize("queue_offset", [0, 3 * 10**9, 2**63 - 1])
+@pytest.mark.parametrize(
+    "queue_id", ["0", "2147483646", "-1", "9" * 5_000], ids=lambda text: text[:12]
+)
+def test_record_inside_a_body(scene: Scene, topic: str, queue_offset: int, queue_id: str) -> None:
+    """B4, B28: it was believed to be a half message, and could be put into any topic."""
+    with scene.watching("forged half") as watch:
+        begin = store_record(scene, topic, queue_offset, queue_id)
+        for is_check in ("true", "false"):
+            fields = {
+                "producerGroup": "p", "tranStateTableOffset": str(queue_offset),
+                "commitLogOffset": str(begin), "commitOrRollback": "8", "msgId": "u",
+                "fromTransactionCheck": is_check, "transactionId": "u",
+            }  # fmt: skip
+            reply = outcome(scene.port, Draft(Code.END_TRANSACTION, fields))
+            assert reply is not None
+            assert reply.code != 0
+        host = Host(bytes([127, 0, 0, 1]), scene.port)
+        message_id = ids.encode_offset_id(host, begin)
+        reply = outcome(scene.port, Draft(Code.RESUME_CHECK_HALF_MESSAGE, {"msgId": message_id}))
+        assert reply is not None
+        assert reply.code != 0
+    watch.check(growth_max=GROWTH_MAX)
+
+
+@pytest.mark.parametrize("size", [16_000, 64_000, 256_000, 4_000_000])
+@pytest.mark.parametrize("queue", [999, 0])
+def test_batch_ack_with_many_bits(scene: Scene, size: int, queue: int) -> None:
+    """B6: the whole number was shifted for each bit."""
+    with scene.watching(f"{size} bytes of bits") as watch:
+        document = requests.batch_ack_document(b"\xff" * size, queue)
+        assert outcome(scene.port, Draft(Code.BATCH_ACK_MESSAGE, document=document)) is not None
+    watch.check(growth_max=GROWTH_MAX)
+
+
+def test_attempts_that_cannot_be_counted_on(scene: Scene) -> None:
+    """B7: a message of 2^31-1 attempts, popped and not acknowledged, stopped pops for ever."""
+    topic = "HostileAttempts"
+    with scene.watching("attempts") as watch:
+        for attempts in (2**31 - 1, -(2**31), -1):
+            reply = outcome(scene.port, requests.send("", topic=topic, reconsume_times=attempts))
+            assert reply is not None
+        for _ in range(3):
+            fields = requests.pop_fields(topic=topic, invisibleTime="1000", pollTime="0")
+            assert outcome(scene.port, Draft(Code.POP_MESSAGE, fields)) is not None
+        let_loops_turn(5)
+    watch.check(growth_max=GROWTH_MAX)
+
+
+@pytest.mark.parametrize("name", requests.INTERNAL_PROPERTIES)
+def test_forged_internal_property(scene: Scene, name: str) -> None:
+    """B3, B7, B8, B25, B26: what only brokers should say of a message."""
+    values = ["9" * 5_000, "-1", "9223372036854775808", "a@b@c", "..", "x" * 300, "2147483647", "0"]
+    with scene.watching(name) as watch, Connection(scene.port) as connection:
+        for value in values:
+            own = requests.property_text(**{name: value})
+            more = requests.property_text(UNIQ_KEY="u", PGROUP="p")
+            drafts = [
+                requests.send(own + more),
+                half(own),
+                requests.send(own + requests.property_text(TIMER_DELAY_SEC="1") + more),
+                requests.send(own + requests.property_text(DELAY="1") + more),
+                requests.send(own + requests.property_text(INNER_MULTI_DISPATCH="%LMQ%a") + more),
+                requests.send(own, topic=f"%RETRY%{requests.GROUP}", reconsume_times=100),
+            ]
+            for number, draft in enumerate(drafts, 1):
+                draft.opaque = number
+                connection.ask(draft)
+        let_loops_turn(0.3)
+    watch.check(growth_max=GROWTH_MAX)
+
+
+def test_everything_again_after_a_restart(scene: Scene) -> None:
+    """B2, B3, B7, B8, B25: what was stored before must not stop a loop after a restart either."""
+    scene.unwatch()
+    scene.stop_broker()
+    scene.check_verified()
+    scene.start()
+    scene.watch_all()
+    with scene.watching("after a restart") as watch:
+        let_loops_turn(5)
+    watch.check()
+
+
+# --- much of something --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [64, 8_000, 50_000, 1_000_000])
+def test_many_properties(scene: Scene, count: int) -> None:
+    """B15: each name was looked for in all before it."""
+    text = "".join(f"{number:x}\x01v\x02" for number in range(count))
+    with scene.watching(f"{count} properties") as watch:
+        outcome(scene.port, requests.send(text))
+        fields = requests.send_fields(is_v2=False, properties=text)
+        outcome(scene.port, Draft(Code.SEND_MESSAGE, fields, body=b"x"))
+    watch.check(growth_max=GROWTH_MAX)
+
+
+UNKNOWN = {
+    "acks": lambda n: Draft(
+        Code.ACK_MESSAGE,
+        {
+            "consumerGroup": f"unknown_{n}", "topic": requests.TOPIC, "queueId": "0",
+            "extraInfo": requests.HANDLE, "offset": "0",
+        },
+    ),
+    "pulls": lambda n: Draft(
+        Code.PULL_MESSAGE,
+        requests.pull_fields(consumerGroup=f"unknown_{n}", suspendTimeoutMillis="0"),
+    ),
+    "offsets": lambda n: Draft(
+        Code.UPDATE_CONSUMER_OFFSET,
+        {
+            "consumerGroup": "unknown", "topic": requests.TOPIC, "queueId": str(n),
+            "commitOffset": "1",
+        },
+    ),
+    "topics": lambda n: requests.send("", topic=f"HostileNew{n}"),
+    "routes": lambda n: Draft(Code.GET_TOPIC_STATS_INFO, {"topic": f"Nobody{n}"}),
+    "light queues": lambda n: requests.send(
+        requests.property_text(INNER_MULTI_DISPATCH=f"%LMQ%{n}")
+    ),
+    "calls for statistics": lambda n: Draft(
+        Code.VIEW_BROKER_STATS_DATA, {"statsName": "TOPIC_PUT_NUMS", "statsKey": f"x{n}"}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", UNKNOWN)
+def test_names_that_nobody_knows(scene: Scene, kind: str) -> None:
+    """B17, B19: each cost memory for ever, and a table that was saved whole."""
+    make = UNKNOWN[kind]
+    count = 3_000
+    with scene.watching(kind) as watch, Connection(scene.port) as connection:
+        for first in range(0, count, 500):
+            connection.write(together(make(first + number) for number in range(500)), 60)
+            for reply in connection.frames(30):
+                if reply.opaque == 500:
+                    break
+    watch.check(growth_max=GROWTH_MAX)
+
+
+LARGE_FIELDS = {
+    "group": Draft(Code.PULL_MESSAGE, requests.pull_fields(consumerGroup="g" * 4_000_000)),
+    "subscription": Draft(Code.PULL_MESSAGE, requests.pull_fields(subscription="s" * 8_000_000)),
+    "tags": Draft(
+        Code.PULL_MESSAGE,
+        requests.pull_fields(subscription="||".join(str(number) for number in range(1_000_000))),
+    ),
+    "key": Draft(
+        Code.QUERY_MESSAGE,
+        {
+            "topic": requests.TOPIC,
+            "key": "k" * 8_000_000,
+            "maxNum": "32",
+            "beginTimestamp": "0",
+            "endTimestamp": str(2**63 - 1),
+        },
+    ),
+    "header": Draft(Code.GET_MAX_OFFSET, {"topic": "t" * 15_000_000, "queueId": "0"}),
+    "fields": Draft(Code.GET_MAX_OFFSET, {f"f{number}": "v" for number in range(300_000)}),
+    "subscription of a heartbeat": Draft(
+        Code.HEART_BEAT,
+        document={
+            **requests.heartbeat_document(),
+            "consumerDataSet": [
+                {
+                    **requests.heartbeat_document()["consumerDataSet"][0],
+                    "subscriptionDataSet": [requests.subscription("s" * 4_000_000)],
+                }
+            ],
+        },
+    ),
+    "topics of a heartbeat": Draft(
+        Code.HEART_BEAT,
+        document={
+            **requests.heartbeat_document(),
+            "consumerDataSet": [
+                {
+                    **requests.heartbeat_document()["consumerDataSet"][0],
+                    "subscriptionDataSet": [
+                        {**requests.subscription(), "topic": f"T{number}"}
+                        for number in range(100_000)
+                    ],
+                }
+            ],
+        },
+    ),
+    "queues to lock": Draft(
+        Code.LOCK_BATCH_MQ,
+        document={
+            "clientId": requests.CLIENT,
+            "consumerGroup": requests.GROUP,
+            "mqSet": [requests.queue(number) for number in range(150_000)],
+        },
+    ),
+    "batch": Draft(
+        Code.SEND_BATCH_MESSAGE,
+        requests.send_fields(batch=True),
+        body=requests.batch_body(120_000),
+    ),
+    "settings": Draft(Code.UPDATE_BROKER_CONFIG, body=b"a=b\\\n" * 200_000),
+    "a key of settings": Draft(Code.UPDATE_BROKER_CONFIG, body=b"a" * 1_000_000 + b"=1"),
+    "groups to make": Draft(
+        Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+        document={
+            "groupConfigList": [requests.group_document(f"hm{number}") for number in range(10_000)]
+        },
+    ),
+    "topics to make": Draft(
+        Code.UPDATE_AND_CREATE_TOPIC_LIST,
+        document={
+            "topicConfigList": [requests.topic_document(f"Hm{number}") for number in range(10_000)]
+        },
+    ),
+    "retry queues": Draft(
+        Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        document={**requests.group_document("many_retries"), "retryQueueNums": 2**31 - 1},
+    ),
+    "nesting": Draft(Code.GET_MAX_OFFSET, raw_header=b'{"code":30,"extFields":' + b"[" * 100_000),
+}
+
+
+@pytest.mark.parametrize("kind", LARGE_FIELDS)
+def test_large_request(scene: Scene, kind: str) -> None:
+    """F7, F9, B17, B18, B22, B27 and the table of admin calls."""
+    draft = LARGE_FIELDS[kind]
+    frame = draft.encode()
+    assert len(frame) <= 4 + (16 << 20)
+    with (
+        scene.watching(kind) as watch,
+        Connection(scene.port) as connection,
+        contextlib.suppress(Closed),
+    ):
+        connection.write(frame, 60)
+        next(connection.frames(60), None)
+    watch.check(growth_max=GROWTH_MAX)
+
+
+EXPRESSIONS = {
+    "minuses": "a = " + "-" * 16_000 + "1",
+    "or": " OR ".join(["a = 1"] * 20_000),
+    "or, just allowed": " OR ".join(["a = 1"] * 1_600),
+    "contains": " OR ".join(["a CONTAINS 'b'"] * 1_000),
+    "in": "a IN (" + ",".join(f"'{number}'" for number in range(200_000)) + ")",
+    "in, just allowed": "a IN (" + ",".join(["'x'"] * 4_000) + ")",
+    "parentheses": "(" * 100_000 + "a = 1" + ")" * 100_000,
+    "not": "NOT " * 4_000 + "a = 1",
+    "text": "a = '" + "x" * 1_000_000 + "'",
+    "digits": "a = " + "9" * 100_000,
+}
+
+
+@pytest.mark.parametrize("kind", EXPRESSIONS)
+def test_filter(scene: Scene, kind: str) -> None:
+    """F3, B21: compiling and running filters in SQL92."""
+    text = EXPRESSIONS[kind]
+    values = "".join(f"a{number}\x01{number}\x02" for number in range(50)) + "a\x015\x02"
+    with scene.watching(kind) as watch, Connection(scene.port) as connection:
+        connection.write(
+            together(requests.send(values, topic="HostileFiltered") for _ in range(200))
+        )
+        for reply in connection.frames():
+            if reply.opaque == 200:
+                break
+        fields = requests.pull_fields(
+            topic="HostileFiltered", subscription=text, expressionType="SQL92"
+        )
+        for opaque, draft in enumerate(
+            [
+                Draft(Code.PULL_MESSAGE, fields),
+                Draft(
+                    Code.CHECK_CLIENT_CONFIG,
+                    document={
+                        "clientId": requests.CLIENT,
+                        "group": requests.GROUP,
+                        "subscriptionData": requests.subscription(text, expressionType="SQL92"),
+                    },
+                ),
+                Draft(Code.POP_MESSAGE, requests.pop_fields(exp=text, expType="SQL92")),
+            ],
+            300,
+        ):
+            draft.opaque = opaque
+            with contextlib.suppress(Closed, TimeoutError):
+                connection.ask(draft, 20)
+    watch.check(growth_max=GROWTH_MAX)
+
+
+def test_chain_of_one_key(scene: Scene) -> None:
+    """B20: a message with one key 10,000 times, and a query over the chain that it makes."""
+    keys = " ".join(["k"] * 16_000)
+    with scene.watching("chain") as watch, Connection(scene.port) as connection:
+        for _ in range(2):
+            connection.write(
+                together(requests.send(requests.property_text(KEYS=keys)) for _ in range(50)), 60
+            )
+            for reply in connection.frames():
+                if reply.opaque == 50:
+                    break
+        let_loops_turn(1)
+        for key in ("k", "other"):
+            fields = {
+                "topic": requests.TOPIC, "key": key, "maxNum": "64", "beginTimestamp": "0",
+                "endTimestamp": str(2**63 - 1),
+            }  # fmt: skip
+            assert outcome(scene.port, Draft(Code.QUERY_MESSAGE, fields)) is not None
+    watch.check(growth_max=GROWTH_MAX)
+
+
+# --- clients that do not read, or do not finish ---------------------------------------------------
+
+
+def test_held_pulls_of_one_that_does_not_read(scene: Scene) -> None:
+    """B14: ten thousand pulls were answered at once."""
+    topic = "HostileHeld"
+    assert outcome(scene.port, requests.send("", topic=topic)) is not None
+    with (
+        scene.watching("held pulls") as watch,
+        Connection(scene.port, receive_buffer=4_096) as connection,
+    ):
+        fields = requests.pull_fields(
+            topic=topic, queueOffset="1", suspendTimeoutMillis="15000", sysFlag="6"
+        )
+        pull = Draft(Code.PULL_MESSAGE, fields).encode()
+        with contextlib.suppress(Closed):
+            connection.write(pull * 10_000, 10, reads=False)
+        let_loops_turn(1)
+        outcome(scene.port, requests.send("", b"x" * 250_000, topic=topic))
+        let_loops_turn(2)
+    watch.check(growth_max=GROWTH_MAX)
+
+
+def test_notices_to_a_member_that_does_not_read(scene: Scene) -> None:
+    """B10: each request of 200 bytes pushed a message of 4 MB to it."""
+    reply = outcome(scene.port, requests.send("", b"x" * 4_000_000))
+    assert reply is not None
+    assert reply.ext_fields is not None
+    message_id = reply.ext_fields["msgId"]
+    with (
+        scene.watching("notices") as watch,
+        Connection(scene.port, receive_buffer=4_096) as deaf,
+        Connection(scene.port) as caller,
+    ):
+        deaf.ask(Draft(Code.HEART_BEAT, document=requests.heartbeat_document()))
+        fields = {
+            "consumerGroup": requests.GROUP, "clientId": requests.CLIENT, "msgId": message_id,
+            "brokerName": requests.BROKER_NAME,
+        }  # fmt: skip
+        with contextlib.suppress(Closed):
+            caller.write(
+                together(Draft(Code.CONSUME_MESSAGE_DIRECTLY, fields) for _ in range(500)), 10
+            )
+        let_loops_turn(2)
+    watch.check(growth_max=128 << 20)
+
+
+@pytest.mark.parametrize("server", ["broker", "namesrv"])
+def test_connections_that_do_not_read(scene: Scene, server: str) -> None:
+    """B29: 30 KB asked for a gigabyte of replies."""
+    port = port_of(scene, server)
+    code = {"broker": Code.GET_ALL_TOPIC_CONFIG, "namesrv": Code.GET_BROKER_CLUSTER_INFO}[server]
+    with scene.watching("unread") as watch, contextlib.ExitStack() as stack:
+        for _ in range(100):
+            connection = stack.enter_context(Connection(port, receive_buffer=4_096))
+            with contextlib.suppress(Closed):
+                connection.write(Draft(code).encode() * 20, 0.5, reads=False)
+        let_loops_turn(2)
+    watch.check(growth_max=192 << 20)
+
+
+@pytest.mark.parametrize("server", ["broker", "namesrv"])
+def test_frames_that_never_end(scene: Scene, server: str) -> None:
+    """F9, B29: a hundred frames of 15 MB, but for their last byte."""
+    port = port_of(scene, server)
+    frame = Draft(Code.GET_MAX_OFFSET, body=bytes(15 << 20)).encode()[:-1]
+    with scene.watching("unfinished") as watch, contextlib.ExitStack() as stack:
+        for _ in range(40):
+            connection = stack.enter_context(Connection(port))
+            with contextlib.suppress(Closed):
+                connection.write(frame, 2)
+        let_loops_turn(1)
+    watch.check(growth_max=192 << 20)
+
+
+@pytest.mark.parametrize("server", ["broker", "namesrv"])
+def test_a_byte_at_a_time(scene: Scene, server: str) -> None:
+    """B29: each byte was looked at with all before it."""
+    frame = Draft(Code.GET_MAX_OFFSET, body=bytes(300_000)).encode()
+    with scene.watching("slow") as watch, Connection(port_of(scene, server)) as connection:
+        connection.write(frame[:250_000])
+        with contextlib.suppress(Closed):
+            for place in range(250_000, 260_000):
+                connection.write(frame[place : place + 1])
+    watch.check(growth_max=GROWTH_MAX)
+
+
+def test_silent_http_connections(scene: Scene) -> None:
+    """B30: one kept /health from everybody else."""
+    with scene.watching("http") as watch, contextlib.ExitStack() as stack:
+        for _ in range(20):
+            stack.enter_context(Connection(scene.metrics_port))
+        started = time.monotonic()
+        assert scene.health()[0] == 200
+        assert time.monotonic() - started < 2
+    watch.check()
+
+
+def test_a_thousand_idle_connections(scene: Scene) -> None:
+    """B9, B29: they cost a bounded amount, and sends to new topics go on."""
+    with scene.watching("idle") as watch, contextlib.ExitStack() as stack:
+        for _ in range(800):
+            stack.enter_context(Connection(scene.port))
+        reply = outcome(scene.port, requests.send("", topic="HostileWhileIdle"))
+        assert reply is not None
+        assert reply.code == 0
+    watch.check(growth_max=GROWTH_MAX)
+
+
+# --- settings ------------------------------------------------------------------------------------
+
+FIXED = {
+    "storePathRootDir": "/elsewhere",
+    "brokerName": "other",
+    "listenPort": "1",
+    "bindAddress": "0.0.0.0",
+    "namesrvAddr": "127.0.0.1:1",
+    "brokerIP1": "127.0.0.2",
+    "brokerRole": "SLAVE",
+}
+
+
+@pytest.mark.parametrize("key", FIXED)
+def test_settings_that_nobody_may_change_over_the_network(scene: Scene, key: str) -> None:
+    """F4."""
+    with scene.watching(key) as watch:
+        body = f"{key}={FIXED[key]}\n".encode()
+        reply = outcome(scene.port, Draft(Code.UPDATE_BROKER_CONFIG, body=body))
+        assert reply is not None
+        assert reply.code != 0
+        assert key in (reply.remark or "")
+        if key in ("listenPort", "bindAddress"):
+            reply = outcome(scene.namesrv_port, Draft(Code.UPDATE_NAMESRV_CONFIG, body=body))
+            assert reply is not None
+            assert reply.code != 0
+    watch.check()
+
+
+# --- name server ---------------------------------------------------------------------------------
+
+
+def registration(brokers: range, topics: int = 1) -> list[Draft]:
+    body = requests.compressed_registration(topics)
+    return [
+        Draft(
+            Code.REGISTER_BROKER,
+            requests.registration_fields(
+                f"hostile-{number}", f"127.0.0.1:{number}", compressed="true"
+            ),
+            body=body,
+        )
+        for number in brokers
+    ]
+
+
+@pytest.mark.parametrize("count", [10_000, 100_000, 1_000_000])
+def test_registration_of_many_topics(scene: Scene, count: int) -> None:
+    """F9, B24: 2.6 MB of zlib took 10 s and 560 MB."""
+    (draft,) = registration(range(1), count)
+    with scene.watching(f"{count} topics") as watch:
+        outcome(scene.namesrv_port, draft, 60)
+        for code in (Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, Code.GET_TOPICS_BY_CLUSTER):
+            outcome(scene.namesrv_port, Draft(code, {"cluster": "HostileCluster"}), 60)
+    watch.check(growth_max=192 << 20)
+
+
+def test_zlib_bomb(scene: Scene) -> None:
+    """F9: 260 kB became 256 MB."""
+    fields = requests.registration_fields(compressed="true")
+    draft = Draft(Code.REGISTER_BROKER, fields, body=zlib.compress(bytes(255 << 20), 9))
+    with scene.watching("bomb") as watch:
+        reply = outcome(scene.namesrv_port, draft)
+        assert reply is not None
+        assert reply.code != 0
+    watch.check(growth_max=GROWTH_MAX)
+
+
+def test_many_brokers_on_a_connection_that_ends(scene: Scene) -> None:
+    """B24: they were forgotten in quadratic time."""
+    with (
+        scene.watching("brokers") as watch,
+        Connection(scene.namesrv_port) as connection,
+        contextlib.suppress(Closed),
+    ):
+        connection.write(together(registration(range(3_000))), 60)
+        for reply in connection.frames(5):
+            if reply.opaque == 3_000:
+                break
+    watch.check(growth_max=GROWTH_MAX)
+
+
+def test_large_values_of_the_key_value_table(scene: Scene) -> None:
+    """B24: the file of all of them was written again each time."""
+    with scene.watching("kv") as watch, Connection(scene.namesrv_port) as connection:
+        for number in range(60):
+            fields = {"namespace": "H", "key": f"k{number}", "value": "v" * 1_000_000}
+            with contextlib.suppress(Closed):
+                connection.ask(Draft(Code.PUT_KV_CONFIG, fields))
+        for number in range(300):
+            fields = {"namespace": f"N{number}", "key": "k", "value": "v" * 1_000}
+            with contextlib.suppress(Closed):
+                connection.ask(Draft(Code.PUT_KV_CONFIG, fields))
+    watch.check(growth_max=GROWTH_MAX)
+
+
+@pytest.mark.parametrize("server", ["broker", "namesrv"])
+def test_forged_log_lines(scene: Scene, server: str) -> None:
+    """F8: a line end in a name made a line of the log."""
+    forged = "x\n2026-01-01T00:00:00.000Z ERROR reput.forged it was not me"
+    with scene.watching("log") as watch:
+        drafts = [draft for found in requests.SERVERS[server].values() for draft in found]
+        for draft in drafts:
+            if draft.code in (25, 318):
+                continue
+            for name in draft.fields or {}:
+                changed = draft.copy()
+                assert changed.fields is not None
+                changed.fields[name] = forged
+                if changed.code in FORGEABLE:
+                    outcome(port_of(scene, server), changed, 5)
+        let_loops_turn(0.3)
+    log = (scene.folder / f"{server}.log").read_text(errors="replace")
+    assert "\n2026-01-01T00:00:00.000Z ERROR reput.forged" not in log
+    watch.check(growth_max=GROWTH_MAX)
+
+
+FORGEABLE = frozenset(
+    {
+        Code.REGISTER_BROKER, Code.UNREGISTER_BROKER, Code.PUT_KV_CONFIG, Code.DELETE_KV_CONFIG,
+        Code.DELETE_TOPIC_IN_NAMESRV, Code.WIPE_WRITE_PERM_OF_BROKER, Code.END_TRANSACTION,
+        Code.UPDATE_AND_CREATE_TOPIC, Code.DELETE_TOPIC_IN_BROKER, Code.UNREGISTER_CLIENT,
+        Code.DELETE_SUBSCRIPTIONGROUP, Code.CLONE_GROUP_OFFSET, Code.RECALL_MESSAGE,
+    }
+)  # fmt: skip
+"""Codes whose work is logged with names of the request."""
+
+
+def let_loops_turn(seconds: float) -> None:
+    """Give loops, which turn once a second, the time to meet what was stored."""
+    pause(seconds)

@@ -1,0 +1,223 @@
+"""Requests as a hostile client writes them: whatever they say, they can be encoded.
+
+``reput.format.command.encode`` writes right frames only. A ``Draft`` has fields of any JSON type,
+a body as a document or as bytes, and lies about its lengths.
+"""
+
+import contextlib
+import json
+import select
+import socket
+import struct
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from reput.errors import NotAFrame
+from reput.format import command as commands
+from reput.format.command import Command
+
+ONEWAY = 2
+JSON, BINARY = 0, 1
+
+
+@dataclass
+class Draft:
+    """A request to be."""
+
+    code: int
+    fields: dict[str, Any] | None = None
+    """Of the header; any JSON values."""
+    document: Any = None
+    """The body as JSON; None: ``body`` is the body."""
+    body: bytes = b""
+    flag: int = 0
+    opaque: int = 1
+    version: Any = 407
+    language: Any = "JAVA"
+    serialization: int = JSON
+    raw_header: bytes | None = None
+    """In place of a header made of the fields."""
+    length_lie: int = 0
+    """What the frame's length says too much."""
+    header_length_lie: int = 0
+    mutations: list[str] = field(default_factory=list)
+    """What was done to it, for reports."""
+
+    def copy(self) -> "Draft":
+        """Return one that can be changed alone."""
+        document = json.loads(json.dumps(self.document)) if self.document is not None else None
+        fields = None if self.fields is None else dict(self.fields)
+        return replace(self, fields=fields, document=document, mutations=list(self.mutations))
+
+    def body_bytes(self) -> bytes:
+        return self.body if self.document is None else json.dumps(self.document).encode()
+
+    def encode(self) -> bytes:
+        """Return the frame."""
+        body = self.body_bytes()
+        header = self.raw_header
+        if header is None:
+            header = self._binary_header() if self.serialization == BINARY else self._json_header()
+        header_length = len(header) + self.header_length_lie
+        length = 4 + len(header) + len(body) + self.length_lie
+        mark = (self.serialization & 0xFF) << 24 | header_length & 0xFFFFFF
+        return struct.pack(">II", length & 0xFFFFFFFF, mark) + header + body
+
+    def _json_header(self) -> bytes:
+        header: dict[str, Any] = {
+            "code": self.code,
+            "flag": self.flag,
+            "language": self.language,
+            "opaque": self.opaque,
+            "serializeTypeCurrentRPC": "JSON",
+            "version": self.version,
+        }
+        if self.fields is not None:
+            header["extFields"] = self.fields
+        return json.dumps(header).encode()
+
+    def _binary_header(self) -> bytes:
+        fields = b""
+        for name, value in (self.fields or {}).items():
+            text = value if isinstance(value, str) else json.dumps(value)
+            data, name_data = (
+                text.encode(errors="surrogatepass"),
+                name.encode(errors="surrogatepass"),
+            )
+            fields += struct.pack(">h", len(name_data) & 0x7FFF) + name_data[:0x7FFF]
+            fields += struct.pack(">i", len(data)) + data
+        version = self.version if isinstance(self.version, int) else 0
+        head = struct.pack(">HBh", self.code & 0xFFFF, 0, version & 0x7FFF)
+        head += struct.pack(">Ii", self.opaque & 0xFFFFFFFF, self.flag & 0x7FFFFFFF)
+        return head + struct.pack(">ii", 0, len(fields)) + fields
+
+    def describe(self) -> str:
+        """Return what it is, in a line."""
+        size = len(self.body) if self.document is None else -1
+        body = f" body {size}" if size > 0 else ""
+        return f"{self.code}{body} {'+'.join(self.mutations) or 'well-formed'}"
+
+
+class Closed(Exception):
+    """The server has closed the connection."""
+
+
+class Connection:
+    """A plain connection of a client that is not in a hurry."""
+
+    def __init__(self, port: int, *, receive_buffer: int = 0) -> None:
+        self.socket = socket.socket()
+        if receive_buffer:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        self.socket.settimeout(30)
+        self.socket.connect(("127.0.0.1", port))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._buffer = bytearray()
+
+    def __enter__(self) -> "Connection":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def abort(self) -> None:
+        """Close it with a reset."""
+        with contextlib.suppress(OSError):
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.socket.close()
+
+    def write(self, data: bytes, limit_s: float = 30.0, *, reads: bool = True) -> bool:
+        """Write, and read meanwhile what comes; return whether all was taken.
+
+        Raises:
+            Closed: The server does not want it.
+        """
+        view = memoryview(data)
+        deadline = time.monotonic() + limit_s
+        self.socket.setblocking(False)
+        try:
+            while view:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                readers = [self.socket] if reads else []
+                readable, writable, _ = select.select(readers, [self.socket], [], left)
+                if readable:
+                    self._fill()
+                if writable:
+                    with contextlib.suppress(BlockingIOError):
+                        view = view[self.socket.send(view) :]
+        except OSError as error:
+            raise Closed(str(error)) from error
+        return True
+
+    def _fill(self) -> None:
+        try:
+            data = self.socket.recv(1 << 18)
+        except BlockingIOError:
+            return
+        if not data:
+            raise Closed("end of the stream")
+        self._buffer += data
+
+    def frames(self, limit_s: float = 30.0) -> Iterator[Command]:
+        """Yield what comes, until nothing has come for some time.
+
+        Raises:
+            Closed: The server has closed.
+        """
+        self.socket.setblocking(False)
+        while True:
+            while len(self._buffer) >= 4:
+                (length,) = struct.unpack_from(">i", self._buffer)
+                if len(self._buffer) < 4 + length:
+                    break
+                frame = bytes(self._buffer[4 : 4 + length])
+                del self._buffer[: 4 + length]
+                try:
+                    yield commands.decode(frame)
+                except NotAFrame as error:
+                    raise AssertionError(f"the server wrote {frame[:200]!r}: {error}") from error
+            if not select.select([self.socket], [], [], limit_s)[0]:
+                return
+            try:
+                self._fill()
+            except OSError as error:
+                raise Closed(str(error)) from error
+
+    def ask(self, draft: Draft, limit_s: float = 120.0) -> Command:
+        """Return the reply to a request.
+
+        Raises:
+            Closed: The server has closed instead.
+            TimeoutError: None came.
+        """
+        if not self.write(draft.encode(), limit_s):
+            raise TimeoutError(f"{draft.describe()} was not taken in {limit_s} s")
+        for frame in self.frames(limit_s):
+            if frame.is_reply and frame.opaque == draft.opaque:
+                return frame
+        raise TimeoutError(f"no reply to {draft.describe()} in {limit_s} s")
+
+
+def outcome(port: int, draft: Draft, limit_s: float = 120.0) -> Command | None:
+    """Return the reply to a request on a connection of its own; None if the server closed it."""
+    with Connection(port) as connection:
+        try:
+            return connection.ask(draft, limit_s)
+        except Closed:
+            return None
+
+
+def together(drafts: Iterable[Draft]) -> bytes:
+    """Return requests one behind the other, numbered."""
+    data = []
+    for number, draft in enumerate(drafts, 1):
+        draft.opaque = number
+        data.append(draft.encode())
+    return b"".join(data)

@@ -1,0 +1,324 @@
+"""Heartbeats that are large, members that are many: what they cost and what is told."""
+
+import dataclasses
+import json
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+import broker_subject
+from broker_subject import Subject
+from reput import limits
+from reput.broker.group.groups import Groups, Maxima
+from reput.broker.processors.table import PROCESSORS
+from reput.errors import LimitExceeded
+from reput.format import bodies
+from reput.format.bodies import ConsumerData, HeartbeatData, SubscriptionData
+from reput.format.codes import RequestCode, ResponseCode
+from reput.format.command import Command
+from reput.remoting.time_slices import run_whole
+
+
+class Peer:
+    """A connection that counts how often it is hashed: how often somebody looks for it."""
+
+    def __init__(self, peer: str = "192.0.2.1:1") -> None:
+        self.peer = peer
+        self.look_count = 0
+
+    def __hash__(self) -> int:
+        self.look_count += 1
+        return id(self)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+def consumer(group: str, *topics: str, sub_string: str = "*") -> ConsumerData:
+    return ConsumerData(
+        consume_from_where="CONSUME_FROM_LAST_OFFSET",
+        consume_type="CONSUME_PASSIVELY",
+        group_name=group,
+        message_model="CLUSTERING",
+        subscription_data_set=[
+            SubscriptionData(topic=one, sub_string=sub_string, sub_version=1) for one in topics
+        ],
+    )
+
+
+async def beat(subject: Subject, groups: list[str], topics: int = 0, producers: int = 0) -> Command:
+    subscriptions = [
+        {"topic": f"T{one}", "subString": "*", "subVersion": 1} for one in range(topics)
+    ]
+    body = {
+        "clientID": "c",
+        "consumerDataSet": [
+            {
+                "groupName": one,
+                "consumeType": "CONSUME_PASSIVELY",
+                "messageModel": "CLUSTERING",
+                "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+                "subscriptionDataSet": subscriptions,
+            }
+            for one in groups
+        ],
+        "producerDataSet": [{"groupName": f"p{one}"} for one in range(producers)],
+    }
+    return await subject.ask(RequestCode.HEART_BEAT, body=json.dumps(body).encode())
+
+
+@pytest.mark.parametrize(
+    ("wanted", "limit"),
+    [
+        ({"groups": [f"g{one}" for one in range(1001)]}, limits.HEARTBEAT_GROUPS),
+        ({"groups": ["g"], "producers": 1000}, limits.HEARTBEAT_GROUPS),
+        ({"groups": ["g"], "topics": 10_001}, limits.HEARTBEAT_SUBSCRIPTIONS),
+        ({"groups": [f"g{one}" for one in range(11)], "topics": 1000},
+         limits.HEARTBEAT_SUBSCRIPTIONS),
+    ],
+)  # fmt: skip
+async def test_a_heartbeat_that_is_too_large_is_refused_as_a_whole(
+    subject: Subject, wanted: dict[str, Any], limit: limits.Limit
+) -> None:
+    known = subject.parts.topics.all()
+    reply = await beat(subject, **wanted)
+    assert reply.code == ResponseCode.SYSTEM_ERROR
+    assert limit.name in (reply.remark or "")
+    assert subject.broker.serving.refusals.counts[limit.name] == 1
+    assert subject.parts.groups.membership_count == 0
+    assert subject.parts.topics.all() == known
+
+
+async def test_a_heartbeat_with_many_new_groups_writes_topics_a_few_times(subject: Subject) -> None:
+    table, writes = subject.parts.topics.table, []
+    write = table.write
+
+    def counted(*arguments: Any, **more: Any) -> Any:
+        writes.append(1)
+        return write(*arguments, **more)
+
+    table.write = counted  # type: ignore[method-assign]
+    assert (await beat(subject, [f"g{one}" for one in range(999)])).code == ResponseCode.SUCCESS
+    assert subject.parts.topics.get("%RETRY%g998") is not None
+    # Before, each retry topic wrote the whole table.
+    assert len(writes) < 100
+
+
+async def test_one_address_makes_so_many_groups_and_no_more(tmp_path: Any) -> None:
+    settings = {"reput_auto_created_groups_per_address_max": 3}
+    async with broker_subject.running(tmp_path, **settings) as subject:
+        assert (await beat(subject, ["a", "b", "c"])).code == ResponseCode.SUCCESS
+        assert (await beat(subject, ["a", "b", "c"])).code == ResponseCode.SUCCESS
+        reply = await beat(subject, ["d"])
+        assert reply.code == ResponseCode.SYSTEM_ERROR
+        assert "auto_created_groups_per_address" in (reply.remark or "")
+        assert "reputAutoCreatedGroupsPerAddressMax" in (reply.remark or "")
+        assert subject.parts.subscription_groups.get("d") is None
+        await subject.send("T")
+        reply = await subject.pull("T", consumer_group="e")
+        assert "auto_created_groups_per_address" in (reply.remark or "")
+
+
+async def test_with_so_many_groups_none_is_made_by_itself(tmp_path: Any) -> None:
+    async with broker_subject.running(tmp_path, reput_auto_created_groups_max=10) as subject:
+        count = len(subject.parts.subscription_groups.all())
+        for number in range(20):
+            await beat(subject, [f"g{number}"])
+        assert count < len(subject.parts.subscription_groups.all()) == 10
+        # An operator still makes one.
+        code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+        assert (await subject.ask(code, body=b'{"groupName":"mine"}')).code == ResponseCode.SUCCESS
+
+
+async def test_one_address_makes_so_many_topics_and_no_more(tmp_path: Any) -> None:
+    settings = {"reput_auto_created_topics_per_address_max": 2}
+    async with broker_subject.running(tmp_path, **settings) as subject:
+        assert (await subject.send("A")).code == ResponseCode.SUCCESS
+        assert (await subject.send("B")).code == ResponseCode.SUCCESS
+        reply = await subject.send("C")
+        assert "auto_created_topics_per_address" in (reply.remark or "")
+        assert subject.parts.topics.get("C") is None
+        assert (await subject.send("A")).code == ResponseCode.SUCCESS
+        assert "auto_created_topics" in ((await beat(subject, ["g"])).remark or "")
+
+
+async def test_with_so_many_topics_none_is_made_by_a_send(tmp_path: Any) -> None:
+    async with broker_subject.running(tmp_path, reput_auto_created_topics_max=8) as subject:
+        count = len(subject.parts.topics.all())
+        replies = [await subject.send(f"T{number}") for number in range(10 - count + 2)]
+        assert replies[-1].code == ResponseCode.SYSTEM_ERROR
+        assert "reputAutoCreatedTopicsMax" in (replies[-1].remark or "")
+        assert len(subject.parts.topics.all()) == 8
+
+
+# --- what a connection and all of them may have ---------------------------------
+
+
+@pytest.mark.parametrize(
+    ("maxima", "limit"),
+    [
+        (Maxima(connection_groups=2), "connection_groups"),
+        (Maxima(memberships=2), "memberships"),
+        (Maxima(memberships_per_address=2), "memberships_per_address"),
+    ],
+)
+def test_memberships_are_bounded(maxima: Maxima, limit: str) -> None:
+    groups: Groups[Peer] = Groups(maxima=maxima)
+    one = Peer()
+    groups.register_consumer(one, "a", consumer("g"), 0, 1, 0)
+    groups.register_producer(one, "a", "p", 0, 1, 0)
+    groups.check_room(one, [consumer("g")], ["p"])  # it has them
+    with pytest.raises(LimitExceeded) as caught:
+        groups.check_room(one, [consumer("g"), consumer("new")], ["p"])
+    assert caught.value.limit == limit
+    groups.unregister_producer(one, "p")
+    groups.check_room(one, [consumer("new")], [])
+
+
+def test_members_of_a_group_are_bounded() -> None:
+    groups: Groups[Peer] = Groups(maxima=Maxima(group_members=1))
+    one, two = Peer(), Peer()
+    groups.register_consumer(one, "a", consumer("g"), 0, 1, 0)
+    groups.check_room(one, [consumer("g")], [])
+    with pytest.raises(LimitExceeded, match="group_members"):
+        groups.check_room(two, [consumer("g")], [])
+
+
+def test_another_address_has_its_own_memberships() -> None:
+    groups: Groups[Peer] = Groups(maxima=Maxima(memberships_per_address=1))
+    one, two, three = Peer("192.0.2.1:1"), Peer("192.0.2.1:2"), Peer("192.0.2.2:1")
+    groups.register_consumer(one, "a", consumer("g"), 0, 1, 0)
+    with pytest.raises(LimitExceeded, match="memberships_per_address"):
+        groups.check_room(two, [consumer("g")], [])
+    groups.check_room(three, [consumer("g")], [])
+    groups.remove(one)
+    groups.check_room(two, [consumer("g")], [])
+
+
+def test_subscriptions_of_all_groups_are_bounded() -> None:
+    groups: Groups[Peer] = Groups(maxima=Maxima(subscription_bytes=3000))
+    one = Peer()
+    large = consumer("g", "T", sub_string="x" * 2000)
+    groups.check_subscriptions(groups.more_bytes(large))
+    groups.register_consumer(one, "a", large, 0, 1, 0)
+    groups.check_subscriptions(groups.more_bytes(large))
+    with pytest.raises(LimitExceeded, match="all_subscription_bytes"):
+        groups.check_subscriptions(groups.more_bytes(consumer("h", "T", sub_string="x" * 2000)))
+    groups.remove(one)
+    assert groups.subscription_bytes == 0
+
+
+def test_the_end_of_a_connection_is_as_much_work_as_it_has_groups() -> None:
+    def looks(group_count: int) -> int:
+        groups: Groups[Peer] = Groups()
+        one, others = Peer(), [Peer() for _ in range(50)]
+        for number in range(group_count):
+            groups.register_producer(one, "a", f"p{number}", 0, 1, 0)
+            groups.register_producer(others[number % 50], "b", f"q{number}", 0, 1, 0)
+        one.look_count = 0
+        assert groups.remove(one) == []
+        assert not [name for name in groups.producer_groups() if name.startswith("p")]
+        return one.look_count
+
+    # Before: for each group it looked through all.
+    assert looks(400) < 6 * looks(100)
+
+
+def test_a_client_that_changes_its_id_leaves_nothing_behind() -> None:
+    groups: Groups[Peer] = Groups()
+    one = Peer()
+    for number in range(100):
+        groups.register_producer(one, f"client {number}", "p", 0, 1, number)
+    assert groups.producer_of_client("client 99") is not None
+    assert [n for n in range(99) if groups.producer_of_client(f"client {n}") is not None] == []
+    groups.remove(one)
+    assert groups.producer_of_client("client 99") is None
+    assert groups.membership_count == 0
+    assert groups.silent(1 << 60) == []
+
+
+# --- heartbeats in slices -----------------------------------------------------
+
+
+class Client(Peer):
+    """A connection as processors see it."""
+
+    is_closed = False
+    address = "192.0.2.1"
+
+    def notify(self, command: Command) -> None:
+        """Take a notice."""
+
+
+def begin(subject: Subject, channel: Peer, *consumers: ConsumerData) -> Generator[None, None, Any]:
+    data = HeartbeatData(client_id="c", consumer_data_set=list(consumers))
+    request = Command(RequestCode.HEART_BEAT, body=bodies.encode(data))
+    as_channel: Any = channel
+    work = PROCESSORS[RequestCode.HEART_BEAT](subject.broker.parts, as_channel, request)
+    assert isinstance(work, Generator)
+    return work
+
+
+def set_config(subject: Subject, **settings: int) -> None:
+    broker = subject.broker
+    broker.settings.broker = dataclasses.replace(broker.settings.broker, **settings)
+    broker.parts.topics.config = broker.parts.subscription_groups.config = broker.settings.broker
+    broker.parts.groups.maxima = Maxima.of(broker.settings.broker)
+
+
+async def test_heartbeats_at_the_same_time_do_not_take_the_same_room(subject: Subject) -> None:
+    set_config(subject, reput_memberships_max=subject.parts.groups.membership_count + 30)
+    left, limits_met = [], []
+    for prefix in "ab":
+        consumers = [consumer(f"{prefix}{number}", "T") for number in range(20)]
+        left.append(begin(subject, Client(), *consumers))
+    while left:
+        for work in list(left):
+            try:
+                next(work)
+            except StopIteration:
+                left.remove(work)
+            except LimitExceeded as error:
+                left.remove(work)
+                limits_met.append(error.limit)
+    assert set(limits_met) == {"memberships"}
+    assert subject.parts.groups.membership_count == 30
+
+
+@pytest.mark.parametrize(
+    ("settings", "limit"),
+    [
+        ({"reput_subscription_bytes_max": 5_000}, "all_subscription_bytes"),
+        ({"reput_auto_created_groups_per_address_max": 2}, "auto_created_groups_per_address"),
+        ({"reput_auto_created_topics_per_address_max": 2}, "auto_created_topics_per_address"),
+    ],
+)
+async def test_nothing_is_taken_of_a_heartbeat_for_which_there_is_no_room(
+    subject: Subject, settings: dict[str, int], limit: str
+) -> None:
+    set_config(subject, **settings)
+    broker = subject.broker
+    known = broker.parts.topics.all().keys(), broker.parts.subscription_groups.all().keys()
+    consumers = [consumer(f"g{number}", "T", sub_string="x" * 2_000) for number in range(3)]
+    with pytest.raises(LimitExceeded) as caught:
+        run_whole(begin(subject, Client(), *consumers))
+    assert caught.value.limit == limit
+    assert broker.parts.groups.membership_count == 0
+    assert (
+        broker.parts.topics.all().keys(),
+        broker.parts.subscription_groups.all().keys(),
+    ) == known
+
+
+@pytest.mark.parametrize("tags", [{"tags_set": [""] * 2_001}, {"code_set": [0] * 2_001}])
+async def test_tags_of_a_member_are_bounded_however_short(
+    subject: Subject, tags: dict[str, list[object]]
+) -> None:
+    """A megabyte of empty tags cost no byte of a subscription, and a step of their number."""
+    member = consumer("g", "T")
+    for name, values in tags.items():
+        setattr(member.subscription_data_set[0], name, values)
+    with pytest.raises(LimitExceeded, match="subscription_tags"):
+        run_whole(begin(subject, Client(), member))
+    assert subject.parts.groups.membership_count == 0

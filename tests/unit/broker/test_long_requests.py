@@ -1,0 +1,454 @@
+"""Requests whose work grows with what the broker holds: small steps, and nothing too large.
+
+A step is what happens between two yields of a processor. How much it does is counted by what it
+asks the store and the tables, so that no clock is needed.
+"""
+
+import asyncio
+import dataclasses
+import json
+from collections import Counter
+from collections.abc import Callable, Generator
+from pathlib import Path
+from types import GeneratorType
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+
+import broker_subject
+from broker_subject import Subject
+from reput import limits
+from reput.broker.processors.table import PROCESSORS
+from reput.broker.server import Broker
+from reput.errors import LimitExceeded, RequestRefused, WriteFailed
+from reput.format import bodies, headers, message_id
+from reput.format.bodies import (
+    ConsumerData,
+    GroupList,
+    MessageQueue,
+    SubscriptionData,
+    TopicOffset,
+    TopicOffsets,
+    TopicStats,
+)
+from reput.format.codes import RequestCode as Code, ResponseCode
+from reput.format.command import Command
+from reput.format.headers import (
+    CloneGroupOffsetHeader,
+    ConsumerGroupHeader,
+    ConsumerStatusHeader,
+    ConsumeStatsHeader,
+    ConsumeStatsInBrokerHeader,
+    GroupHeader,
+    Header,
+    ProducerGroupHeader,
+    QueryCorrectionOffsetHeader,
+    ResetOffsetHeader,
+    TimeSpanHeader,
+    TopicHeader,
+    ViewMessageHeader,
+)
+from reput.format.message import Host
+from reput.remoting import long_replies, time_slices
+from reput.remoting.long_replies import LongBody
+from reput.store.config_tables import TopicConfig
+from reput.store.table_files import SubscriptionGroup
+
+QUEUE_COUNT = 3_000
+TOPIC_COUNT = 3_000
+MEMBER_COUNT = 3_000
+CALLS_PER_STEP = 1_000
+"""Calls of the store and the tables; each takes a microsecond or some."""
+
+
+class SomeChannel:
+    """A connection of a member."""
+
+    is_closed = False
+    is_writable = True
+
+    def __init__(self, number: int = 0) -> None:
+        self.peer = f"10.0.0.1:{number}"
+        self.host = Host(b"\x0a\0\0\1", number)
+        self.sent = 0
+
+    def send(self, command: Command) -> bool:
+        self.sent += 1
+        return True
+
+    notify = send
+
+
+class Calls:
+    """Counts the calls of some objects."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        self._monkeypatch = monkeypatch
+
+    def watch(self, watched: object, *names: str) -> None:
+        for name in names:
+            self._monkeypatch.setattr(watched, name, self._counting(getattr(watched, name)))
+
+    def _counting(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any, **options: Any) -> Any:
+            self.count += 1
+            return function(*args, **options)
+
+        return counted
+
+
+@pytest.fixture
+def calls(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> Calls:
+    """A broker that holds much."""
+    broker = subject.broker
+    now_ms = broker.clock.now_ms()
+    topic = TopicConfig(
+        name="Big", read_queue_count=QUEUE_COUNT, write_queue_count=QUEUE_COUNT, perm=6
+    )
+    broker.parts.topics.table.put(topic, now_ms)
+    for number in range(TOPIC_COUNT):
+        name = f"Small{number * 7919 % 10_007}"
+        small = TopicConfig(name=name, read_queue_count=1, write_queue_count=1, perm=6)
+        broker.parts.topics.table.put(small, now_ms)
+        broker.parts.deliveries.consumer_offsets.put(name, "readers", 0, number)
+        broker.parts.subscription_groups.table.put(SubscriptionGroup(name=f"group{number}"), now_ms)
+        broker.parts.deliveries.consumer_offsets.put("Big", f"group{number}", number % 7, number)
+    for name in ("readers", "others"):
+        broker.parts.subscription_groups.table.put(SubscriptionGroup(name=name), now_ms)
+    for queue_id in range(QUEUE_COUNT):
+        broker.parts.deliveries.consumer_offsets.put("Big", "readers", queue_id, queue_id)
+    data = ConsumerData(
+        consume_from_where="CONSUME_FROM_LAST_OFFSET",
+        consume_type="CONSUME_PASSIVELY",
+        group_name="readers",
+        message_model="CLUSTERING",
+    )
+    for number in range(MEMBER_COUNT):
+        channel: Any = SomeChannel(number)
+        broker.parts.groups.register_consumer(channel, f"client{number}", data, 0, 407, 0)
+        if number < 500:
+            broker.parts.groups.register_producer(channel, f"client{number}", "senders", 0, 407, 0)
+    found = Calls(monkeypatch)
+    found.watch(
+        broker.store, "max_offset", "min_offset", "store_time", "offset_by_time",
+        "earliest_message_time",
+    )  # fmt: skip
+    found.watch(broker.parts.deliveries._consumer_offsets, "get", "of", "put")
+    return found
+
+
+@dataclasses.dataclass
+class Ran:
+    """What a processor did."""
+
+    reply: Command | None
+    steps: int
+    calls_max: int
+
+
+def begin(broker: Broker, code: int, header: Header | None) -> Any:
+    fields = headers.encode(header) if header is not None else {}
+    channel: Any = SomeChannel()
+    return PROCESSORS[code](broker.parts, channel, Command(code, ext_fields=fields))
+
+
+def run(work: Any, calls: Calls, between: Callable[[int], None] = lambda step: None) -> Ran:
+    """Run a processor to its end.
+
+    Args:
+        work: What it returned.
+        calls: Where its calls are counted.
+        between: Called between two steps, as others are that have their turn.
+    """
+    assert isinstance(work, GeneratorType)
+    ran = Ran(None, 0, 0)
+    while True:
+        before = calls.count
+        try:
+            next(work)
+        except StopIteration as end:
+            ran.reply = end.value
+            return ran
+        finally:
+            ran.calls_max = max(ran.calls_max, calls.count - before)
+        ran.steps += 1
+        between(ran.steps)
+
+
+def reset_header(**fields: Any) -> ResetOffsetHeader:
+    return ResetOffsetHeader(topic="Big", group="readers", timestamp=-1, is_force=True, **fields)
+
+
+REQUESTS: list[tuple[int, Header | None, int]] = [
+    (Code.GET_ALL_TOPIC_CONFIG, None, 10),
+    (Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, None, 10),
+    (Code.GET_ALL_CONSUMER_OFFSET, None, 10),
+    (Code.GET_TOPIC_STATS_INFO, TopicHeader(topic="Big"), 50),
+    (Code.GET_CONSUME_STATS, ConsumeStatsHeader(consumer_group="readers", topic="Big"), 50),
+    (Code.GET_CONSUME_STATS, ConsumeStatsHeader(consumer_group="readers", topic=""), 50),
+    (Code.QUERY_CONSUME_TIME_SPAN, TimeSpanHeader(topic="Big", group="readers"), 50),
+    (
+        Code.QUERY_CORRECTION_OFFSET,
+        QueryCorrectionOffsetHeader(topic="Big", compare_group="readers", filter_groups=""),
+        10,
+    ),
+    (Code.QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader(topic="Big"), 3),
+    (Code.QUERY_TOPICS_BY_CONSUMER, GroupHeader(group="readers"), 3),
+    (Code.GET_CONSUMER_CONNECTION_LIST, ConsumerGroupHeader(consumer_group="readers"), 50),
+    (Code.GET_PRODUCER_CONNECTION_LIST, ProducerGroupHeader(producer_group="senders"), 8),
+    (Code.GET_ALL_PRODUCER_INFO, None, 8),
+    (Code.INVOKE_BROKER_TO_RESET_OFFSET, reset_header(), 50),
+    (Code.INVOKE_BROKER_TO_RESET_OFFSET, reset_header(queue_id=-1), 50),
+    (
+        Code.CLONE_GROUP_OFFSET,
+        CloneGroupOffsetHeader(src_group="readers", dest_group="others", topic="", offline=True),
+        5,
+    ),
+]
+
+
+@pytest.mark.parametrize(("code", "header", "steps_min"), REQUESTS)
+async def test_much_work_is_done_in_small_steps(
+    code: int, header: Header | None, steps_min: int, subject: Subject, calls: Calls
+) -> None:
+    ran = run(begin(subject.broker, code, header), calls)
+    assert ran.reply is not None
+    assert ran.reply.code == ResponseCode.SUCCESS, ran.reply.remark
+    assert ran.steps >= steps_min
+    assert ran.calls_max <= CALLS_PER_STEP
+
+
+@pytest.mark.parametrize(("code", "header", "steps_min"), REQUESTS)
+async def test_what_is_deleted_between_two_steps_does_no_harm(
+    code: int, header: Header | None, steps_min: int, subject: Subject, calls: Calls
+) -> None:
+    broker = subject.broker
+
+    def delete(step: int) -> None:
+        now_ms = broker.clock.now_ms()
+        if step == 2:
+            broker.parts.topics.delete("Big", now_ms)
+            broker.store.delete_topic("Big")
+            broker.parts.deliveries.consumer_offsets.delete(topic="Big")
+        elif step == 3:
+            broker.parts.deliveries.consumer_offsets.delete(group="readers")
+            broker.parts.subscription_groups.delete("readers", now_ms)
+            group = broker.parts.groups.consumer("readers")
+            if group is not None:
+                for channel in list(group.members):
+                    broker.parts.groups.unregister_consumer(channel, "readers")
+        elif step == 4:
+            for name in list(broker.parts.topics.all())[:100]:
+                broker.parts.topics.table.delete(name, now_ms)
+
+    code_found: int | None = None
+    try:
+        ran = run(begin(broker, code, header), calls, delete)
+        code_found = ran.reply.code if ran.reply is not None else None
+    except RequestRefused as error:
+        code_found = error.response_code
+    assert code_found in {
+        ResponseCode.SUCCESS,
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.CONSUMER_NOT_ONLINE,
+        ResponseCode.SYSTEM_ERROR,  # the group has no offsets
+    }
+    assert ("Big", "others") not in set(broker.parts.deliveries.consumer_offsets.readers())
+
+
+def test_statistics_of_all_groups_have_a_step_for_each_group(
+    subject: Subject, calls: Calls
+) -> None:
+    broker = subject.broker
+    broker.parts.deliveries.consumer_offsets.delete(
+        topic="Big"
+    )  # 3,000 queues for each of 3,000 groups
+    header = ConsumeStatsInBrokerHeader(is_order=False)
+    ran = run(begin(broker, Code.GET_BROKER_CONSUME_STATS, header), calls)
+    assert ran.reply is not None
+    assert ran.reply.code == ResponseCode.SUCCESS
+    assert ran.steps >= TOPIC_COUNT
+    assert ran.calls_max <= CALLS_PER_STEP
+
+
+@pytest.mark.parametrize(("code", "header", "steps_min"), REQUESTS[:7] + REQUESTS[10:15])
+def test_a_reply_that_no_frame_holds_is_refused_and_says_what_to_ask_for(
+    code: int,
+    header: Header | None,
+    steps_min: int,
+    subject: Subject,
+    calls: Calls,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "REPLY_BYTES", limits.REPLY_BYTES.at(10_000))
+    with pytest.raises(
+        LimitExceeded, match=r"body of a reply \(.*\): .*limit reply_bytes"
+    ) as caught:
+        run(begin(subject.broker, code, header), calls)
+    assert caught.value.limit == "reply_bytes"
+
+
+def test_all_statistics_that_no_frame_holds_are_refused_before_they_are_made(
+    subject: Subject, calls: Calls
+) -> None:
+    """3,000 groups of 3,000 queues each would be a gigabyte."""
+    work = begin(
+        subject.broker, Code.GET_BROKER_CONSUME_STATS, ConsumeStatsInBrokerHeader(is_order=False)
+    )
+    with pytest.raises(LimitExceeded, match="ask for each group with request 208"):
+        run(work, calls)
+    assert calls.count < 1_000_000
+
+
+async def test_topics_that_have_not_changed_are_not_encoded_again(
+    subject: Subject, calls: Calls
+) -> None:
+    broker = subject.broker
+    first = run(begin(broker, Code.GET_ALL_TOPIC_CONFIG, None), calls)
+    again = run(begin(broker, Code.GET_ALL_TOPIC_CONFIG, None), calls)
+    assert first.reply is not None
+    assert again.reply is not None
+    assert again.reply.body is first.reply.body
+    assert again.steps == 0
+    broker.parts.topics.delete("Big", broker.clock.now_ms())
+    changed = run(begin(broker, Code.GET_ALL_TOPIC_CONFIG, None), calls)
+    assert changed.reply is not None
+    assert b'"Big"' in first.reply.body
+    assert b'"Big"' not in changed.reply.body
+
+
+async def test_a_group_of_too_many_members_is_not_asked(subject: Subject, calls: Calls) -> None:
+    header = ConsumerStatusHeader(topic="Big", group="readers", client_addr=None)
+    with pytest.raises(LimitExceeded, match="clientAddr"):
+        run(begin(subject.broker, Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, header), calls)
+    group = subject.parts.groups.consumer("readers")
+    assert group is not None
+    assert not any(channel.sent for channel in group.members)
+
+
+# --- deletions ----------------------------------------------------------------
+
+
+async def test_a_topic_is_gone_at_once_and_the_reply_comes_when_the_disk_has_it(
+    subject: Subject,
+) -> None:
+    broker = subject.broker
+    for queue_id in range(4):
+        await subject.send("T", b"old", queue_id=queue_id)
+    asked = asyncio.create_task(subject.ask(Code.DELETE_TOPIC_IN_BROKER, TopicHeader(topic="T")))
+    while broker.parts.topics.get("T") is not None:
+        await asyncio.sleep(0)
+    reply = await subject.ask(Code.GET_TOPIC_STATS_INFO, TopicHeader(topic="T"))
+    assert reply.code == ResponseCode.TOPIC_NOT_EXIST
+    assert (await asked).code == ResponseCode.SUCCESS
+    folder = Path(broker.store.root)
+    assert not (folder / "consumequeue/T").exists()
+    assert "T" in json.loads((folder / "topics.deleted").read_text())
+    assert "T" not in json.loads((folder / "config/topics.json").read_text())["topicConfigTable"]
+
+
+async def test_deletions_wait_for_each_other_and_too_many_are_refused(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "WAITING_DELETIONS", limits.WAITING_DELETIONS.at(3))
+    for number in range(8):
+        await subject.send(f"Topic{number}")
+    replies = await asyncio.gather(
+        *(
+            subject.ask(Code.DELETE_TOPIC_IN_BROKER, TopicHeader(topic=f"Topic{number}"))
+            for number in range(8)
+        )
+    )
+    codes = Counter(reply.code for reply in replies)
+    assert codes[ResponseCode.SUCCESS] >= 3
+    assert codes[ResponseCode.SUCCESS] + codes[ResponseCode.SYSTEM_ERROR] == 8
+    for number, reply in enumerate(replies):
+        is_there = subject.parts.topics.get(f"Topic{number}") is not None
+        assert is_there == (reply.code != ResponseCode.SUCCESS)
+        if is_there:
+            assert "limit waiting_deletions" in (reply.remark or "")
+
+
+async def test_a_disk_that_fails_is_told_and_the_deletion_can_be_asked_for_again(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise WriteFailed("topics.deleted", "cannot write: Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(subject.broker.store._tombstones, "save", fail)
+        reply = await subject.ask(Code.DELETE_TOPIC_IN_BROKER, TopicHeader(topic="T"))
+        assert reply.code == ResponseCode.SYSTEM_ERROR
+        assert "Input/output error" in (reply.remark or "")
+    reply = await subject.ask(Code.DELETE_TOPIC_IN_BROKER, TopicHeader(topic="T"))
+    assert reply.code == ResponseCode.SUCCESS
+    assert not (Path(subject.broker.store.root) / "consumequeue/T").exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "header"),
+    [
+        (Code.GET_CONSUME_STATS, ConsumeStatsHeader(consumer_group="readers", topic="")),
+        (Code.GET_BROKER_CONSUME_STATS, ConsumeStatsInBrokerHeader(is_order=True)),
+    ],
+)
+async def test_topics_that_are_left_out_are_counted_too(
+    code: int, header: Header, subject: Subject, calls: Calls
+) -> None:
+    """Members have given up all topics but one, and no topic is ordered."""
+    group = subject.parts.groups.consumer("readers")
+    assert group is not None
+    group.subscribe([SubscriptionData(topic="Other", sub_string="*", sub_version=1)])
+    calls.watch(subject.parts.groups, "consumer")
+    ran = run(begin(subject.broker, code, header), calls)
+    assert ran.reply is not None
+    assert b'"Small' not in ran.reply.body
+    assert ran.calls_max <= CALLS_PER_STEP
+
+
+# --- records by offset --------------------------------------------------------
+
+
+async def test_a_message_that_waits_is_shown_by_the_topic_that_it_is_for(subject: Subject) -> None:
+    """Its id points at a record of SCHEDULE_TOPIC_XXXX."""
+    sent = await subject.send("T", b"later", properties={"DELAY": "18"})
+    place = message_id.decode_offset_id((sent.ext_fields or {})["msgId"])
+    for topic in (None, "T"):
+        header = ViewMessageHeader(offset=place.physical_offset, topic=topic)
+        reply = await subject.ask(Code.VIEW_MESSAGE_BY_ID, header)
+        assert reply.code == ResponseCode.SUCCESS
+        (found,) = broker_subject.messages_in(reply.body)
+        assert (found.topic, found.body) == ("SCHEDULE_TOPIC_XXXX", b"later")
+
+
+# --- what they are made with --------------------------------------------------
+
+
+def whole(work: Generator[None, None, Any]) -> Any:
+    return time_slices.run_whole(work)
+
+
+@given(st.lists(st.text(max_size=3), max_size=4_000, unique=True))
+def test_names_are_sorted_as_python_sorts_them(names: list[str]) -> None:
+    assert whole(long_replies.sort(names)) == sorted(names)
+
+
+def test_a_long_body_is_what_is_encoded_at_once() -> None:
+    queues = [MessageQueue("T", "broker", number) for number in range(100)]
+    offsets = TopicOffsets()
+    body = LongBody("all of it")
+    for queue in queues:
+        offset = TopicOffset(last_update_timestamp=1, max_offset=queue.queue_id, min_offset=0)
+        offsets[queue] = offset
+        body.add_pair(queue, offset)
+    template = TopicStats(offset_table=TopicOffsets())
+    expected = bodies.encode(TopicStats(offset_table=offsets))
+    assert body.encode_in(template, "offset_table") == expected
+    names = LongBody("all of it")
+    names.add("a", 'b"groupList":[]')
+    names.add()
+    names.add("c")
+    found = names.encode_in(GroupList(group_list=[]), "group_list")
+    assert found == bodies.encode(GroupList(group_list=["a", 'b"groupList":[]', "c"]))

@@ -1,0 +1,145 @@
+"""Checkpoints in memory: what is due, and what of the revive topic a start has to read."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import broker_subject
+from broker_subject import Subject
+from pop_client import INVISIBLE_MS, ack, pop
+from reput.broker.pop import checkpoints as pop_checkpoints
+from reput.broker.pop.checkpoints import Checkpoint, Checkpoints, Key
+from reput.broker.pop.revive import LATE_MS
+from reput.clock import ManualClock
+from reput.format import names
+from reput.store.getting import GetResult
+from reput.store.message_store import MessageStore
+
+START_MS = 1_700_000_000_000
+REVIVE = "rmq_sys_REVIVE_LOG_DefaultCluster"
+
+
+def checkpoint(number: int, due_ms: int) -> Checkpoint:
+    return Checkpoint(
+        Key("T", "G", 0, number, START_MS), range(number, number + 1), due_ms, 0, number
+    )
+
+
+def test_what_is_over_leaves_the_heap_a_few_at_a_time() -> None:
+    checkpoints = Checkpoints()
+    known = [checkpoint(number, number) for number in range(5_000)]
+    for one in known:
+        checkpoints.add(one)
+    for one in known[:4_900]:
+        checkpoints.end(one)
+    seen = len(checkpoints._due)
+    for number in range(5_000, 5_200):
+        before = len(checkpoints._due) + len(checkpoints._older_due)
+        checkpoints.add(checkpoint(number, number))
+        after = len(checkpoints._due) + len(checkpoints._older_due)
+        assert before - after <= pop_checkpoints._MOVED_AT_ONCE
+    assert len(checkpoints._due) + len(checkpoints._older_due) < seen / 10
+    assert [one.due_ms for one in checkpoints.due(10_000)] == list(range(4_900, 5_200))
+
+
+def test_due_checkpoints_come_in_their_order_whichever_heap_they_are_in() -> None:
+    chance = random.Random(1)
+    checkpoints = Checkpoints()
+    times = [chance.randrange(10_000) for _ in range(2_000)]
+    known = [checkpoint(number, due_ms) for number, due_ms in enumerate(times)]
+    for one in known[:1_500]:
+        checkpoints.add(one)
+    for one in known[:1_200]:
+        checkpoints.end(one)
+    for one in known[1_500:]:
+        checkpoints.add(one)
+    left = sorted(one.due_ms for one in known[1_200:])
+    assert checkpoints.next_due_ms() is not None
+    early = [one.due_ms for one in checkpoints.due(5_000)]
+    assert early == [one for one in left if one <= 5_000]
+    assert [one.due_ms for one in checkpoints.due(10_000)] == left[len(early) :]
+    assert checkpoints.next_due_ms() is None
+
+
+async def work(subject: Subject, count: int) -> None:
+    """Pop messages and acknowledge them, as a group does whose first message waits."""
+    for _ in range(count):
+        await subject.send("T", b"other")
+        for one in await pop(subject):
+            await ack(subject, one)
+    broker = subject.broker
+    broker.store.step_memory()
+    for _ in range(3):
+        broker.clock.advance(1_000)  # type: ignore[attr-defined]
+        while broker.loops.step_pops(broker.clock.now_ms()):
+            broker.store.step_memory()
+    broker.store.sync()
+    broker.store.step_memory()
+    broker.parts.pops.tell_progress()
+
+
+async def test_a_start_reads_few_records_for_a_message_that_waits_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pop_checkpoints, "RECORDS_BEHIND_MAX", 20)
+    clock = ManualClock(START_MS)
+    hour_ms = 3_600_000
+    async with broker_subject.running(tmp_path, clock=clock, revive_queue_num=1) as subject:
+        for body in (b"acked", b"waits"):
+            await subject.send("T", body)
+        taken = {one.body: one for one in await pop(subject, invisible_time=hour_ms)}
+        await ack(subject, taken[b"acked"])
+        await work(subject, 40)
+        broker = subject.broker
+        end = broker.store.max_offset(REVIVE, 0)
+        done = broker.parts.deliveries.consumer_offsets.get(REVIVE, names.REVIVE_GROUP, 0)
+        assert end >= 40
+        assert done is not None
+        assert end - done <= 40
+        assert len(broker.parts.pops.revive.checkpoints) == 1
+    read = 0
+    get = MessageStore.get
+
+    def counting(store: MessageStore, topic: str, *more: Any, **options: Any) -> GetResult:
+        nonlocal read
+        found = get(store, topic, *more, **options)
+        read += found.message_count * (topic == REVIVE)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MessageStore, "get", counting)
+        async with broker_subject.running(tmp_path, clock=clock, revive_queue_num=1) as subject:
+            assert read <= 40
+            assert await pop(subject) == []
+            clock.advance(hour_ms + 2 * LATE_MS)
+            broker = subject.broker
+            broker.store.step_memory()
+            while broker.loops.step_pops(clock.now_ms()):
+                broker.store.step_memory()
+            assert [one.body for one in await pop(subject)] == [b"waits"]
+
+
+async def test_a_crash_between_both_copies_of_a_checkpoint_brings_a_message_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The offset that says where to begin is as it was: both are read."""
+    monkeypatch.setattr(pop_checkpoints, "RECORDS_BEHIND_MAX", 5)
+    clock = ManualClock(START_MS)
+    async with broker_subject.running(tmp_path, clock=clock, revive_queue_num=1) as subject:
+        for body in (b"acked", b"waits"):
+            await subject.send("T", body)
+        taken = {one.body: one for one in await pop(subject, invisible_time=60_000)}
+        await ack(subject, taken[b"acked"])
+        await work(subject, 20)
+    async with broker_subject.running(tmp_path, clock=clock, revive_queue_num=1) as subject:
+        subject.parts.deliveries.consumer_offsets.put(REVIVE, names.REVIVE_GROUP, 0, -1)
+    async with broker_subject.running(tmp_path, clock=clock, revive_queue_num=1) as subject:
+        clock.advance(60_000 + INVISIBLE_MS)
+        broker = subject.broker
+        broker.store.step_memory()
+        while broker.loops.step_pops(clock.now_ms()):
+            broker.store.step_memory()
+        assert [one.body for one in await pop(subject)] == [b"waits"]
+        assert len(broker.parts.pops.revive.checkpoints) == 1

@@ -1,0 +1,222 @@
+"""Lists of topics or groups (18, 225) that are put in slices while others change the table."""
+
+import asyncio
+import dataclasses
+from collections.abc import Callable, Generator
+from typing import Any
+
+import pytest
+
+from broker_subject import Subject
+from reput import limits
+from reput.broker.processors.table import PROCESSORS
+from reput.errors import LimitExceeded, RequestRefused
+from reput.format import bodies
+from reput.format.bodies import (
+    SubscriptionGroupConfig,
+    SubscriptionGroupList,
+    TopicConfigData,
+    TopicConfigList,
+)
+from reput.format.codes import RequestCode as Code
+from reput.format.command import Command
+from reput.remoting.long_replies import CHUNK
+
+COUNT = 2 * CHUNK + 1
+"""Entries of a list: three parts."""
+
+Work = Generator[None, None, Any]
+
+
+class SomeChannel:
+    """A connection."""
+
+    is_closed = False
+    peer, address = "10.0.0.1:1", "10.0.0.1"
+
+    def answer(self, request: Command, reply: Command) -> None:
+        """Take an answer."""
+
+
+def topic(name: str, queue_count: int = 1, **attributes: str) -> TopicConfigData:
+    return TopicConfigData(
+        order=False,
+        perm=6,
+        read_queue_nums=queue_count,
+        topic_filter_type="SINGLE_TAG",
+        topic_name=name,
+        topic_sys_flag=0,
+        write_queue_nums=queue_count,
+        attributes=attributes or None,
+    )
+
+
+def begin(subject: Subject, code: int, body: object) -> Work:
+    request = Command(code, body=bodies.encode(body))
+    channel: Any = SomeChannel()
+    work = PROCESSORS[code](subject.broker.parts, channel, request)
+    assert isinstance(work, Generator)
+    return work
+
+
+def topics(subject: Subject, listed: list[TopicConfigData]) -> Work:
+    code = Code.UPDATE_AND_CREATE_TOPIC_LIST
+    return begin(subject, code, TopicConfigList(topic_config_list=listed))
+
+
+def groups(subject: Subject, listed: list[SubscriptionGroupConfig]) -> Work:
+    code = Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST
+    return begin(subject, code, SubscriptionGroupList(group_config_list=listed))
+
+
+def new_topics(subject: Subject, prefix: str) -> Work:
+    return topics(subject, [topic(f"{prefix}{i}", 2) for i in range(COUNT)])
+
+
+def new_groups(subject: Subject, prefix: str) -> Work:
+    names = [f"{prefix}{i}" for i in range(COUNT)]
+    return groups(subject, [SubscriptionGroupConfig(group_name=name) for name in names])
+
+
+def large_groups(subject: Subject, prefix: str) -> Work:
+    attributes = {"+lite.bind.topic": "b" * 900}
+    listed = [
+        SubscriptionGroupConfig(group_name=f"{prefix}{i}", attributes=attributes)
+        for i in range(COUNT)
+    ]
+    return groups(subject, listed)
+
+
+def in_turns(*works: Work) -> list[Exception]:
+    """Run some work, a step each; return what they raised."""
+    left, errors = list(works), []
+    while left:
+        for work in list(left):
+            try:
+                next(work)
+            except StopIteration:
+                left.remove(work)
+            except RequestRefused as error:
+                errors.append(error)
+                left.remove(work)
+    return errors
+
+
+def with_room(subject: Subject, limit: limits.Limit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave room for one list and a half."""
+    broker = subject.broker
+    size, name = {
+        limits.TOPICS: (len(broker.parts.topics.table) + COUNT + COUNT // 2, "reput_topics_max"),
+        limits.QUEUES: (broker.parts.topics.queue_count + 3 * COUNT, "reput_queues_max"),
+        limits.GROUPS: (
+            len(broker.parts.subscription_groups.table) + 3 * COUNT // 2,
+            "reput_groups_max",
+        ),
+        limits.ALL_GROUP_SETTINGS_BYTES: (COUNT * 1_400, ""),
+    }[limit]
+    if name:
+        broker.settings.broker = dataclasses.replace(broker.settings.broker, **{name: size})
+        broker.parts.topics.config = broker.parts.subscription_groups.config = (
+            broker.settings.broker
+        )
+    else:
+        monkeypatch.setattr(limits, limit.name.upper(), limit.at(size))
+
+
+@pytest.mark.parametrize(
+    ("limit", "made"),
+    [
+        (limits.TOPICS, new_topics),
+        (limits.QUEUES, new_topics),
+        (limits.GROUPS, new_groups),
+        (limits.ALL_GROUP_SETTINGS_BYTES, large_groups),
+    ],
+    ids=lambda one: one.name if isinstance(one, limits.Limit) else "",
+)
+async def test_lists_at_the_same_time_do_not_take_the_same_room(
+    limit: limits.Limit,
+    made: Callable[[Subject, str], Work],
+    subject: Subject,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with_room(subject, limit, monkeypatch)
+    broker = subject.broker
+    errors = in_turns(*(made(subject, prefix) for prefix in "abc"))
+    assert [type(error) for error in errors] == [LimitExceeded, LimitExceeded]
+    assert {error.limit for error in errors if isinstance(error, LimitExceeded)} == {limit.name}
+    known = {*broker.parts.topics.all(), *broker.parts.subscription_groups.all()}
+    assert [f"{prefix}{i}" in known for prefix in "abc" for i in (0, COUNT - 1)] == (
+        [True, True, False, False, False, False]
+    )
+
+
+async def test_what_a_list_reserved_is_free_once_it_is_put_or_given_up(subject: Subject) -> None:
+    broker = subject.broker
+    left = broker.parts.topics.queue_count + 2 * COUNT
+    broker.parts.topics.config = dataclasses.replace(broker.settings.broker, reput_queues_max=left)
+    assert in_turns(new_topics(subject, "a")) == []
+    for i in range(COUNT):
+        broker.parts.topics.delete(f"a{i}", 0)
+    assert in_turns(new_topics(subject, "b")) == []  # as much again: nothing stayed reserved
+    # What one topic of a list gives up another one of it may take, and nobody else meanwhile.
+    swapped = [topic("b0", 1), *(topic(f"b{i}", 2) for i in range(1, COUNT - 1))]
+    work = topics(subject, [*swapped, topic(f"b{COUNT - 1}", 3)])
+    while broker.parts.topics.queue_count == left:
+        next(work)
+    assert [type(one) for one in in_turns(topics(subject, [topic("other")]), work)] == [
+        LimitExceeded
+    ]
+    assert broker.parts.topics.queue_count == left
+
+
+async def test_a_list_is_put_to_its_end_though_the_connection_closes(subject: Subject) -> None:
+    work = new_topics(subject, "a")
+    while subject.parts.topics.get("a0") is None:
+        next(work)
+    assert subject.parts.topics.get(f"a{COUNT - 1}") is None
+    work.close()  # as the server does for a connection that is closed
+    while len(subject.broker.serving.slices):
+        await asyncio.sleep(0)
+    assert all(subject.parts.topics.get(f"a{i}") is not None for i in range(COUNT))
+
+
+async def test_of_a_list_that_is_still_checked_nothing_is_put_when_the_connection_closes(
+    subject: Subject,
+) -> None:
+    work = new_topics(subject, "a")
+    next(work)
+    next(work)
+    work.close()
+    assert not len(subject.broker.serving.slices)
+    assert subject.parts.topics.get("a0") is None
+
+
+async def test_two_changes_of_attributes_at_the_same_time_are_both_kept(subject: Subject) -> None:
+    broker = subject.broker
+    in_turns(topics(subject, [topic("last")]), new_groups(subject, "g"))
+    fill = [topic(f"a{i}") for i in range(COUNT)]
+    slow = topics(subject, [*fill, topic("last", **{"+reserve.time": "5"})])
+    while broker.parts.topics.get("a0") is None:
+        next(slow)
+    quick = topics(subject, [topic("last", **{"+message.type": "FIFO"})])
+    assert in_turns(quick) == in_turns(slow) == []
+    found = broker.parts.topics.get("last")
+    assert found is not None
+    assert dict(found.attributes) == {"message.type": "FIFO", "reserve.time": "5"}
+
+
+async def test_a_change_that_another_request_made_impossible_is_refused_and_the_others_are_put(
+    subject: Subject,
+) -> None:
+    broker = subject.broker
+    in_turns(topics(subject, [topic("gone", **{"+reserve.time": "5"})]))
+    fill = [topic(f"a{i}") for i in range(COUNT - 1)]
+    work = topics(subject, [*fill, topic("gone", **{"-reserve.time": ""}), topic("behind")])
+    while broker.parts.topics.get("a0") is None:
+        next(work)
+    broker.parts.topics.delete("gone", 0)
+    assert [str(error) for error in in_turns(work)] == [
+        "only add attribute is supported while creating topic. key: reserve.time"
+    ]
+    assert broker.parts.topics.get("gone") is None  # a change does not bring it back
+    assert broker.parts.topics.get("behind") is not None

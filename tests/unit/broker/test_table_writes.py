@@ -1,0 +1,387 @@
+"""Tables that requests change: written off the loop, once for all who wait, and their limits."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+import broker_subject
+from broker_subject import Subject
+from reput import limits
+from reput.broker.tables.failures import WriteFailures
+from reput.broker.tables.writes import TableWrites, write_table
+from reput.broker.worker_thread import WorkerThread
+from reput.clock import ManualClock
+from reput.errors import WriteFailed
+from reput.format import bodies
+from reput.format.bodies import TopicConfigData, TopicConfigList
+from reput.format.codes import RequestCode, ResponseCode
+from reput.format.command import Command
+from reput.store.config import FlushDiskType
+from reput.store.config_tables import TopicConfig
+from reput.store.disk import Disk
+from reput.store.table_files import TopicTable
+
+if TYPE_CHECKING:
+    from reput.remoting.channel import Channel
+
+
+def topic(name: str, queue_count: int = 1, **more: Any) -> TopicConfigData:
+    settings = {
+        "order": False, "perm": 6, "topic_filter_type": "SINGLE_TAG", "topic_sys_flag": 0,
+        "topic_name": name, "read_queue_nums": queue_count, "write_queue_nums": queue_count,
+    }  # fmt: skip
+    return TopicConfigData(**{**settings, **more})
+
+
+async def create_topics(subject: Subject, *topics: TopicConfigData) -> Command:
+    body = bodies.encode(TopicConfigList(topic_config_list=list(topics)))
+    return await subject.ask(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=body)
+
+
+async def create_groups(subject: Subject, *groups: dict[str, Any]) -> Command:
+    body = json.dumps({"groupConfigList": groups}).encode()
+    code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST
+    return await subject.ask(code, body=body)
+
+
+def table_writes() -> TableWrites:
+    clock = ManualClock(0)
+    return TableWrites(clock, WriteFailures(clock.monotonic_ms))
+
+
+class Client:
+    """A connection that keeps what it is answered."""
+
+    def __init__(self) -> None:
+        self.replies: list[Command] = []
+
+    def answer(self, request: Command, reply: Command) -> None:
+        self.replies.append(reply)
+
+
+async def test_one_write_is_for_all_who_wait(tmp_path: Path) -> None:
+    table = TopicTable.load(str(tmp_path), Disk())
+    writes = table_writes()
+    waiting = []
+    for number in range(100):
+        table.put(TopicConfig(f"T{number}", 1, 1, 6), 0)
+        waiting.append(writes.soon(table))
+    await asyncio.gather(*waiting)
+    assert writes.write_count == 1
+    saved = json.loads((tmp_path / "config/topics.json").read_text())["topicConfigTable"]
+    assert len(saved) == 100
+    await writes.stop()
+
+
+async def test_what_changes_while_a_table_is_written_is_written_as_well(tmp_path: Path) -> None:
+    table = TopicTable.load(str(tmp_path), Disk())
+    writes = table_writes()
+    first = writes.soon(table)
+    while not writes.write_count:
+        await asyncio.sleep(0)
+    table.put(TopicConfig("Late", 1, 1, 6), 0)
+    await asyncio.gather(first, writes.soon(table))
+    assert writes.write_count == 2
+    assert "Late" in (tmp_path / "config/topics.json").read_text()
+    await writes.stop()
+
+
+async def test_who_waits_is_told_that_it_failed(tmp_path: Path) -> None:
+    table = TopicTable.load(str(tmp_path), Disk())
+    (tmp_path / "config").write_text("no folder")
+    writes = table_writes()
+    with pytest.raises((WriteFailed, OSError)):
+        await writes.soon(table)
+    await writes.stop()
+
+
+async def test_who_waits_for_a_write_that_was_given_up_is_told_that_nothing_was_written(
+    tmp_path: Path,
+) -> None:
+    table = TopicTable.load(str(tmp_path), Disk())
+    writes, client = table_writes(), Client()
+    writes.answer(cast("Channel", client), Command(RequestCode.UPDATE_AND_CREATE_TOPIC), table)
+    await asyncio.sleep(0)
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()
+    await writes.stop()
+    await asyncio.sleep(0)
+    (reply,) = client.replies
+    assert reply.code == ResponseCode.SYSTEM_ERROR
+    assert (reply.remark or "").startswith("not written")
+
+
+class PassingThread(WorkerThread):
+    """A thread before whose next action something else is done."""
+
+    def __init__(self, before: Callable[[], None]) -> None:
+        super().__init__("passing")
+        self.before: Callable[[], None] | None = before
+
+    async def run(self, action: Callable[[], Any]) -> Any:
+        before, self.before = self.before, None
+        if before is not None:
+            before()
+        return await super().run(action)
+
+
+async def test_a_write_that_a_failed_one_has_overtaken_is_tried_again(tmp_path: Path) -> None:
+    class Failing(Disk):
+        is_full = False
+
+        def write(self, descriptor: int, path: str, position: int, data: Any) -> None:
+            if self.is_full:
+                raise WriteFailed(path, "full")
+            super().write(descriptor, path, position, data)
+
+    disk, clock = Failing(), ManualClock(0)
+    table = TopicTable.load(str(tmp_path), disk)
+    table.put(TopicConfig("T", 1, 1, 6), 0)
+
+    def fail() -> None:
+        disk.is_full = True
+        with pytest.raises(WriteFailed):
+            table.save(0, is_durable=False)
+        disk.is_full = False
+
+    failures = WriteFailures(clock.monotonic_ms)
+    thread = PassingThread(fail)
+    await write_table(table, thread, clock, failures, is_durable=True)
+    assert table.is_saved
+    assert "T" in (tmp_path / "config/topics.json").read_text()
+    thread.stop()
+
+
+async def test_a_table_that_cannot_be_written_is_noted_until_anybody_has_written_it(
+    tmp_path: Path,
+) -> None:
+    clock = ManualClock(0)
+    table = TopicTable.load(str(tmp_path), Disk())
+    failures = WriteFailures(clock.monotonic_ms)
+    writes = TableWrites(clock, failures)
+    (tmp_path / "config").write_text("no folder")
+    with pytest.raises((WriteFailed, OSError)):
+        await writes.soon(table)
+    assert list(failures.current) == ["table config/topics.json"]
+    (tmp_path / "config").unlink()
+    thread = WorkerThread("writes")
+    await write_table(table, thread, clock, failures, is_durable=True)
+    thread.stop()
+    assert not failures.current
+    await writes.stop()
+
+
+async def test_health_is_green_again_when_the_topics_were_written_for_a_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop of all tables fails; then the write that sends wait for makes it durable."""
+    async with broker_subject.running(
+        tmp_path, store={"flush_disk_type": FlushDiskType.SYNC_FLUSH}
+    ) as subject:
+        parts, table = subject.broker.parts, subject.parts.topics.table
+        with monkeypatch.context() as patch:
+
+            def fail(*_: object, **__: object) -> None:
+                raise WriteFailed(table.path, "full")
+
+            patch.setattr(table, "write", fail)
+            table.touch(0)
+            assert not await parts.saved_tables.save(table)
+        assert parts.write_failures.current
+        assert (await subject.send("New")).code == ResponseCode.SUCCESS
+        assert table.path not in str(parts.write_failures.current)
+
+
+async def test_a_send_is_answered_when_topics_cannot_be_written_for_any_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with broker_subject.running(tmp_path) as subject:
+        table = subject.parts.topics.table
+        with monkeypatch.context() as patch:
+
+            def fail(*_: object, **__: object) -> None:
+                raise ValueError("no text")
+
+            patch.setattr(table, "write", fail)
+            assert (await subject.send("New")).code == ResponseCode.SUCCESS
+            (failure,) = subject.parts.write_failures.current.values()
+            assert failure == "ValueError: no text"
+
+
+async def test_topics_are_written_by_another_task_if_the_first_one_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with broker_subject.running(tmp_path) as subject:
+        broker = subject.broker
+        known = broker.parts.topics.written
+        calls = []
+
+        def fail_once(made_count: int) -> None:
+            calls.append(made_count)
+            if len(calls) == 1:
+                raise ValueError("a bug")
+            known(made_count)
+
+        monkeypatch.setattr(broker.parts.topics, "written", fail_once)
+        assert (await subject.send("New")).code == ResponseCode.SUCCESS
+        assert len(calls) >= 2
+        async with asyncio.timeout(30):
+            while broker.parts.write_failures.current:
+                await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("topic", ["T", "New"])
+async def test_what_is_sent_while_a_broker_stops_is_answered_if_it_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, topic: str
+) -> None:
+    """A send that is read while the broker waits for the tables of others."""
+    store = {"flush_disk_type": FlushDiskType.SYNC_FLUSH}
+    async with broker_subject.running(tmp_path, store=store) as subject:
+        broker = subject.broker
+        await subject.send("T")
+        stop = broker.parts.table_writes.stop
+        sends: list[asyncio.Task[Command]] = []
+
+        async def stop_slowly() -> None:
+            count = broker.store.max_physical_offset
+            sends.append(asyncio.create_task(subject.send(topic)))
+            while broker.store.max_physical_offset == count:
+                await asyncio.sleep(0)
+            await stop()
+
+        monkeypatch.setattr(broker.parts.table_writes, "stop", stop_slowly)
+        async with asyncio.timeout(30):
+            await broker.stop()
+
+        async def has_stopped() -> None:
+            pass
+
+        monkeypatch.setattr(broker, "stop", has_stopped)
+        (send,) = sends
+        assert (await send).code == ResponseCode.SUCCESS
+        saved = json.loads((tmp_path / "config/topics.json").read_text())["topicConfigTable"]
+        assert topic in saved
+
+
+async def test_who_comes_after_the_stop_is_told_that_nothing_is_written(tmp_path: Path) -> None:
+    table = TopicTable.load(str(tmp_path), Disk())
+    writes, client = table_writes(), Client()
+    await writes.stop()
+    writes.answer(cast("Channel", client), Command(RequestCode.UPDATE_AND_CREATE_TOPIC), table)
+    await asyncio.sleep(0)
+    (reply,) = client.replies
+    assert (reply.remark or "").startswith("not written")
+
+
+async def test_a_list_of_topics_is_one_write(subject: Subject) -> None:
+    before = subject.parts.table_writes.write_count
+    reply = await create_topics(subject, *(topic(f"N{number}") for number in range(2000)))
+    assert reply.code == ResponseCode.SUCCESS
+    assert subject.parts.table_writes.write_count == before + 1
+    saved = json.loads((Path(subject.broker.store.root) / "config/topics.json").read_text())
+    assert "N1999" in saved["topicConfigTable"]
+
+
+async def test_a_list_of_groups_is_one_write(subject: Subject) -> None:
+    before = subject.parts.table_writes.write_count
+    reply = await create_groups(subject, *({"groupName": f"n{number}"} for number in range(2000)))
+    assert reply.code == ResponseCode.SUCCESS
+    assert subject.parts.table_writes.write_count == before + 1
+    path = Path(subject.broker.store.root) / "config/subscriptionGroup.json"
+    assert "n1999" in json.loads(path.read_text())["subscriptionGroupTable"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "limit"),
+    [({"reput_topics_max": 20}, "reputTopicsMax"), ({"reput_queues_max": 2000}, "reputQueuesMax")],
+)
+async def test_a_list_that_is_more_than_a_broker_has_is_refused_as_a_whole(
+    tmp_path: Path, settings: dict[str, int], limit: str
+) -> None:
+    async with broker_subject.running(tmp_path, **settings) as subject:
+        known = subject.parts.topics.all()
+        queue_count = subject.parts.topics.queue_count
+        wanted = [topic(f"N{number}", 100) for number in range(20)]
+        reply = await create_topics(subject, *wanted)
+        assert reply.code == ResponseCode.SYSTEM_ERROR
+        assert limit in (reply.remark or "")
+        assert subject.parts.topics.all() == known
+        assert (await create_topics(subject, *wanted[:2])).code == ResponseCode.SUCCESS
+        assert subject.parts.topics.queue_count == queue_count + 200
+        subject.parts.topics.delete("N0", 0)
+        assert subject.parts.topics.queue_count == queue_count + 100
+
+
+async def test_more_groups_than_a_broker_has_are_refused(tmp_path: Path) -> None:
+    async with broker_subject.running(tmp_path, reput_groups_max=10) as subject:
+        reply = await create_groups(subject, *({"groupName": f"n{number}"} for number in range(9)))
+        assert "reputGroupsMax" in (reply.remark or "")
+        assert subject.parts.subscription_groups.get("n0") is None
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"retryQueueNums": 1025},
+        {"retryQueueNums": 1 << 31},
+        {"retryMaxTimes": 1 << 31},
+        {"brokerId": 1 << 63},
+        {"whichBrokerWhenConsumeSlowly": -(1 << 63) - 1},
+        {"consumeTimeoutMinute": 1 << 31},
+        {"groupSysFlag": 10**30},
+        {"attributes": {"+priority.factor": "9" * 5000}},
+        {"attributes": {"+lite.bind.topic": "x" * 2000}},
+        {"attributes": {"+lite.bind.topic": "a\nb"}},
+        {"attributes": {f"+{number}": "" for number in range(100)}},
+        {"groupRetryPolicy": {"type": "CUSTOMIZED", "next": ["x" * 100_000]}},
+        {"subscriptionDataSet": [{"topic": "x" * 100_000}]},
+    ],
+)
+async def test_settings_of_groups_that_java_cannot_read_or_that_are_large_are_refused(
+    subject: Subject, settings: dict[str, Any]
+) -> None:
+    body = json.dumps({"groupName": "g", **settings}).encode()
+    reply = await subject.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
+    assert reply.code != ResponseCode.SUCCESS
+    assert "Error:" not in (reply.remark or "")
+    assert subject.parts.subscription_groups.get("g") is None
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"read_queue_nums": 65_536},
+        {"write_queue_nums": 1 << 40},
+        {"topic_sys_flag": 1 << 31},
+        {"attributes": {"+reserve.time": "1" * 5000}},
+    ],
+)
+async def test_settings_of_topics_that_java_cannot_read_are_refused(
+    subject: Subject, settings: dict[str, Any]
+) -> None:
+    reply = await create_topics(subject, topic("New", **settings))
+    assert reply.code != ResponseCode.SUCCESS
+    assert "Error:" not in (reply.remark or "")
+    assert subject.parts.topics.get("New") is None
+
+
+async def test_consume_modes_are_bounded_and_go_with_their_group(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "REQUEST_MODES", limits.REQUEST_MODES.at(2))
+
+    async def set_mode(group: str) -> Command:
+        body = json.dumps({"consumerGroup": group, "mode": "POP", "topic": "T"}).encode()
+        return await subject.ask(RequestCode.SET_MESSAGE_REQUEST_MODE, body=body)
+
+    assert [(await set_mode(one)).code for one in "aba"] == [0, 0, 0]
+    assert "request_modes" in ((await set_mode("c")).remark or "")
+    subject.parts.request_modes.table.delete(group="a")
+    assert (await set_mode("c")).code == ResponseCode.SUCCESS
+    path = Path(subject.broker.store.root) / "config/messageRequestMode.json"
+    saved = json.loads(path.read_text())["messageRequestModeMap"]["T"]
+    assert {name: one["mode"] for name, one in saved.items()} == {"b": "POP", "c": "POP"}

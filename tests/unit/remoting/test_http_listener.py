@@ -1,0 +1,151 @@
+"""The listener for /health and /metrics: what others do to it costs nobody who asks."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import AsyncIterator
+from http import HTTPStatus
+
+import pytest
+import pytest_asyncio
+
+from reput import limits
+from reput.limits import Refusals
+from reput.remoting.http_listener import NOT_FOUND, HttpAnswer, HttpListener
+
+CONNECTIONS = 4
+REQUEST_BYTES = 1_024
+REQUEST_MS = 300
+BIG = b"x" * (32 << 20)
+
+
+async def answer(path: str) -> HttpAnswer:
+    if path == "/fails":
+        raise ValueError("a bug: \ud800")
+    if path == "/big":
+        return HttpAnswer(HTTPStatus.OK, "text/plain", BIG)
+    return HttpAnswer(HTTPStatus.OK, "text/plain", b"here") if path == "/health" else NOT_FOUND
+
+
+class Running:
+    """A listener with small limits."""
+
+    def __init__(self) -> None:
+        self.refusals = Refusals()
+        self.listener = HttpListener(
+            answer,
+            host="127.0.0.1",
+            refusals=self.refusals,
+            connections=limits.HTTP_CONNECTIONS.at(CONNECTIONS),
+            request_bytes=limits.HTTP_REQUEST_BYTES.at(REQUEST_BYTES),
+            request_ms=limits.HTTP_REQUEST_MS.at(REQUEST_MS),
+        )
+        self.listener.start()
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", self.listener.port)
+
+    async def ask(self, request: bytes) -> bytes:
+        """Return all that is answered, until the connection is closed."""
+        reader, writer = await self.connect()
+        writer.write(request)
+        try:
+            async with asyncio.timeout(30):
+                return await reader.read()
+        finally:
+            writer.close()
+
+    async def get(self, path: str) -> bytes:
+        return await self.ask(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+
+
+@pytest_asyncio.fixture
+async def running() -> AsyncIterator[Running]:
+    one = Running()
+    yield one
+    await one.listener.stop()
+
+
+async def test_answers(running: Running) -> None:
+    assert await running.get("/health?now") == (
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 4\r\n"
+        b"Connection: close\r\n\r\nhere"
+    )
+    assert (await running.get("/")).startswith(b"HTTP/1.1 404 Not Found\r\n")
+    head = await running.ask(b"HEAD /health HTTP/1.1\r\n\r\n")
+    assert b"Content-Length: 4\r\n" in head
+    assert head.endswith(b"\r\n\r\n")
+    assert (await running.ask(b"POST /health HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 405 ")
+    assert (await running.ask(b"\x00\xff \r\n\r\n")).startswith(b"HTTP/1.1 405 ")
+
+
+async def test_a_failure_is_an_answer(running: Running, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL)  # what is captured must be UTF-8
+    failed = await running.get("/fails")
+    assert failed.startswith(b"HTTP/1.1 500 ")
+    assert failed.endswith(b"ValueError: a bug: \\ud800\n")
+    assert (await running.get("/health")).endswith(b"here")
+
+
+async def test_who_says_nothing_keeps_nobody_waiting(running: Running) -> None:
+    """However many they are: the oldest of them gives way."""
+    silent = [await running.connect() for _ in range(3 * CONNECTIONS)]
+    for _, writer in silent[::2]:
+        writer.write(b"GET /health HTTP/1.1\r\n")  # and never the end of it
+    assert (await running.get("/health")).endswith(b"here")
+    assert running.refusals.counts["http_connections"] >= 2 * CONNECTIONS
+    for reader, writer in silent:
+        try:
+            async with asyncio.timeout(30):  # its time is over some day
+                assert await reader.read() == b""
+        except ConnectionResetError:
+            pass
+        writer.close()
+
+
+async def test_a_request_has_its_time_as_a_whole(running: Running) -> None:
+    reader, writer = await running.connect()
+    closed = asyncio.create_task(reader.read())
+    try:
+        async with asyncio.timeout(30):
+            while not closed.done():
+                writer.write(b"x")  # something always comes
+                await asyncio.wait((closed,), timeout=REQUEST_MS / 10_000)
+    finally:
+        writer.close()
+    assert running.refusals.counts["http_request_ms"] == 1
+
+
+async def test_a_long_request_is_refused(running: Running) -> None:
+    reader, writer = await running.connect()
+    writer.write(b"GET /health HTTP/1.1\r\n" + b"a: b\r\n" * REQUEST_BYTES)
+    assert (await reader.readline()) == b"HTTP/1.1 400 Bad Request\r\n"
+    writer.close()
+    assert running.refusals.counts["http_request_bytes"] == 1
+
+
+async def test_who_reads_nothing_keeps_nobody_waiting(running: Running) -> None:
+    deaf = []
+    for _ in range(2 * CONNECTIONS):
+        one = socket.socket()
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        one.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(one, ("127.0.0.1", running.listener.port))
+        await asyncio.get_running_loop().sock_sendall(one, b"GET /big HTTP/1.1\r\n\r\n")
+        deaf.append(one)
+    assert (await running.get("/health")).endswith(b"here")
+    for one in deaf:
+        one.close()
+
+
+async def test_stopping_ends_open_connections_and_frees_the_port(running: Running) -> None:
+    assert (await running.get("/health")).endswith(b"here")  # it accepts
+    reader, writer = await running.connect()
+    await running.listener.stop()
+    await running.listener.stop()
+    with contextlib.suppress(ConnectionResetError):
+        assert await reader.read() == b""
+    writer.close()
+    with socket.create_server(("127.0.0.1", running.listener.port)):
+        pass

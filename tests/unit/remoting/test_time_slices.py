@@ -1,0 +1,97 @@
+"""Long work takes turns with everybody else's."""
+
+import asyncio
+from collections.abc import Generator
+
+import pytest
+
+from reput.remoting.time_slices import TimeSlices, advance, run_whole
+
+AT_ONCE = 0.0
+"""A slice that is over with the first step."""
+
+
+def counting(log: list[str], name: str, count: int) -> Generator[None, None, str]:
+    for number in range(count):
+        log.append(f"{name}{number}")
+        yield
+    return name
+
+
+def test_a_generator_runs_until_the_deadline() -> None:
+    log: list[str] = []
+    work = counting(log, "a", 3)
+    assert advance(work, deadline=AT_ONCE) == (False, None)
+    assert log == ["a0"]
+    assert advance(work, deadline=float("inf")) == (True, "a")
+    assert log == ["a0", "a1", "a2"]
+
+
+def test_a_generator_runs_whole() -> None:
+    log: list[str] = []
+    assert run_whole(counting(log, "a", 3)) == "a"
+    assert len(log) == 3
+
+
+def stepping(log: list[str], name: str, count: int) -> Generator[None, None, None]:
+    yield from counting(log, name, count)
+
+
+async def test_long_work_takes_turns() -> None:
+    log: list[str] = []
+    slices = TimeSlices(AT_ONCE)
+    slices.run(stepping(log, "a", 4))
+    slices.run(stepping(log, "b", 4))
+    assert log == ["a0"]  # one slice at once, which both of them share
+    turns = 0
+    while len(slices):
+        await asyncio.sleep(0)
+        turns += 1
+        log.append("|")
+    assert [word for word in log if word != "|"] == [
+        "a0", "a1", "b0", "a2", "b1", "a3", "b2", "b3",
+    ]  # fmt: skip
+    assert turns >= 8  # a slice a turn: everybody else had theirs in between
+
+
+async def test_what_is_run_in_one_turn_shares_a_slice() -> None:
+    log: list[str] = []
+    slices = TimeSlices(3600)
+    for name in "abc":
+        slices.run(stepping(log, name, 2))
+    assert log == ["a0", "a1", "b0", "b1", "c0", "c1"]  # no slice is over: all at once
+    slices.slice_s = AT_ONCE
+    await asyncio.sleep(0)
+    for name in "de":
+        slices.run(stepping(log, name, 1))
+    assert log[6:] == ["d0"]
+    await asyncio.sleep(0)
+    slices.run(stepping(log, "f", 1))  # another turn
+    assert "f0" in log
+
+
+async def test_work_that_fails_does_not_stop_the_others() -> None:
+    log: list[str] = []
+    problems: list[object] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: problems.append(context["exception"]))
+    slices = TimeSlices(AT_ONCE)
+
+    def broken(deadline: float) -> bool:
+        raise ArithmeticError("a bug")
+
+    slices.add(broken)
+    slices.run(stepping(log, "a", 2))
+    while len(slices):
+        await asyncio.sleep(0)
+    assert log == ["a0", "a1"]
+    assert [type(problem) for problem in problems] == [ArithmeticError]
+
+
+def test_what_raises_is_passed_on() -> None:
+    def broken() -> Generator[None, None, None]:
+        yield
+        raise ArithmeticError("a bug")
+
+    with pytest.raises(ArithmeticError):
+        advance(broken(), float("inf"))

@@ -1,0 +1,67 @@
+"""Gets with a filter: a slow one is asked for a part of the messages, and the next get goes on."""
+
+import pytest
+
+from reput.store import getting
+from reput.store.getting import GetResult, GetStatus, MessageFilter
+from store_fixture import Stores
+from store_subject import Subject, decoded
+
+
+class ByBody:
+    """Takes some messages, and counts what it is asked."""
+
+    def __init__(self, *, looks_at_tags: bool) -> None:
+        self.looks_at_tags = looks_at_tags
+        self.count = 0
+
+    def takes_unit(self, tags_code: int, bit_map: bytes, store_timestamp: int) -> bool:
+        return True
+
+    def takes_record(self, data: memoryview) -> bool:
+        self.count += 1
+        return b"yes" in bytes(data)
+
+
+@pytest.fixture(params=[False, True], ids=["by record", "by unit"])
+def asked(request: pytest.FixtureRequest) -> ByBody:
+    return ByBody(looks_at_tags=request.param)
+
+
+def filled(stores: Stores) -> Subject:
+    subject = Subject("async", stores)
+    for i in range(20):
+        subject.put(body=b"%d %b" % (i, b"yes" if i in (3, 4, 17) else b"no"))
+    return subject
+
+
+def get(subject: Subject, queue_offset: int, message_filter: MessageFilter) -> GetResult:
+    return subject.store.get("TopicA", 0, queue_offset, 32, message_filter=message_filter)
+
+
+def test_a_filter_that_is_slow_is_asked_for_a_part(
+    stores: Stores, asked: ByBody, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several hundred messages were looked at by one get: a filter of 70 kB took nine seconds."""
+    subject = filled(stores)
+    monkeypatch.setattr(getting, "_FILTERING_S", -1.0)
+    found: list[bytes] = []
+    queue_offset = gets = 0
+    while queue_offset < 20:
+        asked.count = 0
+        result = get(subject, queue_offset, asked)
+        assert asked.count == 1
+        assert result.next_offset == queue_offset + 1
+        is_taken = bool(result.records)
+        assert result.status is (GetStatus.FOUND if is_taken else GetStatus.NO_MATCHED_MESSAGE)
+        found += [one.body for one in decoded(result)]
+        queue_offset = result.next_offset
+        gets += 1
+    assert found == [b"3 yes", b"4 yes", b"17 yes"]
+    assert gets == 20
+
+
+def test_one_that_is_fast_is_asked_for_all(stores: Stores, asked: ByBody) -> None:
+    result = get(filled(stores), 0, asked)
+    assert [one.body for one in decoded(result)] == [b"3 yes", b"4 yes", b"17 yes"]
+    assert (result.next_offset, asked.count) == (20, 20)

@@ -1,0 +1,70 @@
+"""Which settings may be changed over the network."""
+
+import dataclasses
+
+import pytest
+
+from reput import config, remote_settings
+from reput.broker.settings.config import BrokerConfig
+from reput.errors import RequestRefused
+from reput.namesrv.config import NamesrvConfig
+from reput.remote_settings import RemoteSettings
+from reput.store.config import StoreConfig
+
+CHANGED_BY_OPERATORS = {
+    "autoCreateTopicEnable", "brokerPermission", "deleteWhen", "diskMaxUsedSpaceRatio",
+    "enablePropertyFilter", "fileReservedTime", "flushDiskType", "messageDelayLevel",
+    "transactionCheckMax", "timerStopEnqueue", "orderMessageEnable",
+    "needWaitForService",
+}  # fmt: skip
+
+
+def keys() -> list[str]:
+    parts = (BrokerConfig, StoreConfig, NamesrvConfig)
+    return [config.key_of(one.name) for part in parts for one in dataclasses.fields(part)]
+
+
+def test_whatever_is_a_path_a_name_a_port_or_ours_is_protected() -> None:
+    words = ("path", "port", "address", "folder", "home", "reput", "brokerid", "brokername")
+    for key in keys():
+        if any(word in key.lower() for word in words):
+            assert remote_settings.is_protected(key), key
+
+
+def test_what_operators_change_over_the_network_is_not() -> None:
+    assert set(keys()) >= CHANGED_BY_OPERATORS
+    assert not [key for key in CHANGED_BY_OPERATORS if remote_settings.is_protected(key)]
+
+
+@pytest.mark.parametrize(
+    ("mode", "key", "is_refused"),
+    [
+        ("safe", "namesrvAddr", True),
+        ("safe", "brokerName", True),
+        ("safe", "pullHoldMax", True),
+        ("safe", "rebalanceLockMaxLiveTime", True),
+        ("safe", "maxPopPollingSize", False),
+        ("java", "brokerName", False),
+        ("java", "reputRemoteSettings", True),
+        ("none", "fileReservedTime", True),
+        ("none", "reputRemoteSettings", True),
+    ],
+)
+def test_modes(mode: str, key: str, is_refused: bool) -> None:
+    if not is_refused:
+        remote_settings.check([key], RemoteSettings(mode), file="broker.conf")
+        return
+    with pytest.raises(RequestRefused, match=rf"{key} may not .*=\w+\): .*broker\.conf") as caught:
+        remote_settings.check([key, "z"], RemoteSettings(mode), file="broker.conf")
+    assert caught.value.response_code == 16
+
+
+def test_secrets_are_not_shown() -> None:
+    secrets = (
+        "initAuthenticationUser", "innerClientAuthenticationCredentials", "accessKey", "secretKey",
+        "tls.server.keyPassword", "metricsGrpcExporterHeader",
+    )  # fmt: skip
+    for key in secrets:
+        assert remote_settings.shown(key, "hidden") == "(not shown)"
+    assert remote_settings.shown("brokerName", "a") == "a"
+    assert remote_settings.shown("secretKey", "") == ""
