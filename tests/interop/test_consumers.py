@@ -13,6 +13,7 @@ import pytest
 
 from interop.conftest import StartOfficial
 from interop.java_cluster import JavaClient, JavaCluster
+from reput.client.admin import Admin
 from reput.client.config import ClientConfig, ConsumeFromWhere, ConsumerConfig, MessageModel
 from reput.client.core.route_cache import NoRoute
 from reput.client.listener import ConsumeContext, ConsumeResult
@@ -390,7 +391,7 @@ async def test_what_takes_too_long_is_sent_back(
 
 
 async def test_part_of_a_batch(official: JavaCluster, producer: Producer, topic: str) -> None:
-    queue = (await created(producer, topic))[0]
+    queue = (await created(official, producer, topic))[0]
     for body in numbered(10):
         await producer.send(Message(topic, body), queue=queue)
 
@@ -410,17 +411,25 @@ async def test_part_of_a_batch(official: JavaCluster, producer: Producer, topic:
     assert set(listener.bodies) == set(numbered(10)) | {b"create"}
 
 
-async def created(producer: Producer, topic: str) -> list[MessageQueue]:
-    """Make a topic by a message to it, and return its queues."""
+async def created(official: JavaCluster, producer: Producer, topic: str) -> list[MessageQueue]:
+    """Make a topic by a message to it, and return its queues once the name server knows them.
+
+    A broker answers the send first and registers the topic in its own time.
+    """
     await send(producer, topic, [b"create"])
-    return await producer.queues(topic)
+    async with asyncio.timeout(GUARD_S), Admin(official.namesrv) as admin:
+        while True:
+            try:
+                return list((await admin.topic_route(topic)).publish_queues)
+            except NoRoute:
+                await asyncio.sleep(0.02)
 
 
 # --- in order -----------------------------------------------------------------------
 
 
 async def test_orderly(official: JavaCluster, producer: Producer, topic: str) -> None:
-    queues = await created(producer, topic)
+    queues = await created(official, producer, topic)
     for number in range(30):
         for queue in queues:
             body = f"{queue.queue_id}-{number}".encode()
@@ -464,7 +473,7 @@ async def test_orderly(official: JavaCluster, producer: Producer, topic: str) ->
 async def test_orderly_commits_by_hand(
     official: JavaCluster, producer: Producer, topic: str
 ) -> None:
-    queue = (await created(producer, topic))[0]
+    queue = (await created(official, producer, topic))[0]
     for body in numbered(6):
         await producer.send(Message(topic, body), queue=queue)
     rollbacks: list[bytes] = []
@@ -487,7 +496,7 @@ async def test_orderly_commits_by_hand(
 
 
 async def test_orderly_dead_letter(official: JavaCluster, producer: Producer, topic: str) -> None:
-    queue = (await created(producer, topic))[0]
+    queue = (await created(official, producer, topic))[0]
     for body in (b"hopeless", b"next"):
         await producer.send(Message(topic, body), queue=queue)
 
@@ -551,7 +560,7 @@ async def test_broadcasting(
 async def test_offset_that_is_not_there(
     official: JavaCluster, producer: Producer, topic: str
 ) -> None:
-    queue = (await created(producer, topic))[0]
+    queue = (await created(official, producer, topic))[0]
     for body in numbered(3):
         await producer.send(Message(topic, body), queue=queue)
     async with PullConsumer(topic, namesrv=official.namesrv) as consumer:
@@ -565,7 +574,7 @@ async def test_offset_that_is_not_there(
 
 
 async def test_begin_at_a_time(official: JavaCluster, producer: Producer, topic: str) -> None:
-    queue = (await created(producer, topic))[0]
+    queue = (await created(official, producer, topic))[0]
     times = []
     for body in numbered(5):
         await producer.send(Message(topic, body), queue=queue)
@@ -625,7 +634,7 @@ async def test_pull_subscribed(official: JavaCluster, producer: Producer, topic:
 async def test_pull_error_repeats_what_was_handed_out(
     official: JavaCluster, producer: Producer, topic: str
 ) -> None:
-    queue = (await created(producer, topic))[0]
+    queue = (await created(official, producer, topic))[0]
     for body in numbered(5):
         await producer.send(Message(topic, body), queue=queue)
 
@@ -647,7 +656,7 @@ async def test_pull_error_repeats_what_was_handed_out(
 async def test_pull_assigned_and_seek(
     official: JavaCluster, producer: Producer, topic: str
 ) -> None:
-    queues = await created(producer, topic)
+    queues = await created(official, producer, topic)
     chosen = [queue for queue in queues if queue.queue_id in (1, 2)]
     sent: dict[MessageQueue, list[bytes]] = {}
     for queue in queues:
