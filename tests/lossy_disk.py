@@ -82,6 +82,12 @@ class LossyDisk(Disk):
         known = self._live.pop(source, None)  # None: it was never synced
         self._live[target] = next(self._ids) if known is None else known
 
+    def link(self, source: str, target: str) -> bool:
+        is_done = super().link(source, target)
+        if is_done:
+            self._live[target] = self._id(source)
+        return is_done
+
     def unlink(self, path: str) -> None:
         super().unlink(path)
         self._live.pop(path, None)

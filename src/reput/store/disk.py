@@ -234,6 +234,17 @@ class Disk:
         except OSError as error:
             _fail(source, f"rename to {target}", error)
 
+    def link(self, source: str, target: str) -> bool:
+        """Give a file a second name; return False on a file system that has no such links.
+
+        The new name is durable by ``sync_folder``.
+        """
+        try:
+            os.link(source, target)
+        except OSError:
+            return False
+        return True
+
     def replace(self, path: str, data: bytes) -> None:
         """Make a file hold these bytes, durably: a crash leaves the old file or the new one."""
         draft = path + paths.DRAFT_SUFFIX

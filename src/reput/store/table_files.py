@@ -163,9 +163,9 @@ class _SavedFile:
         if old is not None and old != self._known:  # somebody else's
             if _is_readable(self._path):
                 self._sync_in_place()
-                self._back_up()
+                self._back_up(is_last_resort=not is_synced)
         elif old is not None and self._is_synced:
-            self._back_up()
+            self._back_up(is_last_resort=not is_synced)
         self._disk.rename(self._draft, self._path)
         self._turn_in_place = turn
         self._known = _identity(self._path)
@@ -181,22 +181,26 @@ class _SavedFile:
         finally:
             os.close(descriptor)
 
-    def _back_up(self) -> None:
-        """Make the file the backup as well; it keeps its own name until it is replaced."""
+    def _back_up(self, *, is_last_resort: bool) -> None:
+        """Make the file the backup as well; it keeps its own name until it is replaced.
+
+        Args:
+            is_last_resort: The file that comes in its place is not synced: if the power fails, the
+                backup is all there is. So its name has to be durable first.
+        """
         backup = self._path + paths.BACKUP_SUFFIX
         draft = backup + paths.DRAFT_SUFFIX
-        if Path(backup).exists() and Path(backup).samefile(self._path):
-            return  # stopped right here the last time
-        self._disk.unlink(draft)
-        try:
-            os.link(self._path, draft)
-        except OSError:  # a file system without links
-            descriptor = _create(draft, Path(self._path).read_bytes(), self._disk)
-            try:
-                self._disk.sync_file(descriptor, draft)
-            finally:
-                os.close(descriptor)
-        self._disk.rename(draft, backup)
+        if not (Path(backup).exists() and Path(backup).samefile(self._path)):
+            self._disk.unlink(draft)
+            if not self._disk.link(self._path, draft):
+                descriptor = _create(draft, Path(self._path).read_bytes(), self._disk)
+                try:
+                    self._disk.sync_file(descriptor, draft)
+                finally:
+                    os.close(descriptor)
+            self._disk.rename(draft, backup)
+        if is_last_resort:
+            self._disk.sync_folder(self._folder)
 
 
 def _put_aside(path: str, disk: Disk) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import golden
+from lossy_disk import Loss, LossyDisk
 from reput.errors import CorruptRecord, WriteFailed
 from reput.store import config_tables, paths
 from reput.store.config_tables import ConsumerOffset, TopicConfig
@@ -275,6 +276,23 @@ def test_after_a_power_loss_the_last_durable_table_is_there(tmp_path: Path, left
     saved(tmp_path, 3, 4, is_durable=False)
     file(tmp_path).write_bytes(left)  # what a file system may make of bytes it did not write yet
     assert table_of(tmp_path).get(1) == 2
+
+
+@pytest.mark.parametrize("loss", Loss)
+def test_a_backup_outlives_the_power_before_anything_unsynced_takes_its_place(
+    tmp_path: Path, loss: Loss
+) -> None:
+    for seed in range(30):
+        root = tmp_path / str(seed)
+        (root / "config").mkdir(parents=True)
+        disk = LossyDisk(root)
+        table = table_of(root, disk)
+        table.put(1, 2)
+        table.save(0)  # the first of all: it has no backup
+        table.put(1, 4)
+        table.save(0, is_durable=False)
+        disk.lose_power(random.Random(seed), loss)
+        assert table_of(root).get(1) in (2, 4)
 
 
 def test_what_was_taken_first_never_replaces_what_was_taken_later(tmp_path: Path) -> None:
