@@ -127,6 +127,16 @@ def test_the_only_file_of_a_queue(root: Path, damage: str) -> None:
     check(root)
 
 
+@pytest.mark.parametrize("pattern", ["*", "Short"])
+def test_files_whose_size_did_not_reach_the_disk(root: Path, pattern: str) -> None:
+    for path in root.glob(f"consumequeue/{pattern}/0/*"):
+        os.truncate(path, 0)
+    if pattern == "Short":  # no other file tells the size
+        shutil.rmtree(root / "consumequeue/Quiet")
+        shutil.rmtree(root / "consumequeue/Busy")
+    check(root)
+
+
 def test_units_behind_a_damaged_one_of_the_last_file(root: Path) -> None:
     junk_middle(max((root / "consumequeue/Quiet/0").iterdir()))
     check(root)

@@ -566,9 +566,9 @@ class ConsumeQueues:
                 cannot be read.
         """
         found = list(self._folders())
-        sizes = {one.st_size for _, _, files in found for one in files.values()}
-        if found and sizes and self.file_size not in sizes and len(sizes) == 1:
-            path = next(path for _, path, files in found if files)
+        sizes = {one.st_size for _, _, files in found for one in files.values()} - {0}
+        if len(sizes) == 1 and self.file_size not in sizes:
+            path = next(path for _, path, files in found if any(f.st_size for f in files.values()))
             raise StoreUnavailable(
                 f"queue files have {sizes.pop()} bytes ({path}), but mappedFileSizeConsumeQueue "
                 f"is {self.file_size}; set it to what they have"
