@@ -71,8 +71,8 @@ async def send(admin: Admin, producer: Producer, topic: str, count: int) -> list
     return results
 
 
-async def has_route(admin: Admin, topic: str) -> bool:
-    return bool((await admin.topic_route(topic)).publish_queues)
+async def has_route(admin: Admin, topic: str, least_queues: int = 1) -> bool:
+    return len((await admin.topic_route(topic)).publish_queues) >= least_queues
 
 
 async def ends_at(admin: Admin, queue: MessageQueue, queue_offset: int) -> bool:
@@ -144,7 +144,7 @@ async def test_a_topic_is_made_changed_and_deleted(
         assert made == [official.address]
         config = (await admin.topic_configs(BROKER))[topic]
         assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (*counts, 6)
-    await until(lambda: has_route(admin, topic))
+    await until(lambda: has_route(admin, topic, 4))
     route = await call(java_client, official.namesrv, "examineTopicRouteInfo", topic)
     assert route["queueDatas"][0]["readQueueNums"] == 5
     assert topic in await admin.topics()
