@@ -8,7 +8,7 @@ of that topic are read in order: what is known of them ends before the first one
 import heapq
 import itertools
 from collections import Counter, deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -47,7 +47,7 @@ class Checkpoint:
     settled: int = 0
     """Bit i: message i was acknowledged, or put again."""
     saved: int = 0
-    """Bit i: the revive topic says that message i was acknowledged."""
+    """Bit i: the revive topic says that message i is settled."""
     all_bits: int = field(init=False)
     """A bit for each message."""
 
@@ -85,7 +85,7 @@ class Checkpoint:
 
     @property
     def unsaved(self) -> list[int]:
-        """Queue offsets that were acknowledged, and the revive topic does not say so."""
+        """Queue offsets that are settled, and the revive topic does not say so."""
         bits = self.settled & ~self.saved
         return [offset for one, offset in enumerate(self.queue_offsets) if bits >> one & 1]
 
@@ -99,6 +99,10 @@ class Checkpoints:
 
     def __init__(self) -> None:
         self._by_key: dict[Key, Checkpoint] = {}
+        """Also those that are over, while the revive topic is read from before them: a later ack
+        there of the same key would be taken for one of both."""
+        self._open_count = 0
+        """How many are not over."""
         self._due: list[_Due] = []
         """A heap."""
         self._older_due: list[_Due] = []
@@ -108,12 +112,13 @@ class Checkpoints:
         """Queue of the revive topic -> its checkpoints from the first on that is not over."""
         self._open_counts: Counter[int] = Counter()
         """Queue of the revive topic -> how many of these are not over."""
-        self._unsaved: dict[Checkpoint, None] = {}  # in the order of their acks
+        self._unsaved: dict[Checkpoint, None] = {}  # in the order they were settled
 
     def __len__(self) -> int:
-        return len(self._by_key)
+        return self._open_count
 
     def __contains__(self, key: Key) -> bool:
+        """Whether a key is taken: by a checkpoint that is not over, or was not long ago."""
         return key in self._by_key
 
     @property
@@ -122,8 +127,16 @@ class Checkpoints:
         return sum(len(one.left) for one in self._by_key.values())
 
     def add(self, one: Checkpoint) -> None:
-        """Take up a checkpoint; of a revive queue they come in its order."""
+        """Take up a checkpoint; of a revive queue they come in its order.
+
+        One of the same key is over: it was ``carried``, and this is what was left of it.
+        """
+        known = self._by_key.get(one.key)
+        if known is not None:
+            known.saved = known.all_bits
+            self._settle(known, known.all_bits)
         self._by_key[one.key] = one
+        self._open_count += 1
         self._queues.setdefault(one.revive_queue_id, deque()).append(one)
         self._open_counts[one.revive_queue_id] += 1
         self.put_off(one, one.due_ms)
@@ -163,17 +176,24 @@ class Checkpoints:
         self._settle(one, one.saved)
 
     def settle(self, one: Checkpoint, number: int) -> None:
-        """Take note that a message was put where its group finds it again, or is gone."""
+        """Take note that a message was put where its group finds it again, or is gone.
+
+        The revive topic is told, as of an ack: read again for the sake of an older checkpoint, this
+        one would have its messages put a second time.
+        """
         self._settle(one, 1 << number)
+        self._unsaved[one] = None
 
     def end(self, one: Checkpoint) -> None:
         """Give up what is left of a checkpoint: nobody wants it any more."""
         self._settle(one, one.all_bits)
+        self._unsaved[one] = None
 
     def _settle(self, one: Checkpoint, bits: int) -> None:
-        one.settled |= bits
-        if one.settled == one.all_bits and self._by_key.pop(one.key, None) is not None:
+        if not one.is_over and (one.settled | bits) == one.all_bits:
+            self._open_count -= 1
             self._open_counts[one.revive_queue_id] -= 1
+        one.settled |= bits
 
     # What is due ------------------------------------------------------------------------------
 
@@ -190,7 +210,7 @@ class Checkpoints:
         heapq.heappush(self._due, (due_ms, self._number, one))
         # Those that are over stay in the heap until their time; not more than others.
         older = self._older_due
-        if not older and len(self._due) > _MOVED_AT_ONCE and len(self._due) > 2 * len(self._by_key):
+        if not older and len(self._due) > _MOVED_AT_ONCE and len(self._due) > 2 * self._open_count:
             self._due, self._older_due = older, self._due
             older = self._older_due
         for _ in range(min(_MOVED_AT_ONCE, len(older))):
@@ -217,7 +237,10 @@ class Checkpoints:
         if waiting is None:
             return None
         while waiting and waiting[0].is_over:
-            self._unsaved.pop(waiting.popleft(), None)
+            one = waiting.popleft()
+            self._unsaved.pop(one, None)
+            if self._by_key.get(one.key) is one:
+                del self._by_key[one.key]
         return waiting[0].revive_offset if waiting else None
 
     def stale(self, revive_queue_id: int, end: int) -> Checkpoint | None:
@@ -249,23 +272,15 @@ class Checkpoints:
         one.saved = one.settled
         self._unsaved.pop(one, None)
 
-    def narrow(self, key: Key, queue_offsets: Collection[int]) -> None:
-        """Take note that a checkpoint was ``carried``, and names these messages alone since."""
-        one = self._by_key[key]
-        for number, offset in enumerate(one.queue_offsets):
-            if offset not in queue_offsets:
-                one.saved |= 1 << number
-        self._settle(one, one.saved)
-
     def take_unsaved(self, count_max: int) -> list[Checkpoint]:
-        """Return checkpoints with acks that the revive topic does not hold, and forget that."""
+        """Return checkpoints of which the revive topic does not know enough, and forget that."""
         taken = list(itertools.islice(self._unsaved, count_max))
         for one in taken:
             del self._unsaved[one]
         return taken
 
     def keep_unsaved(self, one: Checkpoint) -> None:
-        """Return a checkpoint again from ``take_unsaved``: its acks could not be put."""
+        """Return a checkpoint again from ``take_unsaved``: its ack could not be put."""
         self._unsaved[one] = None
 
 

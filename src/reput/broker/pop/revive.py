@@ -353,9 +353,7 @@ class Revive:
             elif stored.tags == pop_codec.CHECKPOINT_TAG:
                 body = pop_codec.decode_checkpoint(stored.body)
                 one = of_record(body, queue_id, stored.queue_offset, LATE_MS)
-                if one.key in self.checkpoints:
-                    self.checkpoints.narrow(one.key, one.queue_offsets)
-                elif one.queue_offsets:
+                if one.queue_offsets:
                     self.checkpoints.add(one)
             elif stored.tags in (pop_codec.ACK_TAG, pop_codec.BATCH_ACK_TAG):
                 self.checkpoints.take_up_ack(pop_codec.decode_ack(stored.body))
