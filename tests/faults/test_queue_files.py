@@ -14,6 +14,7 @@ import pytest
 import store_fixture
 from reput.clock import ManualClock
 from reput.format import cq_unit, message as record
+from reput.store import paths
 from reput.store.incoming import IncomingMessage
 from reput.store.message_store import MessageStore
 from store_fixture import START_MS, RoomyDisk
@@ -151,11 +152,58 @@ def test_a_queue_that_is_an_empty_folder(root: Path, caplog: pytest.LogCaptureFi
 
 def test_a_queue_without_a_folder_that_a_group_has_read(root: Path) -> None:
     shutil.rmtree(root / "consumequeue/Short")
-    topics = {name: {"topicName": name, "readQueueNums": 1} for name in ("Quiet", "Short", "Busy")}
+    commit(root, "Short", 0)
+    check(root)
+
+
+def commit(root: Path, topic: str, queue_id: int) -> None:
+    """Let a group say that it has read two messages of a queue."""
+    names = {"Quiet", "Short", "Busy", topic}
+    topics = {name: {"topicName": name, "readQueueNums": 2} for name in names}
     (root / "config").mkdir()
     (root / "config/topics.json").write_text(json.dumps({"topicConfigTable": topics}))
-    offsets = {"Short@readers": {"0": 2}}
+    offsets = {f"{topic}@readers": {str(queue_id): 2}}
     (root / "config/consumerOffset.json").write_text(json.dumps({"offsetTable": offsets}))
+
+
+@pytest.mark.parametrize("topic", ["Short", "Nobody"])
+def test_an_offset_of_a_queue_that_never_was_costs_no_long_start(root: Path, topic: str) -> None:
+    commit(root, topic, 1)
+    with open_store(root) as store:
+        assert store.recovery.dispatched_from > store.min_physical_offset
+        assert store.recovery.rebuilt_queues == []
+
+
+@pytest.mark.parametrize("text", [None, "", "{}x", '{"Short": 0}', "[1]", '{"Short":[0'])
+def test_without_a_list_of_queues_any_offset_is_believed(tmp_path: Path, text: str | None) -> None:
+    root = tmp_path / "store"
+    make(root, is_clean=False)
+    known = root / paths.KNOWN_QUEUES
+    assert json.loads(known.read_text())["Short"] == [0]
+    known.unlink() if text is None else known.write_text(text)
+    shutil.rmtree(root / "consumequeue/Short")
+    commit(root, "Short", 0)
+    check(root)
+    assert json.loads(known.read_text()) == {"Quiet": [0], "Short": [0], "Busy": [0]}
+
+
+def test_a_queue_that_is_younger_than_the_list(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    make(root, is_clean=False)
+    with open_store(root) as store:
+        store.abandon()
+    store = open_store(root)
+    for number in range(5):
+        put(store, "Young", number)
+    while store.step():
+        pass
+    store.flusher.write_out_queues()
+    store.abandon()
+    shutil.rmtree(root / "consumequeue/Young")
+    commit(root, "Young", 0)
+    with open_store(root) as store:
+        assert queue_offsets(store, "Young") == {number: number for number in range(5)}
+        assert store.recovery.dispatched_from > store.min_physical_offset
     check(root)
 
 

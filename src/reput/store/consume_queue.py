@@ -494,6 +494,10 @@ class ConsumeQueues:
     def __len__(self) -> int:
         return len(self._by_address)
 
+    def snapshot(self) -> list[ConsumeQueue]:
+        """Return all queues, in any thread."""
+        return list(self._by_address.values())
+
     def topics(self) -> list[str]:
         """Return the topics that have queues."""
         return list(self._queues)

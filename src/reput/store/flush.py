@@ -27,6 +27,7 @@ from reput.store.consume_queue import ConsumeQueues
 from reput.store.hot_state import HotState
 from reput.store.incoming import PutResult, PutStatus
 from reput.store.index_file import IndexFiles
+from reput.store.known_queues import KnownQueues
 
 PAGE_BYTES = 4096
 _NEVER_MS = -(1 << 62)
@@ -155,6 +156,7 @@ class Flusher:
         queues: What is written out and synced.
         batch_queues: What is synced.
         index: What is synced.
+        known_queues: Names the queues that the checkpoint counts on.
         checkpoint: What says so.
     """
 
@@ -166,6 +168,7 @@ class Flusher:
         queues: ConsumeQueues,
         batch_queues: BatchQueues,
         index: IndexFiles,
+        known_queues: KnownQueues,
         checkpoint: CheckpointFile,
     ) -> None:
         self._config = config
@@ -174,6 +177,7 @@ class Flusher:
         self._queues = queues
         self._batch_queues = batch_queues
         self._index = index
+        self._known_queues = known_queues
         self._checkpoint = checkpoint
         self.is_sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self.failure: WriteFailed | None = None
@@ -312,6 +316,7 @@ class Flusher:
         index_timestamp = 0
         if not written.least_bytes:
             self._guard(self._batch_queues.sync)
+            self._guard(self._known_queues.save)
             index_timestamp = self._guard(self._index.sync)
         if not written.least_bytes and written.timestamp:
             self._checkpoint.advance(

@@ -174,6 +174,8 @@ class HotState:
         self._write_queues: dict[bytes, int] = {}
         self._slow_topics: set[bytes] = set()
         self._slots = np.zeros(_SLOTS_AT_FIRST, np.int64)
+        self.made_queue_count = 0
+        """How many queues were ever added."""
         self._queue_count = 0
         self._dirty = np.zeros(_LIST_AT_FIRST, np.int64)
         self._touched = np.zeros(_LIST_AT_FIRST, np.int64)
@@ -311,6 +313,7 @@ class HotState:
         """Return address and words of a new queue row, entered under its topic."""
         address, words = self._queue_rows.take()
         self._queue_count += 1
+        self.made_queue_count += 1
         if self._queue_count > len(self._dirty):
             self._dirty = np.concatenate((self._dirty, np.zeros_like(self._dirty)))
             self._touched = np.concatenate((self._touched, np.zeros_like(self._touched)))

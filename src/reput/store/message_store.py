@@ -43,6 +43,7 @@ from reput.store.getting import GetResult, Getter, MessageFilter, QueryResult
 from reput.store.hot_state import HotState
 from reput.store.incoming import IncomingMessage, PutResult, PutStatus
 from reput.store.index_file import IndexFiles
+from reput.store.known_queues import KnownQueues
 from reput.store.putting import Putter
 from reput.store.reader import END_OF_TIME_MS, Boundary, refuse_rocksdb
 from reput.store.receiving import Received, Receiver
@@ -106,6 +107,9 @@ class MessageStore:
             self.index,
             self._tombstones.by_topic,
         )
+        self._known_queues = KnownQueues(
+            self.root, disk, self._hot, self.queues, self._batch_queues
+        )
         self.flusher = Flusher(
             config,
             self._hot,
@@ -113,6 +117,7 @@ class MessageStore:
             self.queues,
             self._batch_queues,
             self.index,
+            self._known_queues,
             self.checkpoint,
         )
         self.retention = Retention(
@@ -211,6 +216,7 @@ class MessageStore:
             index=self.index,
             checkpoint=self.checkpoint,
             dispatcher=self.dispatcher,
+            known_queues=self._known_queues,
             tombstones=self._tombstones,
         )
         try:

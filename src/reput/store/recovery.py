@@ -40,6 +40,7 @@ from reput.store.dispatch import Dispatcher, Hole, QueueGap
 from reput.store.files import Folder
 from reput.store.hot_state import HotState
 from reput.store.index_file import IndexFiles
+from reput.store.known_queues import KnownQueues, QueueKey
 from reput.store.reader import Condition, LogTail, StoreReader
 from reput.store.summary import Summary
 from reput.store.tombstones import Tombstones
@@ -92,6 +93,7 @@ class Recovery:
         index: IndexFiles,
         checkpoint: CheckpointFile,
         dispatcher: Dispatcher,
+        known_queues: KnownQueues,
         tombstones: Tombstones,
     ) -> None:
         self._root = root
@@ -103,6 +105,7 @@ class Recovery:
         self._index = index
         self._checkpoint = checkpoint
         self._dispatcher = dispatcher
+        self._known_queues = known_queues
         self._tombstones = tombstones
         self._reader = StoreReader(folder, holds_lock=True)
         self._tail: LogTail
@@ -112,6 +115,10 @@ class Recovery:
         """Topics that are to have batch queues."""
         self._summary: Summary | None
         """What the last clean stop noted, if nobody was here since."""
+        self._listed: frozenset[QueueKey] | None
+        """The queues that were on the list when the store was last open."""
+        self._trusted: frozenset[QueueKey] | None = None
+        """All queues that had units where dispatch begins, if that is known."""
 
     def load(self) -> None:
         """Find the files and the end of the log; nothing is changed that matters.
@@ -125,6 +132,7 @@ class Recovery:
         log_min = self._commit_log.min_offset
         self._was_clean = self._reader.state.condition is Condition.CLEAN
         summary = self._summary = Summary.load(self._root) if self._was_clean else None
+        self._listed = self._known_queues.load()
         is_same_log = summary is not None and summary.log_start == log_min
         self._queues.load(log_min, summary.ends if summary and is_same_log else None)
         self._batch_queues.load(log_min, is_clean=self._was_clean)
@@ -165,6 +173,7 @@ class Recovery:
         deleted = self._finish_deletions(end)
         index_start = self._index_start(saved, end)
         queue_start = self._clean_start(end) if was_clean else self._crashed_start(saved, end)
+        self._trusted = self._queues_before(queue_start, saved)
         start = max(min(queue_start, index_start, deleted, end), log_min)
         if self._lacks_queues(end, queue_start):
             self._checkpoint.distrust_queues()
@@ -234,6 +243,14 @@ class Recovery:
         return self._index.end_physical_offset
 
     # Queues -----------------------------------------------------------------------------------
+
+    def _queues_before(self, start: int, saved: Checkpoint) -> frozenset[QueueKey] | None:
+        """Return all queues that had units before a physical offset; None if they are not known."""
+        if self._summary is not None:
+            return frozenset({*self._summary.ends, *self._summary.batch_ends})
+        # The list is as old as the checkpoint's offset, whoever was here since.
+        is_listed = not self._was_clean and 0 < start == saved.queue_physical_offset
+        return self._listed if is_listed else None
 
     def _finish_deletions(self, end: int) -> int:
         """Delete queues that a crash left of deleted topics; return from where to make them anew.
@@ -340,7 +357,8 @@ class Recovery:
     def _missing_queues(self) -> list[tuple[str, int]]:
         """Return queues that groups have read, and that are not there.
 
-        Where a clean stop has noted which queues there were, only those whose topic has none.
+        A group's offset is taken for a sign only of queues that there were, where that is known:
+        clients may commit one for any queue.
         """
         try:
             offsets = self._reader.consumer_offsets()
@@ -354,10 +372,12 @@ class Recovery:
             config = self._topics.get(one.topic)
             if config is None or one.consumer_offset <= 0 or one.topic in self._tombstones.by_topic:
                 continue
+            queue = one.topic, one.queue_id
+            if queue in queues or (self._trusted is not None and queue not in self._trusted):
+                continue
             is_queue = one.queue_id < max(config.read_queue_count, config.write_queue_count)
-            is_missing = self._summary is None and (one.topic, one.queue_id) not in queues
-            if one.topic not in topics or (is_missing and is_queue):
-                found.append((one.topic, one.queue_id))
+            if one.topic not in topics or is_queue:
+                found.append(queue)
         return sorted(set(found))
 
     def _load_topics(self) -> dict[str, TopicConfig]:
@@ -443,6 +463,7 @@ class Recovery:
         if last is not None:
             self._block[state.LAST_PHYSICAL_OFFSET], self._block[state.LAST_STORE_TIMESTAMP] = last
             self._block[state.LOG_TIMESTAMP] = last[1]
+        self._known_queues.adopt(self._listed)
         Summary.forget(self._root, self._disk)
 
     def _last_record(self) -> tuple[int, int] | None:

@@ -60,6 +60,7 @@ _DERIVED = frozenset(
         paths.ABORT,
         paths.LOCK,
         paths.QUEUE_SUMMARY,
+        paths.KNOWN_QUEUES,
         paths.CONFIG,
     }
 )

@@ -1,0 +1,86 @@
+"""The queues that a running store has, on disk: after a crash it is known which one is gone.
+
+A file of our own. It names all queues with units of records before the checkpoint's queue offset,
+and may name more; it is durable before that offset is. Without it a consumer offset is all that
+tells of a queue whose folder was deleted, and clients commit what they like.
+"""
+
+import json
+from pathlib import Path
+
+from reput.store import paths
+from reput.store.batch_queue import BatchQueues
+from reput.store.consume_queue import ConsumeQueues
+from reput.store.disk import Disk
+from reput.store.hot_state import HotState
+
+QueueKey = tuple[str, int]
+"""Topic and queue id."""
+
+
+class KnownQueues:
+    """Writes the list of queues when there are new ones.
+
+    Args:
+        root: Folder of the store.
+        disk: What writes.
+        hot_state: Counts the queues that were made.
+        queues: All plain queues.
+        batch_queues: All batch queues.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        disk: Disk,
+        hot_state: HotState,
+        queues: ConsumeQueues,
+        batch_queues: BatchQueues,
+    ) -> None:
+        self._root = root
+        self._path = f"{root}/{paths.KNOWN_QUEUES}"
+        self._disk = disk
+        self._hot = hot_state
+        self._queues = queues
+        self._batch_queues = batch_queues
+        self._written_count = 0
+        """How many queues had been made when the list was written."""
+
+    def load(self) -> frozenset[QueueKey] | None:
+        """Return the queues on the list, None if there is none that can be read."""
+        try:
+            found = json.loads(Path(self._path).read_bytes())
+            return frozenset((topic, queue_id) for topic, ids in found.items() for queue_id in ids)
+        except (OSError, ValueError, TypeError, AttributeError):
+            return None
+
+    def adopt(self, known: frozenset[QueueKey] | None) -> None:
+        """Write the list at a start, unless ``load`` returned the queues that are there.
+
+        Raises:
+            WriteFailed: The disk failed.
+        """
+        if known == self._names():
+            self._written_count = self._hot.made_queue_count
+        else:
+            self.save()
+
+    def save(self) -> None:
+        """Write the list, durably, if queues were made since it was written. In any thread.
+
+        Raises:
+            WriteFailed: The disk failed.
+        """
+        made_count = self._hot.made_queue_count  # read first: later ones are on the next list
+        if made_count == self._written_count:
+            return
+        by_topic: dict[str, list[int]] = {}
+        for topic, queue_id in self._names():
+            by_topic.setdefault(topic, []).append(queue_id)
+        topics = (f"{json.dumps(topic)}:{ids}" for topic, ids in by_topic.items())
+        self._disk.replace(self._path, ("{" + ",\n".join(topics) + "}").encode("ascii"))
+        self._written_count = made_count
+
+    def _names(self) -> frozenset[QueueKey]:
+        families = (self._queues.snapshot(), list(self._batch_queues))
+        return frozenset((one.topic, one.queue_id) for family in families for one in family)
