@@ -362,8 +362,10 @@ class BatchAck(Body, kw_only=True):
             found = int.from_bytes(base64.b64decode(self.bits, validate=True), "little")
         except ValueError as error:
             raise InvalidBody(f"b is {self.bits[:_TOLD_MAX]!r}: {error}") from error
-        limits.ACK_SPAN.check(found.bit_length(), "b")
-        limits.ACK_MESSAGES.check(found.bit_count(), "b")
+        if found.bit_length() > limits.ACK_SPAN.maximum:
+            limits.ACK_SPAN.check(found.bit_length(), "b")
+        if found.bit_count() > limits.ACK_MESSAGES.maximum:
+            limits.ACK_MESSAGES.check(found.bit_count(), "b")
         return found
 
     @property
@@ -373,7 +375,7 @@ class BatchAck(Body, kw_only=True):
             *(self.start_offset, self.queue_id, self.revive_queue_id),
             *(self.pop_ms, self.invisible_ms),
         )
-        return all(-_LONG_END <= number < _LONG_END for number in numbers)
+        return -_LONG_END <= min(numbers) and max(numbers) < _LONG_END
 
 
 _PADDING_BITS = 2 * 8

@@ -98,8 +98,8 @@ def _named(ack: BatchAck) -> Named:
 def take(parts: Parts, named: Named) -> None:
     """Take note that messages were consumed. Raises ``RequestRefused`` for some of an order."""
     one, topic, distances = named
-    _count(parts, topic, one.group, distances.bit_count())
     if one.revive_queue_id == ORDERED_REVIVE_QUEUE:
+        _count(parts, topic, one.group, distances.bit_count())
         known = parts.topics.get(topic)
         if known is None or not 0 <= one.queue_id < known.read_queue_count:
             return
@@ -111,7 +111,11 @@ def take(parts: Parts, named: Named) -> None:
                 _ack_in_order(parts, topic, one.group, one.queue_id, queue_offset, one.pop_ms)
         return
     key = Key(topic, one.group, one.queue_id, one.start_offset, one.pop_ms)
-    parts.pops.revive.checkpoints.acknowledge(key, one.start_offset, distances)
+    if parts.pops.revive.checkpoints.acknowledge(key, one.start_offset, distances):
+        # What was popped has a topic and a group.
+        parts.deliveries.stats.acknowledged(topic, one.group, distances.bit_count())
+    else:
+        _count(parts, topic, one.group, distances.bit_count())
 
 
 def change_invisible_time(parts: Parts, channel: Channel, request: Command) -> Command:
