@@ -375,7 +375,7 @@ class BatchAck(Body, kw_only=True):
             *(self.start_offset, self.queue_id, self.revive_queue_id),
             *(self.pop_ms, self.invisible_ms),
         )
-        return -_LONG_END <= min(numbers) and max(numbers) < _LONG_END
+        return min(numbers) >= -_LONG_END and max(numbers) < _LONG_END
 
 
 _PADDING_BITS = 2 * 8
