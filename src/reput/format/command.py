@@ -205,7 +205,12 @@ _decode_text = msgspec.json.Decoder(_TextHeader).decode
 _decode_any = msgspec.json.Decoder(_JsonHeader, strict=False).decode
 _decode_head = msgspec.json.Decoder(_JsonHead, strict=False).decode
 _json_encode = msgspec.json.Encoder().encode
-_LANGUAGES = {one.name: int(one) for one in codes.LanguageCode}
+_OTHER_LANGUAGE = int(codes.LanguageCode.OTHER)
+_LANGUAGES: dict[str | int | None, int] = {
+    **{code: code for code in range(1 << 7)},
+    **{one.name: int(one) for one in codes.LanguageCode},
+}
+"""A byte's code by what a header says: a name or a number; all else is ``OTHER``."""
 _LANGUAGE_NAMES = {int(one): one.name.encode() for one in codes.LanguageCode}
 
 
@@ -247,19 +252,11 @@ def _decode_json(header: Buffer) -> Command:
         found.code,
         found.opaque,
         found.flag,
-        _language(found.language),
+        _LANGUAGES.get(found.language, _OTHER_LANGUAGE),
         found.version,
         found.remark,
         ext_fields,
     )
-
-
-def _language(said: str | int | None) -> int:
-    if isinstance(said, str):
-        return _LANGUAGES.get(said, codes.LanguageCode.OTHER)
-    if said is None or not 0 <= said < 1 << 7:
-        return codes.LanguageCode.OTHER
-    return said
 
 
 def _decode_leniently(header: Buffer) -> tuple[_JsonHeader, dict[str, str] | None]:
@@ -313,7 +310,7 @@ def _refused_json(header: Buffer) -> Command | None:
         head.code,
         head.opaque,
         head.flag,
-        _language(head.language),
+        _LANGUAGES.get(head.language, _OTHER_LANGUAGE),
         head.version,
         refusal=refusal,
     )

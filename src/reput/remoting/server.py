@@ -164,7 +164,8 @@ class RemotingServer:
             if request.refusal is not None:
                 raise request.refusal
             answer = self._service.on_request(channel, request)
-            if isinstance(answer, Generator):
+            # Most answers are commands: to ask an abstract class first costs half a microsecond.
+            if not isinstance(answer, Command) and isinstance(answer, Generator):
                 self._begin_long(channel, request, answer)
                 return
         except Exception as error:  # noqa: BLE001 - the outermost edge of a request

@@ -75,7 +75,10 @@ class OffsetCommits:
             RequestRefused: There is no such queue, group name or offset.
             LimitExceeded: There are too many offsets.
         """
-        self.check_group(group)
+        table = self._table()
+        is_new = table.get(topic.name, group, queue_id) is None
+        if is_new or group in names.GROUPS_OF_BROKERS:
+            self.check_group(group)
         queue_count = max(topic.read_queue_count, topic.write_queue_count)
         if not 0 <= queue_id < queue_count:
             raise RequestRefused(
@@ -87,8 +90,6 @@ class OffsetCommits:
                 ResponseCode.SYSTEM_ERROR,
                 f"commitOffset is {consumer_offset}; allowed: 0 to {JAVA_LONG_MAX}",
             )
-        table = self._table()
-        is_new = table.get(topic.name, group, queue_id) is None
         if is_new:
             self.check_room(1)
             self._first_commits.check(
