@@ -17,7 +17,7 @@ import msgspec
 
 from reput import limits
 from reput.errors import InvalidBody, InvalidHeader
-from reput.format import bodies, names
+from reput.format import bodies, java, names
 from reput.format.bodies import Body
 
 ORDERED_REVIVE_QUEUE = 999
@@ -341,11 +341,11 @@ class BatchAck(Body, kw_only=True):
     topic: str = msgspec.field(name="t")
     """The one that was asked for; ``kind`` says which it is."""
     kind: str = msgspec.field(name="r")
-    start_offset: int = msgspec.field(name="so")
-    queue_id: int = msgspec.field(name="q")
-    revive_queue_id: int = msgspec.field(name="rq")
-    pop_ms: int = msgspec.field(name="pt")
-    invisible_ms: int = msgspec.field(name="it")
+    start_offset: java.Long = msgspec.field(name="so")
+    queue_id: java.Long = msgspec.field(name="q")
+    revive_queue_id: java.Long = msgspec.field(name="rq")
+    pop_ms: java.Long = msgspec.field(name="pt")
+    invisible_ms: java.Long = msgspec.field(name="it")
     bits: str = msgspec.field(name="b")
     """``BitSet.toByteArray`` in Base64: distances from the start."""
 
@@ -357,7 +357,9 @@ class BatchAck(Body, kw_only=True):
             InvalidBody: It is no Base64.
             LimitExceeded: They are more, or further away, than messages of a checkpoint can be.
         """
-        limits.ACK_SPAN.check(len(self.bits) // 4 * 3 * 8 - _PADDING_BITS, "b")
+        span = len(self.bits) // 4 * 3 * 8 - _PADDING_BITS
+        if span > limits.ACK_SPAN.maximum:
+            limits.ACK_SPAN.check(span, "b")
         try:
             found = int.from_bytes(base64.b64decode(self.bits, validate=True), "little")
         except ValueError as error:
@@ -367,15 +369,6 @@ class BatchAck(Body, kw_only=True):
         if found.bit_count() > limits.ACK_MESSAGES.maximum:
             limits.ACK_MESSAGES.check(found.bit_count(), "b")
         return found
-
-    @property
-    def numbers_are_64_bit(self) -> bool:
-        """Whether each number is one that Java can have written."""
-        numbers = (
-            *(self.start_offset, self.queue_id, self.revive_queue_id),
-            *(self.pop_ms, self.invisible_ms),
-        )
-        return min(numbers) >= -_LONG_END and max(numbers) < _LONG_END
 
 
 _PADDING_BITS = 2 * 8

@@ -213,6 +213,8 @@ class Checkpoints:
         if not older and len(self._due) > _MOVED_AT_ONCE and len(self._due) > 2 * self._open_count:
             self._due, self._older_due = older, self._due
             older = self._older_due
+        if not older:
+            return
         for _ in range(min(_MOVED_AT_ONCE, len(older))):
             entry = heapq.heappop(older)
             if not entry[2].is_over:

@@ -4,12 +4,13 @@ The order of the checks and the codes are Java's ``AckMessageProcessor`` and
 ``ChangeInvisibleTimeProcessor`` of 5.5.0.
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from reput import limits
 from reput.broker.parts import Parts
 from reput.broker.pop.checkpoints import Key
-from reput.errors import InvalidBody, RequestRefused
+from reput.errors import RequestRefused
 from reput.format import command as commands, headers, pop_codec
 from reput.format.codes import ResponseCode
 from reput.format.command import Command
@@ -51,7 +52,7 @@ def batch_ack(parts: Parts, channel: Channel, request: Command) -> LongReply:
     """Take note that many messages were consumed."""
     found: list[Named] = []
     for chunk in chunks(_acks(request.body)):
-        found += map(_named, chunk)
+        found += _named(chunk)
         yield
     for taken in chunks(found):
         for one in taken:
@@ -77,7 +78,14 @@ def named(body: bytes) -> list[Named]:
         RequestRefused: It names none, or more than is allowed.
         InvalidBody: It cannot be read.
     """
-    return list(map(_named, _acks(body)))
+    return _named(_acks(body))
+
+
+def _named(acks: Iterable[BatchAck]) -> list[Named]:
+    return [
+        Named(ack, pop_codec.topic_of(ack.kind, ack.topic, ack.group), ack.distances)
+        for ack in acks
+    ]
 
 
 def _acks(body: bytes) -> list[BatchAck]:
@@ -87,12 +95,6 @@ def _acks(body: bytes) -> list[BatchAck]:
     if not acks:
         raise RequestRefused(ResponseCode.NO_MESSAGE, "the body names no messages")
     return acks
-
-
-def _named(ack: BatchAck) -> Named:
-    if not ack.numbers_are_64_bit:
-        raise InvalidBody("so, q, rq, pt, it; allowed: 64-bit numbers")
-    return Named(ack, pop_codec.topic_of(ack.kind, ack.topic, ack.group), ack.distances)
 
 
 def take(parts: Parts, named: Named) -> None:
