@@ -1,6 +1,6 @@
 """What ``collect``, its twin and its caller both know: a list of what is wanted, rows of what came.
 
-Words of 64 bits, in native order. ``reput.remoting.requests`` makes and reads them.
+Words of 64 bits, in native order. ``reput.broker.fastpath.request_table`` makes and reads them.
 """
 
 # --- what is wanted: CODE to NAMES, then FIELD_WORDS for each field that is known ---------

@@ -1,15 +1,15 @@
-"""Requests of one kind that stand in a buffer, one behind the other: all of them in one call.
+"""Read consecutive requests of one code with one kernel call, as rows of numbers.
 
-A processor gets one request, as an object with texts. Where a client sends many small ones in a
-row, making these objects costs more than what is asked for. A ``RequestList`` says once which
-fields requests of a code have, and then reads as many as come in a row into rows of numbers.
+A processor gets one request, as an object with texts. Where a client sends many small requests,
+making these objects costs more than serving them. A ``RequestList`` declares once which fields the
+requests of a code have, and then reads consecutive ones into rows of numbers.
 
     ends = RequestList(37, [Field("producerGroup", Kind.TEXT, is_required=True), ...])
     for row in ends.collect(address, position, end):
         row[rules.ROW_OPAQUE], row[ends.value("commitLogOffset")], ends.text(row, "producerGroup")
 
-It stops in front of the first request that it does not know all about, which is then a processor's.
-What is known: ``reput.format.kernels.collect``.
+It stops before the first request with a field or form that it does not know; that one falls back to
+its processor. What it knows: ``reput.format.kernels.collect``.
 """
 
 import enum

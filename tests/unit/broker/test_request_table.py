@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from reput.broker.fastpath import request_table
+from reput.broker.fastpath.request_table import Field, Kind, RequestList
 from reput.format import command
 from reput.format.command import IS_ONEWAY, Command, Serialization
 from reput.format.kernels import collect_rules as rules, collect_twin, hot, native
-from reput.remoting import requests
-from reput.remoting.requests import Field, Kind, RequestList
 
 
 def kernels() -> list[Any]:
@@ -93,7 +93,7 @@ def test_replies_in_a_row_are_those_to_each(
                 if not flag:
                     request = Command(200, opaque, serialization=serialization)
                     expected.append(command.encode(command.reply(request)))
-        assert requests.empty_replies(taken(acks, b"".join(frames))) == b"".join(expected)
+        assert request_table.empty_replies(taken(acks, b"".join(frames))) == b"".join(expected)
 
 
 def test_an_absent_text_is_none(acks: RequestList) -> None:
@@ -132,5 +132,5 @@ def test_cut_frames_and_impossible_lengths(acks: RequestList) -> None:
 
 
 def test_more_than_one_call_takes(acks: RequestList) -> None:
-    rows = taken(acks, ack() * (requests.ROWS_MAX + 1))
-    assert len(rows) == requests.ROWS_MAX
+    rows = taken(acks, ack() * (request_table.ROWS_MAX + 1))
+    assert len(rows) == request_table.ROWS_MAX
