@@ -17,7 +17,7 @@ import pytest
 
 import golden
 import reput
-from reput.format.kernels import native
+from reput.format.kernels import build, library, native
 
 PACKAGE = Path(reput.__file__).parent
 SHARED_OBJECT = Path("reput", "format", "kernels", "_kernels.so")
@@ -190,38 +190,34 @@ def test_numba_works_where_nothing_can_be_kept(bare: Path, expected: str) -> Non
 
 def test_cache_that_may_not_be_read_costs_a_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
     """A home of another user: not even looking is allowed."""
-    from reput.format.kernels import build
 
     class Closed:
+        def __init__(self, package: str) -> None: ...
+
         def refuse(self, *_: object, **__: object) -> None:
             raise PermissionError
 
         is_file = exists = stat = read_bytes = mkdir = write_bytes = refuse
         parent = property(lambda self: self)
 
-    monkeypatch.setattr(native, "_cache_file", Closed)
-    monkeypatch.setattr(build, "object_code", lambda: b"code")
-    assert native._compiled_code() == b"code"
+    monkeypatch.setattr(library, "_cache_file", Closed)
+    monkeypatch.setattr(build, "object_code", lambda package: b"code")
+    assert library._compiled_code("reput.format.kernels") == b"code"
 
 
 def test_cache_follows_every_source_with_a_layout_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Numbers from these files are compiled in: a cached object must not outlive them."""
-    here = Path(native.__file__).parent
-    read: list[str] = []
-    original = native._package_file
-
-    def note(name: str) -> bytes:
-        data = original(name)
-        assert data == (here / name).read_bytes()
-        read.append(name)
-        return data
-
-    monkeypatch.setattr(native, "_package_file", note)
-    native._cache_file()
-    for source in ("walk", "columns", "hashes", "memory", "build"):
-        assert f"{source}.py" in read
-    for source in ("message", "properties", "sys_flag"):
-        assert f"../{source}.py" in read
+    package = "reput.format.kernels"
+    sources = build.compiled_in(package)
+    before = library._cache_file(package)
+    for name in ("walk", "columns", "hashes", "memory", "build"):
+        assert f"{package}.{name}" in sources
+    for name in ("message", "properties", "sys_flag"):
+        assert f"reput.format.{name}" in sources
+    for name in sources:
+        changed = sources | {name: sources[name] + b"#"}
+        monkeypatch.setattr(build, "compiled_in", lambda package, changed=changed: changed)
+        assert library._cache_file(package) != before
 
 
 def test_threads_that_ask_first_get_the_same_tables() -> None:
