@@ -10,7 +10,7 @@ from reput.broker.fastpath import request_table
 from reput.broker.fastpath.request_table import Field, Kind, RequestList
 from reput.format import command
 from reput.format.command import IS_ONEWAY, Command, Serialization
-from reput.format.kernels import collect_rules as rules, collect_twin, hot, native
+from reput.store.kernels import collect_rules as rules, collect_twin, hot, native
 
 
 def kernels() -> list[Any]:

@@ -9,7 +9,7 @@ requests of a code have, and then reads consecutive ones into rows of numbers.
         row[rules.ROW_OPAQUE], row[ends.value("commitLogOffset")], ends.text(row, "producerGroup")
 
 It stops before the first request with a field or form that it does not know; that one falls back to
-its processor. What it knows: ``reput.format.kernels.collect``.
+its processor. What it knows: ``reput.store.kernels.collect``.
 """
 
 import enum
@@ -22,8 +22,8 @@ import numpy as np
 
 from reput.format import command as commands
 from reput.format.command import Command, Serialization
-from reput.format.kernels import collect_rules as rules, hot, state
 from reput.remoting.channel import Channel
+from reput.store.kernels import collect_rules as rules, hot, state
 
 ROWS_MAX = 256
 """Requests that one call reads at most."""

@@ -26,8 +26,8 @@ from reput.broker.settings.config import PERM_WRITE
 from reput.errors import RequestRefused
 from reput.format import java, properties as props
 from reput.format.codes import RequestCode
-from reput.format.kernels import collect_rules as rules, hot
 from reput.remoting.channel import Channel
+from reput.store.kernels import collect_rules as rules, hot
 
 _FIELDS = (
     Field("offset", Kind.LONG, is_required=True),

@@ -21,8 +21,8 @@ from reput.broker.processors import transactions as processor
 from reput.broker.transaction.transactions import End
 from reput.format import sys_flag as flags
 from reput.format.codes import RequestCode
-from reput.format.kernels import hot
 from reput.remoting.channel import Channel
+from reput.store.kernels import hot
 
 _FIELDS = (
     Field("producerGroup", Kind.TEXT, is_required=True),

@@ -107,11 +107,12 @@ def _linked_kernels(package: str) -> LinkedKernels:
     if Path(path).exists():
         return LinkedKernels(Path(path))
     data: bytes = spec.loader.get_data(path)  # type: ignore[union-attr]
-    # A file in memory: a folder that can be written to and run from may not be there.
-    with os.fdopen(os.memfd_create("reput-kernels"), "wb") as file:
-        file.write(data)
-        file.flush()
-        return LinkedKernels(Path(f"/proc/self/fd/{file.fileno()}"))
+    # A file in memory: a folder that can be written to and run from may not be there. It stays
+    # open: the linker knows libraries by their path, and the next one must not get its number.
+    file = os.memfd_create("reput-kernels")
+    with os.fdopen(file, "wb", closefd=False) as writer:
+        writer.write(data)
+    return LinkedKernels(Path(f"/proc/self/fd/{file}"))
 
 
 def _cache_file(package: str) -> Path:
