@@ -13,6 +13,8 @@ believes that: what is not so, it hands to Python frame by frame, and drops the 
   ORDERED_REVIVE_QUEUE.
 """
 
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
+
 from numba import njit
 
 from reput.format.kernels.hashes import same_bytes
@@ -22,11 +24,12 @@ from reput.format.kernels.memory import (
     get_u16,
     load_i32,
     put_i64,
+    set_word,
     store_i32,
     text_writer,
+    word,
 )
 from reput.store.kernels import acks_words as words
-from reput.store.kernels.append import set_word, word
 from reput.store.kernels.header_json import (
     CLOSE,
     COLON,

@@ -17,6 +17,8 @@ has_prepared_offset=True)``, its place ``(-1, physical offset, 0, 0, 0)`` if all
 the half message is where it stands.
 """
 
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
+
 from numba import njit
 
 from reput.format import message as record, properties as props, sys_flag as flags
@@ -39,9 +41,11 @@ from reput.format.kernels.memory import (
     load_u8,
     put_i64,
     put_u8,
+    set_word,
     store_i16,
     store_i32,
     store_i64,
+    word,
 )
 from reput.format.kernels.walk import (
     AT_BODY_CRC,
@@ -55,7 +59,6 @@ from reput.format.kernels.walk import (
     TOPIC_MAX_V1,
 )
 from reput.store.kernels import again_words as words, state
-from reput.store.kernels.append import set_word, word
 from reput.store.kernels.pull import IS_GONE, file_address
 
 UNCOMMON_FLAGS = flags.BORN_HOST_V6 | flags.STORE_HOST_V6 | flags.INNER_BATCH

@@ -8,6 +8,8 @@ Common is what is common for ``again``, of that group by its last PGROUP, put on
 TRANSACTION_HALF_OFFSET), and delivered at once (no DELAY). What is rolled back may belong anywhere.
 """
 
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
+
 from numba import njit
 
 from reput.format import properties as props
@@ -21,7 +23,9 @@ from reput.format.kernels.memory import (
     get_u16,
     load_i64,
     put_i64,
+    set_word,
     store_i32,
+    word,
 )
 from reput.store.kernels import again_words as words
 from reput.store.kernels.again import (
@@ -33,7 +37,7 @@ from reput.store.kernels.again import (
     long_name,
     make,
 )
-from reput.store.kernels.append import DELAY, DELAY_LAST, DELAY_SIZE, set_word, word
+from reput.store.kernels.append import DELAY, DELAY_LAST, DELAY_SIZE
 from reput.store.kernels.reply import put_decimal
 
 PRODUCER_GROUP = props.PRODUCER_GROUP.encode()

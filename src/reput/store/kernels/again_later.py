@@ -8,6 +8,8 @@ Common is what is common for ``again``, and has been consumed less often than LA
 properties all have a name and a value, RETRY_TOPIC and ORIGIN_MESSAGE_ID at most once.
 """
 
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
+
 from numba import njit
 
 from reput.format import names, properties as props
@@ -23,7 +25,9 @@ from reput.format.kernels.memory import (
     load_i64,
     put_i64,
     put_u8,
+    set_word,
     text_writer,
+    word,
 )
 from reput.format.kernels.walk import AT_BORN_HOST, AT_PHYSICAL_OFFSET, AT_SYS_FLAG, HOST_V4
 from reput.store.kernels import again_words as words, state
@@ -40,7 +44,7 @@ from reput.store.kernels.again import (
     put_sizes,
     put_until_topic,
 )
-from reput.store.kernels.append import DELAY, DELAY_LAST, DELAY_SIZE, set_word, word
+from reput.store.kernels.append import DELAY, DELAY_LAST, DELAY_SIZE
 from reput.store.kernels.reply import ID_BYTES, put_decimal, put_hex
 from reput.store.kernels.send_properties import WAIT, WAIT_SIZE
 

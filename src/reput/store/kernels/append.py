@@ -6,6 +6,8 @@ does the latter for records that stand in the log. Neither loses its place: wher
 missing (a file, a row, room) they stop in front of the record and say so, and are called again.
 """
 
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
+
 from numba import njit
 
 from reput.format import (
@@ -46,8 +48,10 @@ from reput.format.kernels.memory import (
     load_i64,
     put_i64,
     put_u8,
+    set_word,
     store_i32,
     store_i64,
+    word,
 )
 from reput.format.kernels.walk import (
     AT_BODY_CRC,
@@ -94,18 +98,6 @@ LIGHT = int.from_bytes(props.INNER_MULTI_DISPATCH[:8].encode(), "little", signed
 LIGHT_END = int.from_bytes(props.INNER_MULTI_DISPATCH[-8:].encode(), "little", signed=True)
 
 PLACE_BYTES = state.PLACE_BYTES
-
-
-@njit(**COMPILE_OPTIONS)
-def word(block, number):
-    """Read a word of the block or of a row."""
-    return get_i64(block + 8 * number)
-
-
-@njit(**COMPILE_OPTIONS)
-def set_word(block, number, value):
-    """Write a word of the block or of a row."""
-    put_i64(block + 8 * number, value)
 
 
 @njit(**COMPILE_OPTIONS)

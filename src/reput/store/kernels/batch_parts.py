@@ -4,6 +4,8 @@
 in common is the caller's, who makes it once: the fields in front of the body, and the topic.
 """
 
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
+
 from numba import njit
 
 from reput.format import batch, message as record, properties as props

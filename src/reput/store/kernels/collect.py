@@ -12,13 +12,14 @@ The block is a caller's own, of BLOCK_WORDS words: only RECEIVE_ADDRESS, RECEIVE
 RECEIVE_END are looked at, and words from FRAME_CODE on are written.
 """
 
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
+
 from numba import njit
 
 from reput.format.command import IS_ONEWAY
 from reput.format.kernels.hashes import same_bytes
-from reput.format.kernels.memory import COMPILE_OPTIONS, get_i32, get_u8, load_i32
+from reput.format.kernels.memory import COMPILE_OPTIONS, get_i32, get_u8, load_i32, set_word, word
 from reput.store.kernels import collect_rules as rules, state
-from reput.store.kernels.append import set_word, word
 from reput.store.kernels.request_fields import INT_MAX, LONG_MAX, field_place, number
 from reput.store.kernels.send import (
     FALSE,

@@ -22,13 +22,15 @@ A part of ``send.receive``, which reads their headers. A pull that is not common
   of the reply stands in front of the records, and is given its room before they are found.
 """
 
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
+
 from numba import njit
 
 from reput.format.codes import PullFlag, RequestCode
 from reput.format.kernels.hashes import name_slot
-from reput.format.kernels.memory import COMPILE_OPTIONS, get_i64, put_i64
+from reput.format.kernels.memory import COMPILE_OPTIONS, get_i64, put_i64, set_word, word
 from reput.store.kernels import pull_rules, state
-from reput.store.kernels.append import find_queue, find_topic, set_word, word
+from reput.store.kernels.append import find_queue, find_topic
 from reput.store.kernels.pull import UNIT_BYTES, pull
 from reput.store.kernels.pull_head import pull_head_size, put_pull_head
 from reput.store.kernels.request_fields import (

@@ -3,13 +3,14 @@
 No remark, no field twice, no field that is not known, no empty value, no text that is not plain.
 """
 
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
+
 import struct
 
 from numba import njit
 
-from reput.format.kernels.memory import COMPILE_OPTIONS, load_i16, load_i32
+from reput.format.kernels.memory import COMPILE_OPTIONS, load_i16, load_i32, set_word, word
 from reput.store.kernels import state
-from reput.store.kernels.append import set_word, word
 from reput.store.kernels.request_fields import (
     is_plain_text,
     known_bit,

@@ -4,11 +4,20 @@ No space between tokens, no key twice, no key that is not known, no remark; text
 the properties may hold escapes. Everything else is JSON for ``reput.format.command``.
 """
 
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
+
 from numba import njit
 
-from reput.format.kernels.memory import COMPILE_OPTIONS, get_i64, get_u8, get_u16, quoted_run
+from reput.format.kernels.memory import (
+    COMPILE_OPTIONS,
+    get_i64,
+    get_u8,
+    get_u16,
+    quoted_run,
+    set_word,
+    word,
+)
 from reput.store.kernels import state
-from reput.store.kernels.append import set_word, word
 from reput.store.kernels.request_fields import (
     BACKSLASH,
     INT_MAX,

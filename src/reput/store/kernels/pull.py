@@ -1,13 +1,22 @@
 """Kernel: from consume-queue units to the record bytes of a reply, without decoding anything."""
 
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
+
 from numba import njit
 
 from reput.format import cq_unit, message as record
 from reput.format.kernels.columns import AT_QUEUE_OFFSET
-from reput.format.kernels.memory import COMPILE_OPTIONS, copy, get_i64, load_i32, load_i64
+from reput.format.kernels.memory import (
+    COMPILE_OPTIONS,
+    copy,
+    get_i64,
+    load_i32,
+    load_i64,
+    set_word,
+    word,
+)
 from reput.format.kernels.walk import AT_PHYSICAL_OFFSET
 from reput.store.kernels import state
-from reput.store.kernels.append import set_word, word
 
 UNIT_BYTES = cq_unit.SIZE
 FILLER_SIZE = cq_unit.PRE_BLANK_SIZE

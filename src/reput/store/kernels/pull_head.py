@@ -4,6 +4,8 @@ It stands in front of the records, so its size must be known before it is: numbe
 give heads of one size.
 """
 
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
+
 from numba import njit
 
 from reput.format import pull_reply

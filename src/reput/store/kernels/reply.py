@@ -1,5 +1,7 @@
 """Kernel: the reply to a send; the same bytes as ``reput.format.send_reply`` makes."""
 
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
+
 from numba import njit
 
 from reput.format import recall_handle, send_reply
@@ -13,9 +15,9 @@ from reput.format.kernels.memory import (
     store_i32,
     store_i64,
     text_writer,
+    word,
 )
 from reput.store.kernels import state
-from reput.store.kernels.append import word
 from reput.store.kernels.request_fields import number
 from reput.store.kernels.send_rules import REAL_TOPIC_NAME
 

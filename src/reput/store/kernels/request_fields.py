@@ -5,6 +5,8 @@ field's value stands; ``send``, ``deliver`` and ``collect`` say what it must be.
 first two are compiled in, those of ``collect`` are a list.
 """
 
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
+
 from numba import njit
 
 from reput.format.kernels.hashes import same_bytes
@@ -15,9 +17,10 @@ from reput.format.kernels.memory import (
     get_u16,
     get_u32,
     json_run,
+    set_word,
+    word,
 )
 from reput.store.kernels import collect_rules, pull_rules, send_rules, state
-from reput.store.kernels.append import set_word, word
 
 SEND_FIELD_COUNT = len(send_rules.FIELD_NAMES)
 FIELD_NAMES = send_rules.FIELD_NAMES + pull_rules.FIELD_NAMES

@@ -31,6 +31,8 @@ done and answered and nothing of the frame itself.
   for others.
 """
 
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
+
 from numba import njit
 
 from reput.format import (
@@ -51,14 +53,16 @@ from reput.format.kernels.memory import (
     load_i32,
     put_i64,
     put_u8,
+    set_word,
     store_i16,
     store_i32,
     store_i64,
     text_writer,
+    word,
 )
 from reput.format.kernels.walk import AT_BORN_HOST, AT_MAGIC, AT_SYS_FLAG, MAGIC_V1, TAIL_BYTES
 from reput.store.kernels import send_rules, state
-from reput.store.kernels.append import append, find_topic, set_word, word
+from reput.store.kernels.append import append, find_topic
 from reput.store.kernels.deliver import deliver, is_pull
 from reput.store.kernels.header_binary import read_binary
 from reput.store.kernels.header_json import read_json

@@ -7,6 +7,8 @@ text that is no ASCII, and names that brokers look at (``send_rules.NAMES_OF_PYT
 those of ``send_rules.HELD_BACK``.
 """
 
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
+
 from numba import njit
 
 from reput.format import properties as props

@@ -4,13 +4,21 @@ Common is one of the properties that ask for the timer, with a number as one wou
 that is to come, and not further away than is allowed.
 """
 
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
+
 from numba import njit
 
 from reput.format import properties as props
 from reput.format.kernels.columns import NAME_VALUE, PAIR_END, UNIQ_KEY, find_byte
-from reput.format.kernels.memory import COMPILE_OPTIONS, get_i64, put_u8, text_writer
+from reput.format.kernels.memory import (
+    COMPILE_OPTIONS,
+    get_i64,
+    put_u8,
+    set_word,
+    text_writer,
+    word,
+)
 from reput.store.kernels import state
-from reput.store.kernels.append import set_word, word
 from reput.store.kernels.reply import put_decimal
 from reput.store.kernels.request_fields import number
 from reput.store.kernels.send_properties import time_unit

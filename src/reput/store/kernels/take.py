@@ -13,6 +13,8 @@ in the words of a reply which they are.
 * The JSON of the checkpoint has at most BODY_BYTES_MAX bytes; ``append`` takes its record.
 """
 
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
+
 from numba import njit
 
 from reput.format import message as record
@@ -30,13 +32,15 @@ from reput.format.kernels.memory import (
     load_i64,
     put_i64,
     put_u8,
+    set_word,
     store_i16,
     store_i32,
     store_i64,
     text_writer,
+    word,
 )
 from reput.store.kernels import state, take_words as words
-from reput.store.kernels.append import append, set_word, word
+from reput.store.kernels.append import append
 from reput.store.kernels.deliver import READ_UNITS_MAX, units_in_memory
 from reput.store.kernels.pull import pull
 from reput.store.kernels.reply import put_decimal
