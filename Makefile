@@ -12,7 +12,8 @@ BIN := .venv/bin
 # Tests of one xdist group share a worker, so that Spark starts one JVM and not three. Many wait for
 # brokers: three workers keep two cores busy.
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup
-KERNELS := src/reput/format/kernels
+# Each package of kernels has a shared object of its own, beside its sources.
+KERNELS := src/reput/*/kernels
 
 # How long hostile clients attack, half of it with default settings, half with everything switched on.
 REPUT_HOSTILE_SECONDS ?= 3600
@@ -31,10 +32,10 @@ venv: .venv/.installed .venv/.kernels ## Create .venv and install reput with eve
 	$(BIN)/python -m pip install --disable-pip-version-check -e '.[all,dev]'
 	@touch $@
 
-# An editable install loads the shared object from the source folder: rebuild it with its source.
+# An editable install loads the shared objects from the source folders: rebuild them with their sources.
 # With the twin, importing the package compiles nothing.
-.venv/.kernels: .venv/.installed $(wildcard $(KERNELS)/*.py)
-	REPUT_KERNELS=twin $(BIN)/python -c 'from reput.format.kernels import build; build.build("$(KERNELS)")'
+.venv/.kernels: .venv/.installed $(wildcard $(KERNELS)/*.py src/reput/format/*.py)
+	REPUT_KERNELS=twin $(BIN)/python -c 'from reput.format.kernels import build; build.build_all("src")'
 	@touch $@
 
 jdk: ## Check for a Java that Spark can use; install one where that is possible

@@ -2,8 +2,8 @@
 
 The kernels are Python source for numba. numba costs a third of a second and
 over a hundred megabytes to import, and its cache does not work in a read-only
-install, so the wheel carries the finished shared object and numba stays at
-home. Where nothing can be compiled (no numba, no linker) the wheel is a pure
+install, so the wheel carries the finished shared objects, and users need no
+numba. Where nothing can be compiled (no numba, no linker) the wheel is a pure
 one: slower, never wrong.
 """
 
@@ -15,11 +15,11 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-KERNELS = Path("src", "reput", "format", "kernels")
+KERNELS = "/src/reput/*/kernels/*.so"
 
 
 class KernelBuildHook(BuildHookInterface[Any]):
-    """Writes the shared object beside its source, and tags the wheel for it."""
+    """Writes the shared objects beside their sources, and tags the wheel for them."""
 
     PLUGIN_NAME = "custom"
 
@@ -27,24 +27,24 @@ class KernelBuildHook(BuildHookInterface[Any]):
         """Compile, then tell hatchling what was made.
 
         ``version`` is "standard" for a wheel and "editable" for ``pip install -e``,
-        where the shared object is used from the source folder.
+        where the shared objects are used from the source folder.
         """
-        if self._compile() is None or version == "editable":
+        if not self._compile() or version == "editable":
             return
         platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{platform}"
-        build_data["artifacts"].append(f"/{KERNELS.as_posix()}/*.so")
+        build_data["artifacts"].append(KERNELS)
 
-    def _compile(self) -> str | None:
-        """Return the path of the shared object, or None when there is none."""
+    def _compile(self) -> list[str]:
+        """Return the paths of the shared objects; none where nothing can be compiled."""
         try:
             import numba  # noqa: F401
         except ImportError as error:
             self.app.display_warning(
                 f"reput: kernels not compiled, numba cannot be imported: {error}"
             )
-            return None
+            return []
 
         source = str(Path(self.root, "src"))
         sys.path.insert(0, source)
@@ -52,9 +52,9 @@ class KernelBuildHook(BuildHookInterface[Any]):
         try:
             from reput.format.kernels import build
 
-            path = build.build(str(Path(self.root, KERNELS)))
+            paths = build.build_all(source)
         finally:
             sys.path.remove(source)
-        if path is None:
+        if not paths:
             self.app.display_warning("reput: kernels not compiled, no C linker (cc, gcc, clang)")
-        return path
+        return paths

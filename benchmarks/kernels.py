@@ -9,8 +9,8 @@ import numpy as np
 from benchmarks import stores, timing
 from reput.format import command, index_entry, kernels
 from reput.format.command import Command, Serialization
-from reput.format.kernels import hot, send_rules, state
 from reput.store.hot_state import HotState
+from reput.store.kernels import hot, send_rules, state
 from reput.store.reader import StoreReader
 
 NAME = "kernels"

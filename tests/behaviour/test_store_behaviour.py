@@ -20,10 +20,10 @@ from reput.format import (
     properties as props,
     sys_flag as flags,
 )
-from reput.format.kernels import hot, hot_twin
 from reput.format.message import Host
 from reput.store.getting import GetStatus
 from reput.store.incoming import PutStatus
+from reput.store.kernels import hot, hot_twin
 from reput.store.reader import Boundary
 from reput.store.verify import Kind
 from store_fixture import START_MS, Stores

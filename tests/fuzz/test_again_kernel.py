@@ -14,7 +14,11 @@ from hypothesis import given, settings, strategies as st
 from fuzz.test_hot_kernels import Fence
 from interop import samples
 from reput.format import message as record, names, sys_flag as flags
-from reput.format.kernels import (
+from reput.format.message import Host
+from reput.store import incoming
+from reput.store.copying import CopyRule
+from reput.store.incoming import IncomingMessage
+from reput.store.kernels import (
     again_decided_twin,
     again_later_twin,
     again_twin,
@@ -23,10 +27,6 @@ from reput.format.kernels import (
     native,
     state,
 )
-from reput.format.message import Host
-from reput.store import incoming
-from reput.store.copying import CopyRule
-from reput.store.incoming import IncomingMessage
 
 try:
     native.engine()

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from fuzz.test_hot_kernels import IS_SOAK, SEEDS, Fence
 from reput.format import batch, properties as props
-from reput.format.kernels import batch_parts_twin, hot, native
+from reput.store.kernels import batch_parts_twin, hot, native
 
 try:
     native.engine()

@@ -21,11 +21,11 @@ from hypothesis import given, settings, strategies as st
 
 from interop import samples
 from reput.format import cq_unit, index_entry, message as record, names, sys_flag as flags
-from reput.format.kernels import hot, hot_twin, native, state
 from reput.format.message import Host
 from reput.store import incoming
 from reput.store.hot_state import HotState
 from reput.store.incoming import IncomingMessage
+from reput.store.kernels import hot, hot_twin, native, state
 
 try:
     native.engine()

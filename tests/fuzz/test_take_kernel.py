@@ -17,9 +17,9 @@ from fuzz.test_deliver_kernel import CODES, PullWorld, sends
 from fuzz.test_hot_kernels import IS_SOAK, NOW_MS, QUEUES, SEEDS, Fence
 from fuzz.test_send_kernel import hot_receive
 from reput.format import message as record, pop_codec
-from reput.format.kernels import hot, native, send_twin, state, take_twin, take_words as words
 from reput.store import incoming
 from reput.store.incoming import IncomingMessage
+from reput.store.kernels import hot, native, send_twin, state, take_twin, take_words as words
 
 ADDRESSES = {words.BLOCK, words.HEAD, words.TOPIC, words.MARKS, words.BUFFER, words.SCRATCH}
 ADDRESSES |= {words.OFFSETS, words.INFO, words.QUEUE_ROW, words.CODES, words.FIRST, words.LAST}

@@ -27,7 +27,8 @@ from fuzz import (
     test_send_kernel as send,
     test_take_kernel as take,
 )
-from reput.format.kernels import hot, native, state
+from reput.format.kernels import native
+from reput.store.kernels import hot, native as compiled, state
 
 _NUMBERS = [-(1 << 31), -1, 0, 1, 3, 4, 5, 7, 8, 20, 90, 91, 92, 127, 128, 255, 256, 32_767, 32_768]
 _NUMBERS += [65_535, (1 << 24) - 1, 1 << 24, (1 << 24) + 1, 0x7FFFFFF0, (1 << 31) - 1]
@@ -90,7 +91,7 @@ def take_acks(seed: int) -> None:
     random = Random(seed)
     data = with_lies(random, acks.some_acks(random))
     world = acks.World(data, 0, random.choice([1, 3, 256]), random.choice([100, 500, 64 << 10]))
-    kernel = native.plain_function("acks", [ctypes.c_int64], is_short=True)
+    kernel = compiled.plain_function("acks", [ctypes.c_int64], is_short=True)
     assert 0 <= kernel(world.argument) <= len(world.rows)
     assert 0 <= world.block[acks.words.POSITION] <= len(data)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from reput.format.kernels import native
+from reput.store.kernels import native
 
 TESTS = Path(__file__).parents[1]
 IS_SOAK = "REPUT_SOAK" in os.environ
@@ -56,7 +56,7 @@ def test_a_step_too_far_is_seen() -> None:
     code = (
         "from hostile import guard_pages\n"
         "guard_pages.guard()\n"
-        "from reput.format.kernels import hot\n"
+        "from reput.store.kernels import hot\n"
         "def step_too_far(seed):\n"
         "    guard_pages._SIDE.random = lambda: 0.0 if seed else 1.0\n"
         "    fence = guard_pages.kernels.Fence(100)\n"

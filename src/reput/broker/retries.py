@@ -17,11 +17,11 @@ from reput.errors import RequestRefused
 from reput.format import names, properties as props
 from reput.format.codes import ResponseCode
 from reput.format.headers import SendBackHeader, SendMessageHeader
-from reput.format.kernels.again_words import FIRST_DELAY_LEVEL
 from reput.format.message import StoredMessage
 from reput.format.message_id import encode_offset_id
 from reput.store.config_tables import TopicConfig
 from reput.store.incoming import IncomingMessage
+from reput.store.kernels.again_words import FIRST_DELAY_LEVEL
 
 if TYPE_CHECKING:
     from reput.broker.group.subscription_groups import SubscriptionGroups

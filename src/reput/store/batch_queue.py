@@ -16,11 +16,11 @@ import numpy as np
 
 from reput.format import cq_unit, java
 from reput.format.cq_unit import BatchUnit
-from reput.format.kernels import state
 from reput.store import paths
 from reput.store.consume_queue_view import BATCH_UNIT_TYPE, UnitArray
 from reput.store.disk import Disk
 from reput.store.hot_state import HotState, QueueEnds, Words
+from reput.store.kernels import state
 from reput.store.mapped_file_queue import MappedFileQueue
 
 SIZE_KEY = "mapperFileSizeBatchConsumeQueue"

@@ -14,10 +14,10 @@ import numpy as np
 
 from reput.errors import WriteFailed
 from reput.format import message as record
-from reput.format.kernels import hot, state
 from reput.store.config import StoreConfig
 from reput.store.disk import Disk
 from reput.store.hot_state import HotState
+from reput.store.kernels import hot, state
 from reput.store.mapped_file import MappedFile
 from reput.store.mapped_file_queue import MappedFileQueue
 from reput.store.transient_pool import TransientPool

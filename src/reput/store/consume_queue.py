@@ -28,13 +28,13 @@ import numpy.typing as npt
 
 from reput.errors import CorruptRecord, OutOfResources, StoreUnavailable, WriteFailed
 from reput.format import cq_unit, java, names
-from reput.format.kernels import hot, state
-from reput.format.kernels.pull_rules import READ_UNITS_MAX
 from reput.store import paths
 from reput.store.consume_queue_ext import ConsumeQueueExt
 from reput.store.consume_queue_view import UNIT_TYPE, UnitArray
 from reput.store.disk import Disk
 from reput.store.hot_state import HotState, QueueEnds, Words
+from reput.store.kernels import hot, state
+from reput.store.kernels.pull_rules import READ_UNITS_MAX
 
 _TAIL_UNITS_AT_FIRST = 32
 _TAIL_UNITS_MAX = 1024

@@ -4,7 +4,7 @@
                  |
            not common: the caller's
 
-What is common, and what a kernel makes of it: ``reput.format.kernels.again``.
+What is common, and what a kernel makes of it: ``reput.store.kernels.again``.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from reput.format import java, message as record, names, properties as props
-from reput.format.kernels import again_words as words, hot, state
 from reput.store.commit_log import CommitLog
 from reput.store.config import StoreConfig
 from reput.store.consume_queue_view import UnitArray
 from reput.store.hot_state import HotState
+from reput.store.kernels import again_words as words, hot, state
 from reput.store.putting import Putter
 
 SCRATCH_BYTES = 512 * 1024

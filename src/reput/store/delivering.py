@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from reput.format import java, names
-from reput.format.kernels import hot, hot_twin, state
-from reput.format.kernels.pull_rules import LONG_MAX
 from reput.store.consume_queue import ConsumeQueues
 from reput.store.hot_state import HotState
+from reput.store.kernels import hot, hot_twin, state
+from reput.store.kernels.pull_rules import LONG_MAX
 
 _SLOTS_AT_FIRST = 1 << 6
 _LIST_AT_FIRST = 1 << 6

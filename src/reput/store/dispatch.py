@@ -29,7 +29,7 @@ from reput.format import (
     sys_flag as flags,
 )
 from reput.format.cq_unit import BatchUnit
-from reput.format.kernels import find_record, hot, state
+from reput.format.kernels import find_record
 from reput.format.message import StoredMessage, Verdict
 from reput.store.batch_queue import BatchQueue, BatchQueues
 from reput.store.commit_log import CommitLog
@@ -38,6 +38,7 @@ from reput.store.config import StoreConfig
 from reput.store.consume_queue import ConsumeQueue, ConsumeQueues
 from reput.store.hot_state import HotState
 from reput.store.index_file import IndexFiles
+from reput.store.kernels import hot, state
 from reput.store.mapped_file import MappedFile
 
 if TYPE_CHECKING:

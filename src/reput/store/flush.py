@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from reput.errors import DiskFull, OutOfResources, WriteFailed
-from reput.format.kernels import state
 from reput.store.batch_queue import BatchQueues
 from reput.store.checkpoint import CheckpointFile
 from reput.store.commit_log import CommitLog
@@ -27,6 +26,7 @@ from reput.store.consume_queue import ConsumeQueues
 from reput.store.hot_state import HotState
 from reput.store.incoming import PutResult, PutStatus
 from reput.store.index_file import IndexFiles
+from reput.store.kernels import state
 from reput.store.known_queues import KnownQueues
 
 PAGE_BYTES = 4096

@@ -13,13 +13,13 @@ import numpy as np
 from reput import limits
 from reput.errors import CorruptRecord
 from reput.format import cq_unit, index_entry, message as record
-from reput.format.kernels import hot, state
 from reput.store.batch_queue import BatchQueue, BatchQueues
 from reput.store.commit_log import CommitLog
 from reput.store.config import BrokerRole, StoreConfig
 from reput.store.consume_queue import ConsumeQueue, ConsumeQueues
 from reput.store.hot_state import HotState
 from reput.store.index_file import SLACK_MS, STEPS, IndexFiles
+from reput.store.kernels import hot, state
 from reput.store.reader import END_OF_TIME_MS, Boundary
 
 _BUFFER_BYTES = 512 * 1024

@@ -20,13 +20,13 @@ import numpy as np
 
 from reput.errors import CorruptRecord, StoreUnavailable
 from reput.format import index_entry
-from reput.format.kernels import hot, hot_twin, state
 from reput.store import paths
 from reput.store.config import StoreConfig
 from reput.store.disk import Disk
 from reput.store.files import LocalFolder
 from reput.store.hot_state import HotState
 from reput.store.index_view import IndexFileView
+from reput.store.kernels import hot, hot_twin, state
 from reput.store.mapped_file import MappedFile
 
 SLACK_MS = 1000

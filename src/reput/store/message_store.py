@@ -23,7 +23,6 @@ from reput.clock import Clock, SystemClock
 from reput.descriptors import spares
 from reput.errors import DiskFull, WriteFailed
 from reput.format import java, names
-from reput.format.kernels import state
 from reput.format.message import Host
 from reput.store import config_tables, paths
 from reput.store.batch_queue import BatchQueue, BatchQueues
@@ -43,6 +42,7 @@ from reput.store.getting import GetResult, Getter, MessageFilter, QueryResult
 from reput.store.hot_state import HotState
 from reput.store.incoming import IncomingMessage, PutResult, PutStatus
 from reput.store.index_file import IndexFiles
+from reput.store.kernels import state
 from reput.store.known_queues import KnownQueues
 from reput.store.putting import Putter
 from reput.store.reader import END_OF_TIME_MS, Boundary, refuse_rocksdb

@@ -21,7 +21,6 @@ from reput.format import (
     properties as props,
     sys_flag as flags,
 )
-from reput.format.kernels import hot, state
 from reput.format.message import Host
 from reput.store import incoming
 from reput.store.batch_queue import BatchQueues
@@ -31,6 +30,7 @@ from reput.store.consume_queue import ConsumeQueue, ConsumeQueues
 from reput.store.dispatch import Dispatcher
 from reput.store.hot_state import HotState
 from reput.store.incoming import IncomingMessage, PutResult, PutStatus, Refused
+from reput.store.kernels import hot, state
 
 _PLACES_AT_FIRST = 256
 _TOPICS_REMEMBERED_MAX = 100_000

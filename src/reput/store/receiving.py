@@ -10,12 +10,12 @@ from typing import NamedTuple
 import numpy as np
 
 from reput.errors import WriteFailed
-from reput.format.kernels import hot, send_rules, state
 from reput.format.message import Host
 from reput.store.commit_log import CommitLog
 from reput.store.config import StoreConfig
 from reput.store.hot_state import HotState
 from reput.store.incoming import Refused
+from reput.store.kernels import hot, send_rules, state
 from reput.store.putting import Putter
 
 _REPLIES_BYTES = 512 * 1024

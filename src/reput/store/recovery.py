@@ -28,7 +28,6 @@ from dataclasses import dataclass, field
 from reput.errors import CorruptRecord, StoreUnavailable
 from reput.format import message as record
 from reput.format.checkpoint_page import Checkpoint
-from reput.format.kernels import state
 from reput.store.batch_queue import BatchQueue, BatchQueues
 from reput.store.checkpoint import CheckpointFile
 from reput.store.commit_log import CommitLog
@@ -40,6 +39,7 @@ from reput.store.dispatch import Dispatcher, Hole, QueueGap
 from reput.store.files import Folder
 from reput.store.hot_state import HotState
 from reput.store.index_file import IndexFiles
+from reput.store.kernels import state
 from reput.store.known_queues import KnownQueues, QueueKey
 from reput.store.reader import Condition, LogTail, StoreReader
 from reput.store.summary import Summary

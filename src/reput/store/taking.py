@@ -4,7 +4,7 @@
               |
          checkpoint -> log
 
-What is common, and what the kernel makes of it: ``reput.format.kernels.take``. The rest is the
+What is common, and what the kernel makes of it: ``reput.store.kernels.take``. The rest is the
 caller's, through ``getting`` and ``putting``: both ways return and store the same.
 """
 
@@ -15,13 +15,13 @@ from typing import NamedTuple
 import numpy as np
 
 from reput.format import java, message as record, names, pop_codec
-from reput.format.kernels import hot, state, take_words as words
 from reput.format.message import Host
 from reput.store import incoming
 from reput.store.commit_log import CommitLog
 from reput.store.consume_queue import ConsumeQueues
 from reput.store.hot_state import HotState
 from reput.store.incoming import IncomingMessage
+from reput.store.kernels import hot, state, take_words as words
 from reput.store.putting import Putter
 
 _CALL = struct.Struct(f"={words.STORE_MS - words.QUEUE_ROW + 1}q")

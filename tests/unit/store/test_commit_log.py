@@ -5,8 +5,8 @@ import struct
 import pytest
 
 from reput.format import message as record
-from reput.format.kernels import hot
 from reput.store.incoming import IncomingMessage
+from reput.store.kernels import hot
 from reput.store.message_store import MessageStore
 from store_fixture import Stores
 

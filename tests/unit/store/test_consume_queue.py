@@ -14,10 +14,10 @@ from hypothesis import given, strategies as st
 from reput.errors import DiskFull, StoreUnavailable
 from reput.format import cq_unit
 from reput.format.cq_unit import Unit
-from reput.format.kernels import hot
 from reput.store.consume_queue import QUEUES_PER_STEP, ConsumeQueue, ConsumeQueues
 from reput.store.disk import Disk
 from reput.store.hot_state import HotState
+from reput.store.kernels import hot
 
 UNITS_A_FILE = 5
 SIZE = UNITS_A_FILE * cq_unit.SIZE

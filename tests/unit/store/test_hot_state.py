@@ -5,8 +5,8 @@ import random
 import pytest
 
 from reput.format import names
-from reput.format.kernels import hot_twin, state
 from reput.store.hot_state import HotState
+from reput.store.kernels import hot_twin, state
 
 # As the kernels look for rows; the twin's way is the plain one.
 BLOCK = hot_twin._Row

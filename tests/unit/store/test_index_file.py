@@ -10,11 +10,11 @@ import pytest
 
 from reput.errors import StoreUnavailable
 from reput.format import index_entry
-from reput.format.kernels import hot
 from reput.store.config import StoreConfig
 from reput.store.disk import Disk
 from reput.store.hot_state import HotState
 from reput.store.index_file import STEPS, IndexFiles
+from reput.store.kernels import hot
 
 NOW_MS = 1_700_000_000_000
 SLOTS, ENTRIES = 4, 6  # five keys a file: entry 0 is never used

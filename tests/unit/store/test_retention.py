@@ -14,7 +14,6 @@ import golden
 import store_fixture
 from reput.clock import ManualClock
 from reput.errors import DiskFull, InvalidOption, OutOfResources, WriteFailed
-from reput.format.kernels import state
 from reput.spark.jobs.archive import archive
 from reput.store import retention
 from reput.store.config import StoreConfig
@@ -22,6 +21,7 @@ from reput.store.config_tables import ConsumerOffset
 from reput.store.disk import Disk
 from reput.store.files import open_folder
 from reput.store.incoming import IncomingMessage, PutStatus
+from reput.store.kernels import state
 from reput.store.memory import FileMap
 from reput.store.message_store import MessageStore
 from reput.store.reader import StoreReader

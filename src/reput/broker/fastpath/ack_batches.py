@@ -1,13 +1,13 @@
 """Batches of acknowledgements (200151) whose header was seen before: only the body is decoded."""
 
 from reput.broker.fastpath.json_request import find_request
+from reput.broker.fastpath.request_table import empty_json_reply
 from reput.broker.parts import Parts
 from reput.broker.processors import pop_ack
 from reput.errors import ReputError
 from reput.format.codes import RequestCode
 from reput.format.pop_codec import ORDERED_REVIVE_QUEUE
 from reput.remoting.channel import Channel
-from reput.remoting.requests import empty_json_reply
 
 _BEGINNING = b'{"code":%d,' % RequestCode.BATCH_ACK_MESSAGE
 _KNOWN_MAX = 64

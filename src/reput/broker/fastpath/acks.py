@@ -12,8 +12,8 @@ import numpy as np
 from reput.broker.fastpath.json_request import HEADER_POSITION
 from reput.broker.parts import Parts
 from reput.broker.pop.checkpoints import Key
-from reput.format.kernels import acks_words as words, hot
 from reput.remoting.channel import Channel
+from reput.store.kernels import acks_words as words, hot
 
 _ROWS = 256
 _REPLIES_BYTES = 64 << 10

@@ -1,6 +1,6 @@
 """36 in a row: messages that are sent back in one read of a connection are copied in one put.
 
-The kernel reads the requests as numbers (``remoting.requests``), and copies each record to the
+The kernel reads the requests as numbers (``fastpath.request_table``), and copies each record to the
 retry topic (``Copier.put_later``). Dead letters fall back to the processor.
 """
 
@@ -12,14 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from reput.broker.parts import Parts
-from reput.broker.settings.config import PERM_WRITE
-from reput.errors import RequestRefused
-from reput.format import java, properties as props
-from reput.format.codes import RequestCode
-from reput.format.kernels import collect_rules as rules, hot
-from reput.remoting.channel import Channel
-from reput.remoting.requests import (
+from reput.broker.fastpath.request_table import (
     FIELDS_OF_5,
     Field,
     Kind,
@@ -28,6 +21,13 @@ from reput.remoting.requests import (
     empty_replies,
     take_rows,
 )
+from reput.broker.parts import Parts
+from reput.broker.settings.config import PERM_WRITE
+from reput.errors import RequestRefused
+from reput.format import java, properties as props
+from reput.format.codes import RequestCode
+from reput.remoting.channel import Channel
+from reput.store.kernels import collect_rules as rules, hot
 
 _FIELDS = (
     Field("offset", Kind.LONG, is_required=True),

@@ -1,20 +1,13 @@
 """37 in a row: transactions that end in one read of a connection are decided in one put.
 
-The kernel reads the requests as numbers (``remoting.requests``); ``Transactions.decide_all`` makes
-the messages.
+The kernel reads the requests as numbers (``fastpath.request_table``); ``Transactions.decide_all``
+makes the messages.
 """
 
 import ctypes
 from collections.abc import Sequence
 
-from reput.broker.parts import Parts
-from reput.broker.processors import transactions as processor
-from reput.broker.transaction.transactions import End
-from reput.format import sys_flag as flags
-from reput.format.codes import RequestCode
-from reput.format.kernels import hot
-from reput.remoting.channel import Channel
-from reput.remoting.requests import (
+from reput.broker.fastpath.request_table import (
     FIELDS_OF_5,
     Field,
     Kind,
@@ -23,6 +16,13 @@ from reput.remoting.requests import (
     empty_replies,
     take_rows,
 )
+from reput.broker.parts import Parts
+from reput.broker.processors import transactions as processor
+from reput.broker.transaction.transactions import End
+from reput.format import sys_flag as flags
+from reput.format.codes import RequestCode
+from reput.remoting.channel import Channel
+from reput.store.kernels import hot
 
 _FIELDS = (
     Field("producerGroup", Kind.TEXT, is_required=True),

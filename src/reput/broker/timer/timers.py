@@ -45,14 +45,14 @@ from reput.config import JAVA_INT_MAX
 from reput.errors import CorruptRecord, RequestRefused, WriteFailed
 from reput.format import java, message as record, names, properties as props, timer_check
 from reput.format.codes import ResponseCode
-from reput.format.kernels import again_words as words
-from reput.format.kernels.send_rules import TIMER_UNITS_MS
 from reput.format.timer_check import TimerCheck
 from reput.store import paths
 from reput.store.consume_queue import ConsumeQueue
 from reput.store.consume_queue_view import UnitArray
 from reput.store.copying import CopyRule, Places, places_of
 from reput.store.incoming import PutStatus
+from reput.store.kernels import again_words as words
+from reput.store.kernels.send_rules import TIMER_UNITS_MS
 from reput.store.message_store import MessageStore
 from reput.store.timer_table import JavaTimer, TimerProgress, TimerTable
 

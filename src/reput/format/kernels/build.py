@@ -1,13 +1,17 @@
-"""Compile the kernels ahead of time: numba source -> object code -> shared object.
+"""Compiles kernels ahead of time: numba source -> object code -> shared object.
 
 Runs at build time (``hatch_build.py``), and at run time only where numba is installed and the
-shared object is not. Every entry point becomes a C function ``int64 reput_NAME(int64, ...)``. The
-code is for the architecture's base processor: what one machine built loads on another. But for
-``fold``, which is asked for only where the processor can.
+shared object is not. Each package of kernels has a shared object of its own. Every entry point
+becomes a C function ``int64 reput_NAME(int64, ...)``. The code is for the architecture's base
+processor, so what one machine built loads on another; only ``fold`` needs more, and is called only
+where the processor has it.
 """
 
 import hashlib
+import importlib
+import importlib.util
 import os
+import pkgutil
 import platform
 import shutil
 import subprocess
@@ -16,50 +20,55 @@ from pathlib import Path
 from typing import Any
 
 from reput.format.kernels import fold
+from reput.format.kernels.layout import SHARED_OBJECT
 
-SHARED_OBJECT = "_kernels.so"
 _LINKERS = ("cc", "gcc", "clang")
+_SHARED = ("reput.format", "reput.format.kernels")
+"""Packages whose functions and numbers are compiled into the kernels of every package."""
 
 
-def made_of() -> bytes:
-    """Return what names a shared object's origin: the compiler, the processor, and every source.
+def sources(package: str) -> dict[str, bytes]:
+    """Return the source of each module of a package by its full name, without subpackages."""
+    spec = importlib.util.find_spec(package)
+    assert spec is not None
+    # The folder stays a text: Spark's zips are at ./NAME, and known by just that.
+    (folder,) = spec.submodule_search_locations or [""]
+    found = [module.name for module in pkgutil.iter_modules([folder]) if not module.ispkg]
+    names = sorted({*found} - {Path(SHARED_OBJECT).stem})
+    read = spec.loader.get_data  # type: ignore[union-attr]
+    return {f"{package}.{name}": read(f"{folder}/{name}.py") for name in names}
 
-    The sources of the whole package ``format`` are taken: numbers of it are compiled in.
-    """
+
+def compiled_in(package: str) -> dict[str, bytes]:
+    """Return the sources whose functions and numbers may be compiled into a package's kernels."""
+    return {name: source for part in (*_SHARED, package) for name, source in sources(part).items()}
+
+
+def made_of(package: str) -> bytes:
+    """Return what names a shared object's origin: the compiler, the processor, and every source."""
     import llvmlite
     import numba
 
-    sources = hashlib.sha256()
-    for path in sorted(Path(__file__).parents[1].rglob("*.py")):
-        sources.update(f"{path.name} {path.stat().st_size}\n".encode() + path.read_bytes())
+    digest = hashlib.sha256()
+    for name, source in compiled_in(package).items():
+        digest.update(f"{name} {len(source)}\n".encode() + source)
     compiler = f"numba {numba.__version__}, llvmlite {llvmlite.__version__}"
-    return f"reput kernels: {compiler}, {platform.machine()}, {sources.hexdigest()}".encode()
+    return f"reput kernels: {compiler}, {platform.machine()}, {digest.hexdigest()}".encode()
 
 
-def entry_points() -> dict[str, tuple[Any, int]]:
-    """Return each entry point's dispatcher and number of arguments."""
-    from reput.format.kernels import (
-        acks,
-        again,
-        again_decided,
-        again_later,
-        append,
-        batch_parts,
-        collect,
-        columns,
-        hashes,
-        pull,
-        send,
-        take,
-        walk,
-    )
+def entry_points(package: str) -> dict[str, tuple[Any, int]]:
+    """Return the dispatcher and the number of arguments of each entry point of a package.
 
+    A module with ``ENTRY_POINTS`` has kernels; nothing else lists them.
+    """
+    modules = [
+        importlib.import_module(name)
+        for name, source in sources(package).items()
+        if b"\nENTRY_POINTS = " in source
+    ]
     return {
         name: (getattr(module, name), arguments)
-        for module in (
-            *(hashes, walk, columns, append, pull, send, collect, acks),
-            *(again, again_later, again_decided, take, batch_parts),
-        )
+        for module in modules
         for name, arguments in module.ENTRY_POINTS.items()
     }
 
@@ -84,8 +93,8 @@ define i64 @reput_{name}({parameters}) {{
 """
 
 
-def module_text() -> tuple[str, list[str]]:
-    """Compile every entry point; return thunks as LLVM text and the modules to link with it."""
+def module_text(package: str) -> tuple[str, list[str]]:
+    """Compile the entry points; return thunks as LLVM text and the modules to link with it."""
     import llvmlite.binding as llvm
     from numba import types
 
@@ -93,7 +102,7 @@ def module_text() -> tuple[str, list[str]]:
     llvm.add_symbol(fold.SYMBOL, 1)
     thunks: list[str] = []
     modules: list[str] = []
-    for name, (dispatcher, arguments) in entry_points().items():
+    for name, (dispatcher, arguments) in entry_points(package).items():
         signature = types.int64(*[types.int64] * arguments)
         dispatcher.compile(signature)
         compiled = dispatcher.overloads[signature.args]
@@ -102,14 +111,14 @@ def module_text() -> tuple[str, list[str]]:
     return "".join(thunks), modules
 
 
-def object_code() -> bytes:
-    """Return position-independent object code of all entry points."""
+def object_code(package: str) -> bytes:
+    """Return position-independent object code of a package's entry points."""
     import llvmlite.binding as llvm
 
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    origin = made_of()  # before compiling: who edits meanwhile, builds again
-    thunks, modules = module_text()
+    origin = made_of(package)  # before compiling: who edits meanwhile, builds again
+    thunks, modules = module_text(package)
     triple = llvm.get_process_triple()
     target = llvm.Target.from_triple(triple)
     machine = target.create_target_machine(opt=3, reloc="pic", codemodel="default")
@@ -144,13 +153,23 @@ def link(code: bytes, path: Path) -> bool:
     return True
 
 
-def build(folder: str) -> str | None:
-    """Write the shared object into ``folder``; return its path, or None without a linker.
+def build(package: str, folder: str) -> str | None:
+    """Write a package's shared object into ``folder``; return its path, or None without a linker.
 
     One that was made of the same sources by the same compiler is left as it is: compiling takes
     most of a minute.
     """
     path = Path(folder, SHARED_OBJECT)
-    if path.is_file() and made_of() in path.read_bytes():
+    if path.is_file() and made_of(package) in path.read_bytes():
         return str(path)
-    return str(path) if link(object_code(), path) else None
+    return str(path) if link(object_code(package), path) else None
+
+
+def build_all(source_folder: str) -> list[str]:
+    """Write the shared object of every ``kernels`` package below ``reput``; return their paths.
+
+    The list is empty where there is no linker.
+    """
+    folders = sorted(Path(source_folder, "reput").glob("*/kernels"))
+    paths = [build(f"reput.{one.parent.name}.{one.name}", str(one)) for one in folders]
+    return [path for path in paths if path is not None]

@@ -5,6 +5,8 @@ property strings; both leave (address, size) pairs, so that a caller can put oth
 (a decompressed body, a repaired text) before ``gather`` copies them side by side.
 """
 
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
+
 from numba import njit
 
 from reput.format import message as record, properties as props

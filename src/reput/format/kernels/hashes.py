@@ -1,5 +1,7 @@
 """Kernels: CRC-32, Java's string hash over UTF-8, UTF-8 validity, equal bytes, numbered names."""
 
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
+
 from numba import njit
 
 from reput.format.kernels import fold

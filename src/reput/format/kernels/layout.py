@@ -5,6 +5,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+SHARED_OBJECT = "_kernels.so"
+"""File name of a package's compiled kernels, in the folder of the package."""
+
 Buffer = Any
 """Anything that exposes bytes: bytes, memoryview, a memory map, an array of uint8."""
 IntArray = npt.NDArray[np.int64]

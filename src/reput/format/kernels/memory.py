@@ -5,11 +5,13 @@ no Python, and the compiled object needs nothing but ``memcpy``. Disk is big end
 and ``store_`` swap. Arrow buffers and the state block are native: ``get_`` and ``put_`` do not.
 """
 
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
+
 import sys
 from typing import Any
 
 from llvmlite import ir
-from numba import types
+from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
@@ -167,3 +169,15 @@ COMPILE_OPTIONS: dict[str, Any] = {
     "no_cpython_wrapper": True,
     "no_cfunc_wrapper": True,
 }
+
+
+@njit(**COMPILE_OPTIONS)
+def word(address, number):
+    """Return word ``number`` of the words at an address."""
+    return get_i64(address + 8 * number)
+
+
+@njit(**COMPILE_OPTIONS)
+def set_word(address, number, value):
+    """Set word ``number`` of the words at an address."""
+    put_i64(address + 8 * number, value)

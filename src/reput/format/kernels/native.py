@@ -1,21 +1,15 @@
-"""The compiled kernels behind an array interface.
+"""The compiled kernels of this package with arrays as arguments and results.
 
-Loads the shared object that was built with the package, also out of a zip: so Spark ships code to
-its workers. Where there is none but numba is installed, compiles the same source once and keeps the
-object code in the user's cache folder. Calls release the GIL, so ranges of a log can be walked in
-as many threads as there are cores.
+Calls release the GIL, so ranges of a log can be scanned in as many threads as there are cores.
 """
 
 import ctypes
 import functools
-import hashlib
-import importlib.util
 import os
-import threading
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -35,229 +29,36 @@ from reput.format.kernels.layout import (
     Segments,
     Words,
 )
+from reput.format.kernels.library import KernelsUnavailable, Library, made_once
 
-_SHARED_OBJECT = Path(__file__).with_name("_kernels.so")
-_SOURCES = (
-    *(
-        "memory.py",
-        "hashes.py",
-        "walk.py",
-        "columns.py",
-        "append.py",
-        "pull.py",
-        "send.py",
-        "collect.py",
-        "collect_rules.py",
-        "deliver.py",
-        "pull_head.py",
-        "pull_rules.py",
-        "request_fields.py",
-        "send_rules.py",
-        "send_properties.py",
-        "send_timers.py",
-        "header_json.py",
-        "header_binary.py",
-        "reply.py",
-        "acks.py",
-        "acks_words.py",
-        "again.py",
-        "again_later.py",
-        "again_decided.py",
-        "again_words.py",
-        "take.py",
-        "take_words.py",
-        "batch_parts.py",
-        "fold.py",
-        "build.py",
-    ),
-    # whose numbers are compiled in:
-    *("state.py", "../message.py", "../properties.py", "../sys_flag.py"),
-    *("../batch.py", "../cq_unit.py", "../index_entry.py"),
-    *("../codes.py", "../command.py", "../send_reply.py", "../pull_reply.py", "../pop_codec.py"),
-    "../recall_handle.py",
-)
+__all__ = [
+    "Columns",
+    "KernelsUnavailable",
+    "checksum",
+    "crc_tables",
+    "data_end",
+    "engine",
+    "find_record",
+    "judge",
+    "plain_function",
+    "scan",
+]
 
-
-_Made = TypeVar("_Made")
-
-
-class KernelsUnavailable(ImportError):
-    """Neither a shared object nor numba is there; the twin must do."""
-
-
-def _made_once(make: Callable[[], _Made]) -> Callable[[], _Made]:
-    """Return a function that makes a value at its first call and keeps it for ever.
-
-    ``functools.cache`` has no lock: threads that ask first at the same time each make a value, and
-    all but one of these are freed. Kernels hold addresses, which would then lead to freed memory.
-    """
-    lock = threading.Lock()
-    kept: list[_Made] = []
-
-    @functools.wraps(make)
-    def get() -> _Made:
-        if not kept:
-            with lock:
-                if not kept:
-                    kept.append(make())
-        return kept[0]
-
-    return get
-
-
-class _SharedObject:
-    """Entry points of a linked shared object."""
-
-    name = "native"
-
-    def __init__(self, path: Path) -> None:
-        self._library = ctypes.CDLL(str(path))
-        self._holding = ctypes.PyDLL(str(path))
-
-    def function(
-        self, name: str, arguments: Sequence[Any] | None = None, *, is_short: bool = False
-    ) -> Callable[..., int]:
-        function = (self._holding if is_short else self._library)[f"reput_{name}"]
-        function.restype = ctypes.c_int64
-        if arguments is not None and not is_short:
-            function.argtypes = arguments
-        return function
-
-
-class _CompiledHere:
-    """Entry points of object code that numba compiled on this machine, without a linker."""
-
-    name = "numba"
-
-    def __init__(self, code: bytes) -> None:
-        import llvmlite.binding as llvm
-
-        llvm.initialize_native_target()
-        llvm.initialize_native_asmprinter()
-        machine = llvm.Target.from_default_triple().create_target_machine()
-        self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
-        self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
-        self._engine.finalize_object()
-        from reput.format.kernels import build
-
-        # Now, so that a numba that cannot be imported is found out before this engine is chosen.
-        self._entry_points = build.entry_points()
-
-    def function(
-        self, name: str, arguments: Sequence[Any] | None = None, *, is_short: bool = False
-    ) -> Callable[..., int]:
-        if arguments is None:
-            arguments = [ctypes.c_int64] * self._entry_points[name][1]
-        maker = ctypes.PYFUNCTYPE if is_short else ctypes.CFUNCTYPE
-        kind = maker(ctypes.c_int64, *arguments)
-        return kind(self._engine.get_function_address(f"reput_{name}"))
-
-
-def _package_file(name: str) -> bytes:
-    """Return a file beside this one, or above it: of a package in a zip, the system knows none."""
-    above = name.count("../")
-    # Paths stay texts: Spark's zips are at ./NAME, and known by just that.
-    folder = __file__.rsplit("/", above + 1)[0]
-    assert __spec__ is not None
-    data: bytes = __spec__.loader.get_data(f"{folder}/{name[3 * above :]}")  # type: ignore[union-attr]
-    return data
-
-
-def _shared_object() -> _SharedObject:
-    """Load what came with the package.
-
-    Raises:
-        OSError: Nothing came, or it was made for another system.
-    """
-    if _SHARED_OBJECT.exists():
-        return _SharedObject(_SHARED_OBJECT)
-    data = _package_file(_SHARED_OBJECT.name)
-    # A file in memory: a folder that can be written to and run from may not be there.
-    with os.fdopen(os.memfd_create("reput-kernels"), "wb") as file:
-        file.write(data)
-        file.flush()
-        return _SharedObject(Path(f"/proc/self/fd/{file.fileno()}"))
-
-
-def _cache_file() -> Path:
-    version = importlib.util.find_spec("numba")
-    state = hashlib.sha256(str(version and version.origin).encode())
-    for source in _SOURCES:
-        state.update(_package_file(source))
-    root = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
-    return Path(root, "reput", f"kernels-{os.uname().machine}-{state.hexdigest()[:16]}.o")
-
-
-def _compiled_code() -> bytes:
-    """Return object code from the cache, or compile (seconds) and try to cache it."""
-    cached = _cache_file()
-    try:
-        return cached.read_bytes()
-    except OSError:
-        pass  # Not there yet, or in a home that is not ours to read.
-    from reput.format.kernels import build
-
-    code = build.object_code()
-    try:
-        cached.parent.mkdir(parents=True, exist_ok=True)
-        staged = cached.with_suffix(f".{os.getpid()}")
-        staged.write_bytes(code)
-        staged.replace(cached)
-    except OSError:
-        pass  # A read-only or missing home costs the next process the compilation again, no more.
-    return code
-
-
-@_made_once
-def _library() -> _SharedObject | _CompiledHere:
-    if os.environ.get("REPUT_KERNELS") == "twin":
-        raise KernelsUnavailable("REPUT_KERNELS asks for the twin")
-    try:
-        return _shared_object()
-    except OSError:
-        pass  # Slower is better than not at all.
-    if importlib.util.find_spec("numba") is None:
-        raise KernelsUnavailable("no shared object beside the kernels, and numba is not installed")
-    try:
-        return _CompiledHere(_compiled_code())
-    except ImportError as error:  # as numba raises where numpy is too new for it
-        raise KernelsUnavailable(f"numba cannot be imported: {error}") from error
+_library = Library("reput.format.kernels")
+engine = _library.engine
+plain_function = _library.function
 
 
 @functools.cache
 def _function(name: str) -> Callable[..., int]:
-    return _library().function(name)
-
-
-def plain_function(name: str, arguments: Sequence[Any], *, is_short: bool) -> Callable[..., int]:
-    """Return an entry point for calls where microseconds count.
-
-    Args:
-        name: The entry point.
-        arguments: The ctypes of its arguments: ``c_int64``, or ``c_char_p`` for bytes.
-        is_short: The call keeps the GIL, as handing it over takes longer, and does not convert its
-            arguments, which costs half a microsecond: they must be a ``c_int64``, or bytes.
-
-    Raises:
-        KernelsUnavailable: There is no compiled kernel.
-    """
-    return _library().function(name, arguments, is_short=is_short)
+    return _library.function(name)
 
 
 def _call(name: str, *arguments: int) -> int:
     return _function(name)(*map(ctypes.c_int64, arguments))
 
 
-def engine() -> str:
-    """Return ``native`` (shared object) or ``numba`` (compiled here).
-
-    Raises:
-        KernelsUnavailable: Neither can be had.
-    """
-    return _library().name
-
-
-@_made_once
+@made_once
 def crc_tables() -> npt.NDArray[np.uint32]:
     """Return 16 tables of 256 words, and a word: whether this processor can fold (``fold``).
 

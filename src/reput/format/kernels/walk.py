@@ -6,6 +6,8 @@ hit in a body all but impossible. ``reput.format.message.classify`` and ``twin.s
 these functions must return.
 """
 
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
+
 from numba import njit
 
 from reput.format import message as record, sys_flag as flags

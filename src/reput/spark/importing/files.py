@@ -21,11 +21,11 @@ import numpy.typing as npt
 
 from reput.errors import StoreUnavailable
 from reput.format import java, message as record
-from reput.format.kernels import hot, state
 from reput.spark.importing.plan import Fragment, LogPart, Piece, QueueKey, RecordTable
 from reput.store import paths
 from reput.store.disk import Disk
 from reput.store.hot_state import HotState
+from reput.store.kernels import hot, state
 
 _RECORDS, _TABLE = ".records", ".table"
 _CHUNK_BYTES = 4 * 1024 * 1024

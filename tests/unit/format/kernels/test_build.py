@@ -1,5 +1,6 @@
 """The shared object is made once of its sources."""
 
+import importlib
 import shutil
 from pathlib import Path
 
@@ -8,10 +9,11 @@ import pytest
 pytest.importorskip("numba")
 pytest.importorskip("llvmlite")
 
-from reput.format.kernels import build, native
+from reput.format.kernels import build, library
+from reput.format.kernels.layout import SHARED_OBJECT
 
 ONE = "define i64 @reput_one() { ret i64 1 }"
-FORMAT = Path(build.__file__).parents[1]
+PACKAGE = "reput.format.kernels"
 
 needs_linker = pytest.mark.skipif(
     not any(map(shutil.which, build._LINKERS)), reason="no C linker: nothing is built"
@@ -24,27 +26,32 @@ def test_it_is_built_again_for_other_sources(
 ) -> None:
     compiled = []
 
-    def compile_one() -> tuple[str, list[str]]:
-        compiled.append(build.made_of())
+    def compile_one(package: str) -> tuple[str, list[str]]:
+        compiled.append(build.made_of(package))
         return ONE, []
 
     monkeypatch.setattr(build, "module_text", compile_one)
     for origin in (b"first", b"first", b"second", b"second"):
-        monkeypatch.setattr(build, "made_of", lambda origin=origin: origin)
-        assert build.build(str(tmp_path)) == str(tmp_path / build.SHARED_OBJECT)
-        assert native._SharedObject(tmp_path / build.SHARED_OBJECT).function("one")() == 1
+        monkeypatch.setattr(build, "made_of", lambda package, origin=origin: origin)
+        assert build.build(PACKAGE, str(tmp_path)) == str(tmp_path / SHARED_OBJECT)
+        assert library.LinkedKernels(tmp_path / SHARED_OBJECT).function("one")() == 1
     assert compiled == [b"first", b"second"]
 
 
-def test_every_source_of_a_layout_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    copy = tmp_path / "format"
-    shutil.copytree(FORMAT, copy, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
-    monkeypatch.setattr(build, "__file__", str(copy / "kernels" / "build.py"))
-    before = build.made_of()
-    for name in ("kernels/acks.py", "kernels/build.py", "codes.py", "message.py"):
-        source = copy / name
-        text = source.read_text()
-        source.write_text(text.replace("1", "2", 1))
-        assert build.made_of() != before, name
-        source.write_text(text)
-    assert build.made_of() == before
+@pytest.mark.parametrize("name", ["kernels.walk", "kernels.build", "codes", "message"])
+def test_every_source_of_a_layout_counts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = build.made_of(PACKAGE)
+    assert build.made_of(PACKAGE) == before
+    sources = build.compiled_in(PACKAGE)
+    changed = sources | {f"reput.format.{name}": sources[f"reput.format.{name}"] + b"#"}
+    monkeypatch.setattr(build, "compiled_in", lambda package: changed)
+    assert build.made_of(PACKAGE) != before
+
+
+def test_modules_with_entry_points_are_the_kernels() -> None:
+    """No list names them."""
+    names = build.entry_points(PACKAGE)
+    assert {"scan", "locate", "checksum"} <= names.keys()
+    for module in build.sources(PACKAGE):
+        for name in getattr(importlib.import_module(module), "ENTRY_POINTS", ()):
+            assert name in names

@@ -1,4 +1,4 @@
-"""Which engine runs: the shared object, else numba here, else the twin. Each in its own process."""
+"""Which engine runs: shared objects, else numba here, else the twin. Each in its own process."""
 
 import contextlib
 import hashlib
@@ -17,13 +17,14 @@ import pytest
 
 import golden
 import reput
-from reput.format.kernels import native
+from reput.format.kernels import build, library, native
 
 PACKAGE = Path(reput.__file__).parent
-SHARED_OBJECT = Path("reput", "format", "kernels", "_kernels.so")
+SHARED_OBJECTS = [Path("reput", name, "kernels", "_kernels.so") for name in ("format", "store")]
 
 needs_shared_object = pytest.mark.skipif(
-    not (PACKAGE.parent / SHARED_OBJECT).exists(), reason="the kernels are not built here"
+    not all((PACKAGE.parent / one).exists() for one in SHARED_OBJECTS),
+    reason="the kernels are not built here",
 )
 needs_numba = pytest.mark.skipif(
     importlib.util.find_spec("numba") is None, reason="numba is not installed"
@@ -36,7 +37,13 @@ REPORT = """
 import hashlib, json, sys
 import numpy as np
 from reput.format import kernels
+from reput.store.kernels import hot, native
 
+try:
+    engine = native.engine()
+except native.KernelsUnavailable:
+    engine = hot.append.__module__.rpartition("_")[2]
+assert engine == kernels.engine()
 digest = hashlib.sha256()
 for path in sys.argv[1:]:
     data = open(path, "rb").read()
@@ -121,7 +128,8 @@ def test_package_in_a_zip(
 ) -> None:
     """As Spark ships it to workers: nothing is unpacked, and nothing but memory is needed."""
     if is_whole:
-        shutil.copy(PACKAGE.parent / SHARED_OBJECT, bare / SHARED_OBJECT)
+        for path in SHARED_OBJECTS:
+            shutil.copy(PACKAGE.parent / path, bare / path)
     shutil.make_archive(str(tmp_path / "shipped"), "zip", bare)
     path = f"import os, sys; os.chdir({str(tmp_path)!r}); sys.path.insert(0, './shipped.zip')\n"
     said = run(Path("shipped.zip"), "/proc", BLOCKED + path)
@@ -153,7 +161,8 @@ def test_twin_where_numba_is_installed_but_cannot_be_imported(bare: Path, expect
 
 def test_shared_object_that_does_not_load_is_passed_over(bare: Path, expected: str) -> None:
     """Made for another machine, or cut."""
-    (bare / SHARED_OBJECT).write_bytes(b"\x7fELF, but not of this machine")
+    for path in SHARED_OBJECTS:
+        (bare / path).write_bytes(b"\x7fELF, but not of this machine")
     said = run(bare, "/proc", BLOCKED)
     assert said == {"engine": "twin", "has_numba": False, "digest": expected}
 
@@ -166,17 +175,20 @@ def test_numba_compiles_once_and_keeps_the_code(bare: Path, expected: str, tmp_p
     home.mkdir()
     said = run(bare, home)
     assert said == {"engine": "numba", "has_numba": True, "digest": expected}
-    (cached,) = (home / ".cache" / "reput").iterdir()
-    before = cached.stat()
+
+    def kept(cache: Path) -> set[tuple[str, int, int]]:
+        stats = [(one.name, one.stat()) for one in (cache / "reput").iterdir()]
+        return {(name, stat.st_ino, stat.st_mtime_ns) for name, stat in stats}
+
+    before = kept(home / ".cache")
+    assert len(before) == len(SHARED_OBJECTS)
 
     assert run(bare, home) == said
     # From another cache folder, in which nothing could be written.
     elsewhere = tmp_path / "cache"
     (home / ".cache").rename(elsewhere)
     assert run(bare, "/proc", XDG_CACHE_HOME=str(elsewhere)) == said
-    (still,) = (elsewhere / "reput").iterdir()
-    after = still.stat()
-    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    assert kept(elsewhere) == before
 
 
 @needs_numba
@@ -190,38 +202,34 @@ def test_numba_works_where_nothing_can_be_kept(bare: Path, expected: str) -> Non
 
 def test_cache_that_may_not_be_read_costs_a_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
     """A home of another user: not even looking is allowed."""
-    from reput.format.kernels import build
 
     class Closed:
+        def __init__(self, package: str) -> None: ...
+
         def refuse(self, *_: object, **__: object) -> None:
             raise PermissionError
 
         is_file = exists = stat = read_bytes = mkdir = write_bytes = refuse
         parent = property(lambda self: self)
 
-    monkeypatch.setattr(native, "_cache_file", Closed)
-    monkeypatch.setattr(build, "object_code", lambda: b"code")
-    assert native._compiled_code() == b"code"
+    monkeypatch.setattr(library, "_cache_file", Closed)
+    monkeypatch.setattr(build, "object_code", lambda package: b"code")
+    assert library._compiled_code("reput.format.kernels") == b"code"
 
 
 def test_cache_follows_every_source_with_a_layout_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Numbers from these files are compiled in: a cached object must not outlive them."""
-    here = Path(native.__file__).parent
-    read: list[str] = []
-    original = native._package_file
-
-    def note(name: str) -> bytes:
-        data = original(name)
-        assert data == (here / name).read_bytes()
-        read.append(name)
-        return data
-
-    monkeypatch.setattr(native, "_package_file", note)
-    native._cache_file()
-    for source in ("walk", "columns", "hashes", "memory", "build"):
-        assert f"{source}.py" in read
-    for source in ("message", "properties", "sys_flag"):
-        assert f"../{source}.py" in read
+    package = "reput.format.kernels"
+    sources = build.compiled_in(package)
+    before = library._cache_file(package)
+    for name in ("walk", "columns", "hashes", "memory", "build"):
+        assert f"{package}.{name}" in sources
+    for name in ("message", "properties", "sys_flag"):
+        assert f"reput.format.{name}" in sources
+    for name in sources:
+        changed = sources | {name: sources[name] + b"#"}
+        monkeypatch.setattr(build, "compiled_in", lambda package, changed=changed: changed)
+        assert library._cache_file(package) != before
 
 
 def test_threads_that_ask_first_get_the_same_tables() -> None:

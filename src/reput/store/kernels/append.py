@@ -1,0 +1,602 @@
+"""Kernels: append records to the log, and dispatch them to queues and index.
+
+``append`` places records that lack a place: it copies them, sets queue offset, physical offset,
+store time and checksum, and if dispatch is live does ``dispatch_record`` on the spot. ``dispatch``
+does the latter for records that stand in the log. Neither loses its place: where something is
+missing (a file, a row, room) they stop in front of the record and say so, and are called again.
+"""
+
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
+
+from numba import njit
+
+from reput.format import (
+    cq_unit,
+    index_entry,
+    message as record,
+    properties as props,
+    sys_flag as flags,
+)
+from reput.format.kernels.columns import (
+    AT_QUEUE_ID,
+    AT_QUEUE_OFFSET,
+    KEYS,
+    NAME_VALUE,
+    PAIR_END,
+    SPACE,
+    TAGS,
+    UNIQ_KEY,
+    find_byte,
+)
+from reput.format.kernels.hashes import (
+    LOW_32,
+    crc32,
+    is_utf8,
+    java_hash,
+    name_slot,
+    same_bytes,
+    signed32,
+)
+from reput.format.kernels.memory import (
+    COMPILE_OPTIONS,
+    copy,
+    get_i32,
+    get_i64,
+    get_u8,
+    load_i16,
+    load_i32,
+    load_i64,
+    put_i64,
+    put_u8,
+    set_word,
+    store_i32,
+    store_i64,
+    word,
+)
+from reput.format.kernels.walk import (
+    AT_BODY_CRC,
+    AT_BORN_HOST,
+    AT_MAGIC,
+    AT_PHYSICAL_OFFSET,
+    AT_SYS_FLAG,
+    BLANK,
+    BODY_LENGTH_IN_TAIL,
+    BORN_V6,
+    HOST_V4,
+    MESSAGE,
+    TAIL_BYTES,
+    TRUNCATED,
+    V6_EXTRA,
+    born_to_tail,
+    frame,
+    load_topic_length,
+    topic_length_bytes,
+)
+from reput.store.kernels import state
+
+BLANK_BYTES = record.BLANK.size
+UNIT_BYTES = cq_unit.SIZE
+HEADER_BYTES = index_entry.HEADER.size
+SLOT_BYTES = index_entry.SLOT.size
+ENTRY_BYTES = index_entry.ENTRY.size
+TRANSACTION = flags.TRANSACTION_MASK
+PREPARED = flags.TRANSACTION_PREPARED
+ROLLBACK = flags.TRANSACTION_ROLLBACK
+INNER_BATCH = flags.INNER_BATCH
+INT_MAX = 0x7FFFFFFF
+HASH_SIGN = ord("#")
+TAG_LETTER = ord(index_entry.TAG_KEY_PREFIX[0])
+UNKNOWN_LEVEL_MS = 1000
+CRC_BYTES = record.CRC_PROPERTY_BYTES
+CRC_PREFIX_BYTES = len(record.CRC_PROPERTY_PREFIX)
+
+DELAY = int.from_bytes(props.DELAY[:4].encode(), "little")
+DELAY_LAST = ord(props.DELAY[4])
+DELAY_SIZE = len(props.DELAY)
+LIGHT_SIZE = len(props.INNER_MULTI_DISPATCH)
+LIGHT = int.from_bytes(props.INNER_MULTI_DISPATCH[:8].encode(), "little", signed=True)
+LIGHT_END = int.from_bytes(props.INNER_MULTI_DISPATCH[-8:].encode(), "little", signed=True)
+
+PLACE_BYTES = state.PLACE_BYTES
+
+
+@njit(**COMPILE_OPTIONS)
+def find_topic(block, name, size):
+    """Return the row of a topic, 0 if it has none."""
+    slots = word(block, state.TOPIC_SLOTS)
+    table = word(block, state.TOPICS)
+    slot = name_slot(name, size, slots)
+    while True:
+        row = get_i64(table + 8 * slot)
+        if row == 0:
+            return 0
+        if word(row, state.TOPIC_NAME_SIZE) == size and same_bytes(
+            word(row, state.TOPIC_NAME), name, size
+        ):
+            return row
+        slot = (slot + 1) & (slots - 1)
+
+
+@njit(**COMPILE_OPTIONS)
+def find_queue(topic_row, queue_id):
+    """Return the row of a queue, 0 if it has none."""
+    if queue_id < 0 or queue_id >= word(topic_row, state.TOPIC_QUEUE_LIMIT):
+        return 0
+    return get_i64(word(topic_row, state.TOPIC_QUEUES) + 8 * queue_id)
+
+
+@njit(**COMPILE_OPTIONS)
+def find_rows(block, topic, topic_size, queue_id):
+    """Return the rows of a topic and of one of its queues, and why not: STOP_DONE if both exist."""
+    topic_row = find_topic(block, topic, topic_size)
+    if topic_row == 0:
+        return 0, 0, state.STOP_TOPIC
+    row = find_queue(topic_row, queue_id)
+    if row == 0:
+        set_word(block, state.STOP_ROW, topic_row)
+        return topic_row, 0, state.STOP_QUEUE
+    return topic_row, row, state.STOP_DONE
+
+
+@njit(**COMPILE_OPTIONS)
+def is_slow(topic_row, sys_flag, properties, end):
+    """Whether the dispatch of a record is Python's."""
+    return (
+        word(topic_row, state.TOPIC_KIND) == state.KIND_SLOW
+        or sys_flag & INNER_BATCH != 0
+        or not is_utf8(properties, end - properties)
+    )
+
+
+@njit(**COMPILE_OPTIONS)
+def find_properties(at, end):
+    """Find the properties that dispatch needs; of equal names the last one counts.
+
+    Returns addresses and sizes of UNIQ_KEY, KEYS, TAGS and DELAY (0 where absent), and whether
+    INNER_MULTI_DISPATCH is there.
+    """
+    unique = keys = tags = delay = 0
+    unique_size = keys_size = tags_size = delay_size = 0
+    is_light = 0
+    while at < end:
+        separator = at
+        while separator < end and get_u8(separator) != NAME_VALUE:
+            if get_u8(separator) == PAIR_END:
+                break
+            separator += 1
+        value = separator + 1
+        pair_end = separator
+        if separator < end and get_u8(separator) == NAME_VALUE:
+            pair_end = find_byte(value, end, PAIR_END)
+        name_size = separator - at
+        size = pair_end - value
+        if size > 0:
+            if name_size == 4:
+                name = get_i32(at)
+                if name == TAGS:
+                    tags, tags_size = value, size
+                elif name == KEYS:
+                    keys, keys_size = value, size
+            elif name_size == 8:
+                if get_i64(at) == UNIQ_KEY:
+                    unique, unique_size = value, size
+            elif name_size == DELAY_SIZE:
+                if get_i32(at) == DELAY and get_u8(at + 4) == DELAY_LAST:
+                    delay, delay_size = value, size
+            elif name_size == LIGHT_SIZE and (
+                get_i64(at) == LIGHT and get_i64(at + LIGHT_SIZE - 8) == LIGHT_END
+            ):
+                is_light = 1
+        at = pair_end + 1
+    return unique, unique_size, keys, keys_size, tags, tags_size, delay, delay_size, is_light
+
+
+@njit(**COMPILE_OPTIONS)
+def count_words(at, end):
+    """Return how many words stand between single spaces; empty ones do not count."""
+    count = 0
+    while at < end:
+        word_end = find_byte(at, end, SPACE)
+        if word_end > at:
+            count += 1
+        at = word_end + 1
+    return count
+
+
+@njit(**COMPILE_OPTIONS)
+def index_hash(value):
+    """Return the hash that an entry holds, from an unsigned Java hash."""
+    number = signed32(value)
+    if number == -0x80000000:
+        return 0
+    return abs(number)
+
+
+@njit(**COMPILE_OPTIONS)
+def put_entry(block, key_hash, physical_offset, store_timestamp):
+    """Put one index entry; there is room for it."""
+    address = word(block, state.INDEX_ADDRESS)
+    slots = word(block, state.INDEX_SLOTS)
+    number = word(block, state.INDEX_NEXT)
+    slot = address + HEADER_BYTES + SLOT_BYTES * (key_hash % slots)
+    previous = load_i32(slot)
+    if previous <= 0 or previous > number:
+        previous = 0
+    begin = word(block, state.INDEX_BEGIN_TIMESTAMP)
+    seconds = 0
+    if begin > 0 and store_timestamp > begin:
+        seconds = min((store_timestamp - begin) // 1000, INT_MAX)
+    entry = address + HEADER_BYTES + SLOT_BYTES * slots + ENTRY_BYTES * number
+    store_i32(entry, key_hash)
+    store_i64(entry + 4, physical_offset)
+    store_i32(entry + 12, seconds)
+    store_i32(entry + 16, previous)
+    store_i32(slot, number)
+    if number <= 1:
+        set_word(block, state.INDEX_BEGIN_OFFSET, physical_offset)
+        set_word(block, state.INDEX_BEGIN_TIMESTAMP, store_timestamp)
+    if previous == 0:
+        set_word(block, state.INDEX_SLOTS_USED, word(block, state.INDEX_SLOTS_USED) + 1)
+    set_word(block, state.INDEX_NEXT, number + 1)
+    set_word(block, state.INDEX_END_OFFSET, physical_offset)
+    set_word(block, state.INDEX_END_TIMESTAMP, store_timestamp)
+
+
+@njit(**COMPILE_OPTIONS)
+def write_index_header(block):
+    """Write the words of the index file through to its header."""
+    address = word(block, state.INDEX_ADDRESS)
+    if address == 0:
+        return
+    store_i64(address, word(block, state.INDEX_BEGIN_TIMESTAMP))
+    store_i64(address + 8, word(block, state.INDEX_END_TIMESTAMP))
+    store_i64(address + 16, word(block, state.INDEX_BEGIN_OFFSET))
+    store_i64(address + 24, word(block, state.INDEX_END_OFFSET))
+    store_i32(address + 32, word(block, state.INDEX_SLOTS_USED))
+    store_i32(address + 36, word(block, state.INDEX_NEXT))
+
+
+@njit(**COMPILE_OPTIONS)
+def put_keys(
+    block, topic_row, unique, unique_size, keys, keys_size, tags, tags_size, offset, timestamp
+):
+    """Put the entries of a record, in the broker's order: unique key, keys, tags."""
+    prefix = word(topic_row, state.TOPIC_HASH)
+    if unique_size > 0:
+        value = java_hash(prefix, unique, unique_size)
+        put_entry(block, index_hash(value), offset, timestamp)
+    at = keys
+    end = keys + keys_size
+    while at < end:
+        word_end = find_byte(at, end, SPACE)
+        if word_end > at:
+            value = java_hash(prefix, at, word_end - at)
+            put_entry(block, index_hash(value), offset, timestamp)
+        at = word_end + 1
+    if tags_size > 0 and word(block, state.INDEX_HAS_TAGS):
+        value = (prefix * 31 + TAG_LETTER) & LOW_32
+        value = (value * 31 + HASH_SIGN) & LOW_32
+        put_entry(block, index_hash(java_hash(value, tags, tags_size)), offset, timestamp)
+
+
+@njit(**COMPILE_OPTIONS)
+def deliver_time(block, delay, delay_size, store_timestamp):
+    """Return when a delayed message is due; 0 if its level is no positive number."""
+    level = 0
+    for i in range(delay_size):
+        digit = get_u8(delay + i) - 48
+        if digit < 0 or digit > 9 or level > INT_MAX // 10:
+            return 0
+        level = level * 10 + digit
+    if level <= 0 or level > INT_MAX:
+        return 0
+    if level > word(block, state.DELAY_COUNT):
+        return store_timestamp + UNKNOWN_LEVEL_MS
+    return store_timestamp + get_i64(word(block, state.DELAYS) + 8 * (level - 1))
+
+
+@njit(**COMPILE_OPTIONS)
+def mark(block, row, bit, items, count):
+    """Put a queue row on a list unless it is there."""
+    marks = word(row, state.QUEUE_MARKS)
+    if marks & bit == 0:
+        set_word(row, state.QUEUE_MARKS, marks | bit)
+        number = word(block, count)
+        put_i64(word(block, items) + 8 * number, row)
+        set_word(block, count, number + 1)
+
+
+@njit(**COMPILE_OPTIONS)
+def put_unit(block, row, physical_offset, size, tags_code):
+    """Append a unit to the tail of a queue; there is room for it."""
+    queue_offset = word(row, state.QUEUE_MAX_OFFSET)
+    place = queue_offset - word(row, state.QUEUE_TAIL_OFFSET)
+    unit = word(row, state.QUEUE_TAIL) + UNIT_BYTES * place
+    store_i64(unit, physical_offset)
+    store_i32(unit + 8, size)
+    store_i64(unit + 12, tags_code)
+    set_word(row, state.QUEUE_MAX_OFFSET, queue_offset + 1)
+    set_word(row, state.QUEUE_END_PHYSICAL, physical_offset + size)
+    mark(block, row, state.MARK_DIRTY, state.DIRTY, state.DIRTY_COUNT)
+    mark(block, row, state.MARK_TOUCHED, state.TOUCHED, state.TOUCHED_COUNT)
+
+
+@njit(**COMPILE_OPTIONS)
+def has_room_for_unit(row):
+    """Whether the queue's tail takes one more unit."""
+    used = word(row, state.QUEUE_MAX_OFFSET) - word(row, state.QUEUE_TAIL_OFFSET)
+    return word(row, state.QUEUE_TAIL) != 0 and used < word(row, state.QUEUE_TAIL_LIMIT)
+
+
+@njit(**COMPILE_OPTIONS)
+def has_room_for_keys(block, needed):
+    """Whether the index file takes ``needed`` more entries."""
+    if word(block, state.INDEX_ADDRESS) == 0:
+        return False
+    limit = min(word(block, state.INDEX_ENTRIES_MAX), word(block, state.INDEX_LIMIT))
+    return word(block, state.INDEX_NEXT) + needed <= limit
+
+
+@njit(**COMPILE_OPTIONS)
+def dispatch_record(
+    block, topic_row, row, at, properties, end, sys_flag, size, offset, timestamp, wants_unit
+):
+    """Give a record its unit and its index entries; stop in front of it if something is missing.
+
+    Entries of a record that the index has already are not put again: it was dispatched before. Of
+    the last one it may lack some, which is for Python to find out.
+    """
+    kind = sys_flag & TRANSACTION
+    indexed_offset = word(block, state.INDEX_END_OFFSET)
+    may_be_indexed = word(block, state.INDEX_IS_ON) != 0 and kind != ROLLBACK
+    if may_be_indexed and offset == indexed_offset:
+        return state.STOP_SLOW
+    is_queued = wants_unit and kind != PREPARED and kind != ROLLBACK
+    if is_queued and not has_room_for_unit(row):
+        set_word(block, state.STOP_ROW, row)
+        return state.STOP_UNITS
+    unique, unique_size, keys, keys_size, tags, tags_size, delay, delay_size, is_light = (
+        find_properties(properties, end)
+    )
+    is_indexed = may_be_indexed and offset > indexed_offset
+    if is_indexed:
+        needed = count_words(keys, keys + keys_size)
+        if unique_size > 0:
+            needed += 1
+        if tags_size > 0 and word(block, state.INDEX_HAS_TAGS):
+            needed += 1
+        if needed == 0:
+            is_indexed = False
+        elif not has_room_for_keys(block, needed):
+            return state.STOP_INDEX
+    if is_queued:
+        code = 0
+        if delay_size > 0 and word(topic_row, state.TOPIC_KIND) == state.KIND_SCHEDULE:
+            code = deliver_time(block, delay, delay_size, timestamp)
+        if code == 0 and tags_size > 0:
+            code = signed32(java_hash(0, tags, tags_size))
+        put_unit(block, row, offset, size, code)
+    if is_indexed:
+        put_keys(
+            block,
+            topic_row,
+            unique,
+            unique_size,
+            keys,
+            keys_size,
+            tags,
+            tags_size,
+            offset,
+            timestamp,
+        )
+    set_word(block, state.LAST_PHYSICAL_OFFSET, offset)
+    set_word(block, state.LAST_STORE_TIMESTAMP, timestamp)
+    set_word(block, state.DISPATCHED, offset + size)
+    if is_light and is_queued and word(block, state.HAS_LIGHT_QUEUES):
+        set_word(block, state.STOP_ROW, at)
+        return state.STOP_LIGHT
+    return state.STOP_DONE
+
+
+@njit(**COMPILE_OPTIONS)
+def text_places(at):
+    """Return where body, topic and properties of a record stand.
+
+    As address and size, of the properties as address and end.
+    """
+    tail = at + AT_BORN_HOST + born_to_tail(load_i32(at + AT_SYS_FLAG))
+    body = tail + TAIL_BYTES
+    body_size = load_i32(tail + BODY_LENGTH_IN_TAIL)
+    magic = load_i32(at + AT_MAGIC)
+    topic_size = load_topic_length(body + body_size, magic)
+    topic = body + body_size + topic_length_bytes(magic)
+    properties = topic + topic_size + 2
+    return body, body_size, topic, topic_size, properties, properties + load_i16(properties - 2)
+
+
+@njit(**COMPILE_OPTIONS)
+def store_timestamp_place(at):
+    """Return the address of a record's store time."""
+    place = at + AT_BORN_HOST + HOST_V4
+    if load_i32(at + AT_SYS_FLAG) & BORN_V6:
+        place += V6_EXTRA
+    return place
+
+
+@njit(**COMPILE_OPTIONS)
+def put_record_crc(block, at, size):
+    """Fill in the digits of the property that ends a record, the least significant one first."""
+    start = at + size - CRC_BYTES
+    crc = crc32(word(block, state.CRC_TABLES), at, size - CRC_BYTES) & INT_MAX
+    for i in range(10):
+        put_u8(start + CRC_PREFIX_BYTES + i, 48 + crc % 10)
+        crc //= 10
+
+
+@njit(**COMPILE_OPTIONS)
+def count_message(topic_row, size):
+    """Add a message to the totals of its topic."""
+    set_word(topic_row, state.TOPIC_MESSAGE_COUNT, word(topic_row, state.TOPIC_MESSAGE_COUNT) + 1)
+    set_word(topic_row, state.TOPIC_BYTE_COUNT, word(topic_row, state.TOPIC_BYTE_COUNT) + size)
+
+
+@njit(**COMPILE_OPTIONS)
+def append(block, buffer):
+    """Entry point: place the records of ``buffer[INPUT_POSITION:INPUT_SIZE]``, one after another.
+
+    They are whole and their lengths are right: the caller made them. PLACES takes ``PLACE_BYTES``
+    for each. Returns how many were placed; STOP says why it ended.
+    """
+    size = word(block, state.INPUT_SIZE)
+    now_ms = word(block, state.INPUT_TIME)
+    places = word(block, state.PLACES)
+    at = word(block, state.INPUT_POSITION)
+    count = 0
+    stop = state.STOP_DONE
+    log = word(block, state.LOG_ADDRESS)
+    file_size = word(block, state.LOG_SIZE)
+    limit = word(block, state.LOG_LIMIT)
+    start = word(block, state.LOG_START)
+    is_live = word(block, state.IS_LIVE)
+    while at < size:
+        source = buffer + at
+        record_size = load_i32(source)
+        position = word(block, state.LOG_POSITION)
+        behind = position + record_size
+        if log == 0 or behind + BLANK_BYTES > file_size:
+            stop = state.STOP_ROLL
+            break
+        if behind > limit:
+            stop = state.STOP_RESERVE
+            break
+        sys_flag = load_i32(source + AT_SYS_FLAG)
+        body, body_size, topic, topic_size, properties, properties_end = text_places(source)
+        topic_row, row, stop = find_rows(block, topic, topic_size, load_i32(source + AT_QUEUE_ID))
+        if stop != state.STOP_DONE:
+            break
+        offset = start + position
+        if is_live:
+            if is_slow(topic_row, sys_flag, properties, properties_end):
+                stop = state.STOP_SLOW
+                break
+            # In front of the copy: if it finds no room, nothing has happened.
+            stop = dispatch_record(
+                block, topic_row, row, log + position, properties, properties_end,
+                sys_flag, record_size, offset, now_ms, 1,
+            )  # fmt: skip
+            if stop != state.STOP_DONE and stop != state.STOP_LIGHT:
+                break
+        kind = sys_flag & TRANSACTION
+        queue_offset = 0
+        if kind != PREPARED and kind != ROLLBACK:
+            queue_offset = word(row, state.QUEUE_NEXT_OFFSET)
+            set_word(row, state.QUEUE_NEXT_OFFSET, queue_offset + 1)
+        target = log + position
+        # TOTALSIZE comes last: without it the rest is no record yet.
+        copy(target + 4, source + 4, record_size - 4)
+        crc = 0
+        if body_size > 0:
+            crc = crc32(word(block, state.CRC_TABLES), body, body_size) & INT_MAX
+        store_i32(target + AT_BODY_CRC, crc)
+        store_i64(target + AT_QUEUE_OFFSET, queue_offset)
+        store_i64(target + AT_PHYSICAL_OFFSET, offset)
+        store_i64(store_timestamp_place(target), now_ms)
+        store_i32(target, record_size)
+        if word(block, state.HAS_RECORD_CRC):
+            put_record_crc(block, target, record_size)
+        set_word(block, state.LOG_POSITION, behind)
+        set_word(block, state.LOG_TIMESTAMP, now_ms)
+        put_i64(places + PLACE_BYTES * count, offset)
+        put_i64(places + PLACE_BYTES * count + 8, queue_offset)
+        count += 1
+        at += record_size
+        count_message(topic_row, record_size)
+        if stop == state.STOP_LIGHT:
+            break
+    if is_live and count > 0:
+        write_index_header(block)
+    set_word(block, state.INPUT_POSITION, at)
+    set_word(block, state.STOP, stop)
+    return count
+
+
+@njit(**COMPILE_OPTIONS)
+def dispatch(block, buffer, stop_position, end, file_end, base):
+    """Entry point: dispatch the records of a log buffer that start before ``stop_position``.
+
+    From INPUT_POSITION on; ``end``, ``file_end`` and ``base`` as ``walk.scan`` has them. A blank
+    ends the walk at ``file_end``. Records whose queue has them already get no second unit. Returns
+    how many records were dispatched; STOP says why it ended.
+    """
+    at = word(block, state.INPUT_POSITION)
+    count = 0
+    stop = state.STOP_DONE
+    while at < stop_position:
+        source = buffer + at
+        verdict = frame(source, end - at, file_end - at, base + at)
+        if verdict == BLANK:
+            at = file_end
+            set_word(block, state.DISPATCHED, base + at)
+            break
+        if verdict == TRUNCATED:
+            stop = state.STOP_PART
+            break
+        if verdict != MESSAGE:
+            stop = state.STOP_DAMAGE
+            break
+        size = load_i32(source)
+        sys_flag = load_i32(source + AT_SYS_FLAG)
+        _, _, topic, topic_size, properties, properties_end = text_places(source)
+        topic_row, row, stop = find_rows(block, topic, topic_size, load_i32(source + AT_QUEUE_ID))
+        if stop != state.STOP_DONE:
+            break
+        if is_slow(topic_row, sys_flag, properties, properties_end):
+            stop = state.STOP_SLOW
+            break
+        kind = sys_flag & TRANSACTION
+        wants_unit = 0
+        if kind != PREPARED and kind != ROLLBACK:
+            queue_offset = load_i64(source + AT_QUEUE_OFFSET)
+            expected = word(row, state.QUEUE_MAX_OFFSET)
+            if queue_offset > expected:
+                set_word(block, state.STOP_ROW, row)
+                stop = state.STOP_GAP
+                break
+            wants_unit = 1 if queue_offset == expected else 0
+            if queue_offset >= word(row, state.QUEUE_NEXT_OFFSET):
+                set_word(row, state.QUEUE_NEXT_OFFSET, queue_offset + 1)
+        stop = dispatch_record(
+            block, topic_row, row, source, properties, properties_end,
+            sys_flag, size, base + at, load_i64(store_timestamp_place(source)), wants_unit,
+        )  # fmt: skip
+        if stop != state.STOP_DONE and stop != state.STOP_LIGHT:
+            break
+        count += 1
+        at += size
+        if stop == state.STOP_LIGHT:
+            break
+    if count > 0:
+        write_index_header(block)
+    set_word(block, state.INPUT_POSITION, at)
+    set_word(block, state.STOP, stop)
+    return count
+
+
+@njit(**COMPILE_OPTIONS)
+def put_texts(block, data, sizes, count, offset, timestamp):
+    """Entry point: put the entries of ``count`` keys, which stand side by side in UTF-8.
+
+    There is room for them; ``sizes`` (int32) are their bytes, topic and ``#`` among them. For a
+    record whose dispatch is Python's.
+    """
+    at = data
+    for i in range(count):
+        size = get_i32(sizes + 4 * i)
+        put_entry(block, index_hash(java_hash(0, at, size)), offset, timestamp)
+        at += size
+    write_index_header(block)
+    return count
+
+
+ENTRY_POINTS = {"append": 2, "dispatch": 6, "put_texts": 6}
+"""Name to number of arguments; all are int64, and so is the result."""

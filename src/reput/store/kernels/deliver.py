@@ -1,0 +1,277 @@
+"""Kernel: pulls that stand in a receive buffer become replies with records of the log.
+
+A part of ``send.receive``, which reads their headers. A pull that is not common is Python's
+(``STOP_FRAME``), and nothing of it is done.
+
+**What is common**:
+
+* DELIVER_IS_ON. Code 11 or 361, flag 0, opaque not negative; no body.
+* Its fields are those of ``pull_rules``, ``topic``, ``queueId``, ``sysFlag`` and ``bname``; of them
+  ``pull_rules.OPTIONAL`` may be missing. Texts and numbers are written as in ``send``.
+* ``sysFlag``: ``pull_rules.COMMON_FLAGS``. ``expressionType``: ``TAG``.
+* There is a reader row for its group, its topic, and the expression that it brings, if ``sysFlag``
+  says that it brings one. Python makes rows of pulls that it has answered, and takes all of them
+  away when anything changes that answers depend on: who may read, who subscribes to what.
+* If it brings none: ``subVersion`` is not above READER_VERSION.
+* ``queueId`` is below READER_QUEUES; the topic has a row of KIND_PLAIN, and the queue has one.
+* The units that Python would look at stand in memory, in the tail or in what was read ahead; or
+  the reply is full before the units in memory are used up.
+* Some records are wanted; none that was looked at is gone, damaged, or not mapped.
+* ``maxMsgNums`` is not 0.
+* The next offset has as many digits as the offset behind the first ``maxMsgNums`` units. The head
+  of the reply stands in front of the records, and is given its room before they are found.
+"""
+
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
+
+from numba import njit
+
+from reput.format.codes import PullFlag, RequestCode
+from reput.format.kernels.hashes import name_slot
+from reput.format.kernels.memory import COMPILE_OPTIONS, get_i64, put_i64, set_word, word
+from reput.store.kernels import pull_rules, state
+from reput.store.kernels.append import find_queue, find_topic
+from reput.store.kernels.pull import UNIT_BYTES, pull
+from reput.store.kernels.pull_head import pull_head_size, put_pull_head
+from reput.store.kernels.request_fields import (
+    COMMIT_OFFSET,
+    CONSUMER_GROUP,
+    EXPRESSION_TYPE,
+    FIELD_NAMES,
+    INT_MAX,
+    LONG,
+    LONG_MAX,
+    MAX_BYTES,
+    MAX_MESSAGES,
+    QUEUE_ID,
+    QUEUE_OFFSET,
+    SUB_VERSION,
+    SUBSCRIPTION,
+    SUSPEND_TIMEOUT,
+    SYS_FLAG,
+    TOPIC,
+    field_place,
+    first_word,
+    has_field,
+    is_number,
+    is_text,
+    name_word,
+    value_of,
+)
+
+PULL = int(RequestCode.PULL_MESSAGE)
+LITE_PULL = int(RequestCode.LITE_PULL_MESSAGE)
+REQUIRED = sum(
+    1 << FIELD_NAMES.index(name)
+    for name in (*pull_rules.FIELD_NAMES, "topic", "queueId", "sysFlag")
+    if name not in pull_rules.OPTIONAL
+)
+ALLOWED = REQUIRED | sum(1 << FIELD_NAMES.index(name) for name in pull_rules.OPTIONAL)
+COMMIT = int(PullFlag.COMMIT_OFFSET)
+HAS_SUBSCRIPTION = int(PullFlag.HAS_SUBSCRIPTION)
+COMMON_FLAGS = pull_rules.COMMON_FLAGS
+READ_UNITS_MAX = pull_rules.READ_UNITS_MAX
+HEAD_BYTES_MAX = pull_rules.HEAD_BYTES_MAX
+TAG = name_word(pull_rules.TAG)
+TAG_SIZE = len(pull_rules.TAG)
+ROW_BYTES = 8 * state.DELIVERY_WORDS
+
+
+@njit(**COMPILE_OPTIONS)
+def is_pull(block):
+    """Whether the frame that was read is a pull, common or not."""
+    code = word(block, state.FRAME_CODE)
+    return code in (PULL, LITE_PULL)
+
+
+@njit(**COMPILE_OPTIONS)
+def is_common_pull(block):
+    """Whether the pull that was read asks for what is done here, but for its reader and queue."""
+    if word(block, state.FRAME_FLAG) != 0 or word(block, state.FRAME_OPAQUE) < 0:
+        return False
+    seen = word(block, state.FRAME_SEEN)
+    names = seen >> LONG
+    if seen != names << LONG or names & REQUIRED != REQUIRED or names & ~ALLOWED != 0:
+        return False
+    if has_field(block, EXPRESSION_TYPE):
+        at, size = field_place(block, EXPRESSION_TYPE)
+        if size != TAG_SIZE or first_word(at, size) != TAG:
+            return False
+    if has_field(block, MAX_BYTES) and not is_number(block, MAX_BYTES, INT_MAX):
+        return False
+    return (
+        is_number(block, QUEUE_ID, INT_MAX)
+        and is_number(block, QUEUE_OFFSET, LONG_MAX)
+        and is_number(block, MAX_MESSAGES, INT_MAX)
+        and value_of(block, MAX_MESSAGES) > 0
+        and is_number(block, SYS_FLAG, INT_MAX)
+        and value_of(block, SYS_FLAG) & ~COMMON_FLAGS == 0
+        and is_number(block, COMMIT_OFFSET, LONG_MAX)
+        and is_number(block, SUSPEND_TIMEOUT, LONG_MAX)
+        and is_number(block, SUB_VERSION, LONG_MAX)
+    )
+
+
+@njit(**COMPILE_OPTIONS)
+def find_reader(block):
+    """Return the row of the reader whose pull was read; 0 if there is none."""
+    slots = word(block, state.READER_SLOTS)
+    if slots == 0:
+        return 0
+    group, group_size = field_place(block, CONSUMER_GROUP)
+    topic, topic_size = field_place(block, TOPIC)
+    text, text_size = 0, -1
+    if value_of(block, SYS_FLAG) & HAS_SUBSCRIPTION:
+        text, text_size = field_place(block, SUBSCRIPTION)
+        if not has_field(block, SUBSCRIPTION):
+            return 0
+    table = word(block, state.READERS)
+    slot = name_slot(group, group_size, slots) ^ name_slot(topic, topic_size, slots)
+    while True:
+        row = get_i64(table + 8 * slot)
+        if row == 0:
+            return 0
+        if (
+            is_text(
+                group, group_size, word(row, state.READER_GROUP), word(row, state.READER_GROUP_SIZE)
+            )
+            and is_text(
+                topic, topic_size, word(row, state.READER_TOPIC), word(row, state.READER_TOPIC_SIZE)
+            )
+            and text_size == word(row, state.READER_SUBSCRIPTION_SIZE)
+            and (
+                text_size <= 0
+                or is_text(text, text_size, word(row, state.READER_SUBSCRIPTION), text_size)
+            )
+        ):
+            return row
+        slot = (slot + 1) & (slots - 1)
+
+
+@njit(**COMPILE_OPTIONS)
+def units_in_memory(row, queue_offset):
+    """Return where a queue's units from an offset on stand, and how many do; 0, 0: none."""
+    if queue_offset < word(row, state.QUEUE_MIN_OFFSET):
+        return 0, 0
+    max_offset = word(row, state.QUEUE_MAX_OFFSET)
+    start = word(row, state.QUEUE_TAIL_OFFSET)
+    if queue_offset >= start:
+        if queue_offset >= max_offset or word(row, state.QUEUE_TAIL) == 0:
+            return 0, 0
+        units = word(row, state.QUEUE_TAIL)
+        return units + UNIT_BYTES * (queue_offset - start), max_offset - queue_offset
+    start = word(row, state.QUEUE_AHEAD_OFFSET)
+    end = start + word(row, state.QUEUE_AHEAD_COUNT)
+    if queue_offset < start or queue_offset >= end:
+        return 0, 0
+    units = word(row, state.QUEUE_AHEAD)
+    return units + UNIT_BYTES * (queue_offset - start), end - queue_offset
+
+
+@njit(**COMPILE_OPTIONS)
+def find_messages(block, reader, row, units, unit_count):
+    """Copy records behind the room for a head of ``pull_head_size``; return that size, 0: none.
+
+    If there is none, STOP says whether the frame is Python's, or the replies must leave first.
+    """
+    queue_offset = value_of(block, QUEUE_OFFSET)
+    max_count = value_of(block, MAX_MESSAGES)
+    wanted = max_count
+    code_count = word(reader, state.READER_CODE_COUNT)
+    if code_count:
+        wanted = max(wanted, word(block, state.FILTERED_UNITS_MAX))
+    wanted = min(wanted, READ_UNITS_MAX)
+    count = min(unit_count, wanted)
+    max_offset = word(row, state.QUEUE_MAX_OFFSET)
+    used = word(block, state.REPLIES_BYTES)
+    room = word(block, state.REPLIES_ROOM) - used - HEAD_BYTES_MAX
+    when_full = state.STOP_REPLIES if used > 0 else state.STOP_FRAME
+    set_word(block, state.STOP, when_full)
+    if room < 0:
+        return 0
+    kind = word(block, state.FRAME_SERIALIZATION)
+    opaque = word(block, state.FRAME_OPAQUE)
+    min_offset = word(row, state.QUEUE_MIN_OFFSET)
+    likely_offset = queue_offset + min(count, max_count)
+    head = pull_head_size(kind, opaque, likely_offset, min_offset, max_offset)
+    set_word(block, state.PULL_UNITS, units)
+    set_word(block, state.PULL_UNIT_COUNT, count)
+    set_word(block, state.PULL_QUEUE_OFFSET, queue_offset)
+    set_word(block, state.PULL_BUFFER, word(block, state.REPLIES_ADDRESS) + used + head)
+    set_word(block, state.PULL_ROOM, room)
+    set_word(block, state.PULL_COUNT_MAX, max_count)
+    set_word(block, state.PULL_CODES, word(reader, state.READER_CODES))
+    set_word(block, state.PULL_CODE_COUNT, code_count)
+    set_word(block, state.RESULT_LAST_OFFSET, 0)
+    found = pull(block)
+    stop = word(block, state.STOP)
+    set_word(block, state.STOP, when_full if stop == state.STOP_BUFFER else state.STOP_FRAME)
+    if stop != state.STOP_DONE or found == 0:
+        return 0
+    if word(block, state.RESULT_GONE) != 0 or word(block, state.RESULT_DAMAGED) != 0:
+        return 0
+    scanned = word(block, state.RESULT_SCANNED)
+    is_used_up = scanned == count and count < wanted and queue_offset + count < max_offset
+    next_offset = queue_offset + scanned
+    if is_used_up or head != pull_head_size(kind, opaque, next_offset, min_offset, max_offset):
+        return 0
+    return head
+
+
+@njit(**COMPILE_OPTIONS)
+def count_delivery(block, reader):
+    """Count what the pull got, and take note of how far its group has read."""
+    number = value_of(block, QUEUE_ID)
+    delivery = word(reader, state.READER_DELIVERIES) + ROW_BYTES * number
+    pulls = word(delivery, state.DELIVERY_PULLS)
+    if pulls == 0:
+        listed = word(block, state.DELIVERED_COUNT)
+        put_i64(word(block, state.DELIVERED) + 8 * listed, delivery)
+        set_word(block, state.DELIVERED_COUNT, listed + 1)
+    set_word(delivery, state.DELIVERY_PULLS, pulls + 1)
+    messages = word(delivery, state.DELIVERY_MESSAGES) + word(block, state.RESULT_COUNT)
+    set_word(delivery, state.DELIVERY_MESSAGES, messages)
+    size = word(delivery, state.DELIVERY_BYTES) + word(block, state.RESULT_BYTES)
+    set_word(delivery, state.DELIVERY_BYTES, size)
+    if value_of(block, SYS_FLAG) & COMMIT:
+        set_word(delivery, state.DELIVERY_CONSUMER_OFFSET, value_of(block, COMMIT_OFFSET))
+
+
+@njit(**COMPILE_OPTIONS)
+def deliver(block):
+    """Answer the pull that was read; return STOP_DONE, or why not, with nothing done."""
+    if word(block, state.DELIVER_IS_ON) == 0 or not is_common_pull(block):
+        return state.STOP_FRAME
+    reader = find_reader(block)
+    if reader == 0 or value_of(block, QUEUE_ID) >= word(reader, state.READER_QUEUES):
+        return state.STOP_FRAME
+    is_known = word(reader, state.READER_SUBSCRIPTION_SIZE) < 0
+    if is_known and value_of(block, SUB_VERSION) > word(reader, state.READER_VERSION):
+        return state.STOP_FRAME
+    topic, topic_size = field_place(block, TOPIC)
+    topic_row = find_topic(block, topic, topic_size)
+    if topic_row == 0 or word(topic_row, state.TOPIC_KIND) != state.KIND_PLAIN:
+        return state.STOP_FRAME
+    row = find_queue(topic_row, value_of(block, QUEUE_ID))
+    if row == 0:
+        return state.STOP_FRAME
+    units, unit_count = units_in_memory(row, value_of(block, QUEUE_OFFSET))
+    if unit_count == 0:
+        return state.STOP_FRAME
+    head = find_messages(block, reader, row, units, unit_count)
+    if head == 0:
+        return word(block, state.STOP)
+    used = word(block, state.REPLIES_BYTES)
+    body_size = word(block, state.RESULT_BYTES)
+    put_pull_head(
+        word(block, state.REPLIES_ADDRESS) + used,
+        word(block, state.FRAME_SERIALIZATION),
+        word(block, state.FRAME_OPAQUE),
+        value_of(block, QUEUE_OFFSET) + word(block, state.RESULT_SCANNED),
+        word(row, state.QUEUE_MIN_OFFSET),
+        word(row, state.QUEUE_MAX_OFFSET),
+        body_size,
+    )
+    set_word(block, state.REPLIES_BYTES, used + head + body_size)
+    count_delivery(block, reader)
+    return state.STOP_DONE

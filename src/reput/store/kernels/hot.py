@@ -1,0 +1,145 @@
+"""The kernels that write: what a store calls for each put, each read of sends, dispatch, pull.
+
+Plain integers in and out; everything else is in the state block (``state``). ``append``, ``pull``
+and ``receive`` are short and keep the GIL, ``dispatch`` may work through megabytes and releases it.
+Where there is no compiled kernel, ``hot_twin`` does the same, slowly.
+"""
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import numpy.typing as npt
+
+from reput.format import message as record
+from reput.format.kernels.native import crc_tables as tables_of_crc
+from reput.store.kernels import hot_twin, native
+
+Kernel = Callable[..., int]
+
+
+def _choose(name: str, twin: Kernel, arguments: list[Any], *, is_short: bool) -> Kernel:
+    try:
+        return native.plain_function(name, arguments, is_short=is_short)
+    except native.KernelsUnavailable:
+        return twin
+
+
+def _receive_twin(block: Any) -> int:
+    # Not at the top: a broker with compiled kernels starts sooner without it.
+    from reput.store.kernels import send_twin
+
+    return send_twin.receive(block)
+
+
+def _acks_twin(block: Any) -> int:
+    from reput.store.kernels import acks_twin
+
+    return acks_twin.acks(block)
+
+
+def _again_twin(call: Any) -> int:
+    from reput.store.kernels import again_twin
+
+    return again_twin.again(call)
+
+
+def _waiting_twin(call: Any) -> int:
+    from reput.store.kernels import again_twin
+
+    return again_twin.waiting(call)
+
+
+def _later_twin(call: Any) -> int:
+    from reput.store.kernels import again_later_twin
+
+    return again_later_twin.later(call)
+
+
+def _decided_twin(call: Any) -> int:
+    from reput.store.kernels import again_decided_twin
+
+    return again_decided_twin.decided(call)
+
+
+def _take_twin(call: Any) -> int:
+    from reput.store.kernels import take_twin
+
+    return take_twin.take(call)
+
+
+def _collect_twin(block: Any, wanted: Any) -> int:
+    from reput.store.kernels import collect_twin
+
+    return collect_twin.collect(block, wanted)
+
+
+def _batch_records_twin(*arguments: int) -> int:
+    from reput.store.kernels import batch_parts_twin
+
+    return batch_parts_twin.batch_records(*arguments)
+
+
+_INTEGER = ctypes.c_int64
+Address = ctypes.c_int64
+"""What the short kernels take the block's address as."""
+
+append = _choose("append", hot_twin.append, [_INTEGER, ctypes.c_char_p], is_short=True)
+"""``append(block: c_int64, records: bytes) -> count``; see ``append.append``."""
+append_long = _choose("append", hot_twin.append, [_INTEGER, ctypes.c_char_p], is_short=False)
+"""The same for megabytes of records: other threads run meanwhile."""
+pull = _choose("pull", hot_twin.pull, [_INTEGER], is_short=True)
+"""``pull(block: c_int64) -> count``; see ``pull.pull``."""
+receive = _choose("receive", _receive_twin, [_INTEGER], is_short=True)
+"""``receive(block: c_int64) -> count``; see ``send.receive``."""
+acks = _choose("acks", _acks_twin, [_INTEGER], is_short=True)
+"""``acks(block: c_int64) -> count``; see ``acks.acks``. The block is one of its own."""
+again = _choose("again", _again_twin, [_INTEGER], is_short=True)
+"""``again(words: c_int64) -> count``; see ``again.again``."""
+waiting = _choose("waiting", _waiting_twin, [_INTEGER], is_short=True)
+"""``waiting(words: c_int64) -> count``; see ``again.waiting``."""
+later = _choose("later", _later_twin, [_INTEGER], is_short=True)
+"""``later(words: c_int64) -> count``; see ``again_later.later``."""
+decided = _choose("decided", _decided_twin, [_INTEGER], is_short=True)
+"""``decided(words: c_int64) -> count``; see ``again_decided.decided``."""
+take = _choose("take", _take_twin, [_INTEGER], is_short=True)
+"""``take(words: c_int64) -> count``; see ``take.take``."""
+collect = _choose("collect", _collect_twin, [_INTEGER] * 2, is_short=True)
+"""``collect(block: c_int64, wanted: c_int64) -> count``; see ``collect.collect``."""
+put_texts = _choose("put_texts", hot_twin.put_texts, [_INTEGER] * 6, is_short=False)
+"""``put_texts(block, data, sizes, count, offset, timestamp) -> count``; see ``append``."""
+batch_records = _choose("batch_records", _batch_records_twin, [_INTEGER] * 13, is_short=False)
+"""``batch_records(body, size, ...) -> count``; see ``batch_parts.batch_records``."""
+dispatch = _choose("dispatch", hot_twin.dispatch, [_INTEGER] * 6, is_short=False)
+"""``dispatch(block, buffer, stop_position, end, file_end, base) -> count``."""
+
+
+def crc_tables() -> npt.NDArray[Any]:
+    """Return the tables whose address the block holds; keep the array alive."""
+    return tables_of_crc()
+
+
+def address_of(buffer: npt.NDArray[Any]) -> int:
+    """Return where an array's bytes stand."""
+    return int(buffer.__array_interface__["data"][0])
+
+
+def bytes_at(address: int, size: int) -> bytes:
+    """Return a copy of bytes in memory."""
+    return ctypes.string_at(address, size)
+
+
+def view_at(address: int, size: int) -> memoryview:
+    """Return bytes in memory without a copy; the caller keeps them where they are."""
+    return memoryview((ctypes.c_ubyte * size).from_address(address)).cast("B")
+
+
+def words_at(address: int, count: int) -> memoryview:
+    """Return words in memory without a copy; the caller keeps them where they are."""
+    return memoryview((ctypes.c_int64 * count).from_address(address)).cast("B").cast("q")
+
+
+def bytes_of_record(address: int) -> bytes:
+    """Return a copy of a record, whose first field is its size."""
+    size, _ = record.SIZE_AND_MAGIC.unpack(ctypes.string_at(address, record.SIZE_AND_MAGIC.size))
+    return ctypes.string_at(address, size)

@@ -1,0 +1,9 @@
+"""The compiled kernels of this package: a shared object of its own, loaded at the first use."""
+
+from reput.format.kernels.library import KernelsUnavailable, Library
+
+__all__ = ["KernelsUnavailable", "engine", "plain_function"]
+
+_library = Library("reput.store.kernels")
+engine = _library.engine
+plain_function = _library.function

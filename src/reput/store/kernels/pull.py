@@ -1,0 +1,167 @@
+"""Kernel: from consume-queue units to the record bytes of a reply, without decoding anything."""
+
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
+
+from numba import njit
+
+from reput.format import cq_unit, message as record
+from reput.format.kernels.columns import AT_QUEUE_OFFSET
+from reput.format.kernels.memory import (
+    COMPILE_OPTIONS,
+    copy,
+    get_i64,
+    load_i32,
+    load_i64,
+    set_word,
+    word,
+)
+from reput.format.kernels.walk import AT_PHYSICAL_OFFSET
+from reput.store.kernels import state
+
+UNIT_BYTES = cq_unit.SIZE
+FILLER_SIZE = cq_unit.PRE_BLANK_SIZE
+IS_GONE = state.FILE_IS_GONE
+RECORD_BYTES_MIN = record.FIXED_BYTES_V1
+
+
+@njit(**COMPILE_OPTIONS)
+def is_among(codes, code_count, code):
+    """Whether a tags code is among those that are asked for, which ascend."""
+    low = 0
+    high = code_count
+    while low < high:
+        middle = (low + high) >> 1
+        if get_i64(codes + 8 * middle) < code:
+            low = middle + 1
+        else:
+            high = middle
+    return low < code_count and get_i64(codes + 8 * low) == code
+
+
+@njit(**COMPILE_OPTIONS)
+def is_full(block, count, total, size, max_count, is_on_disk):
+    """Whether a reply of ``count`` records takes no further one; it always takes the first."""
+    if count == 0:
+        return False
+    if is_on_disk:
+        most, most_bytes = (
+            word(block, state.COUNT_ON_DISK_MAX),
+            word(block, state.BYTES_ON_DISK_MAX),
+        )
+    else:
+        most, most_bytes = (
+            word(block, state.COUNT_IN_MEMORY_MAX),
+            word(block, state.BYTES_IN_MEMORY_MAX),
+        )
+    return count >= max_count or count >= most or total + size > most_bytes
+
+
+@njit(**COMPILE_OPTIONS)
+def file_address(block, physical_offset):
+    """Return where the file that holds an offset is mapped, 0 if it is not, or IS_GONE."""
+    place = physical_offset - word(block, state.FILES_START)
+    if place < 0:
+        return IS_GONE
+    number = place // word(block, state.FILE_SIZE)
+    if number >= word(block, state.FILE_COUNT):
+        return IS_GONE
+    return get_i64(word(block, state.FILES) + 8 * number)
+
+
+@njit(**COMPILE_OPTIONS)
+def following_file(block, physical_offset):
+    """Return where the file behind the one that holds, or held, an offset starts."""
+    start = word(block, state.FILES_START)
+    if physical_offset < start:
+        return start
+    size = word(block, state.FILE_SIZE)
+    return physical_offset - (physical_offset - start) % size + size
+
+
+@njit(**COMPILE_OPTIONS)
+def pull(block):
+    """Entry point: copy the records that PULL_UNITS point at, side by side, into PULL_BUFFER.
+
+    RESULT_SCANNED is how many units were done with, RESULT_GONE how many of them lead nowhere.
+    Returns how many records were copied.
+    """
+    units = word(block, state.PULL_UNITS)
+    unit_count = word(block, state.PULL_UNIT_COUNT)
+    queue_offset = word(block, state.PULL_QUEUE_OFFSET)
+    buffer = word(block, state.PULL_BUFFER)
+    room = word(block, state.PULL_ROOM)
+    max_count = word(block, state.PULL_COUNT_MAX)
+    codes = word(block, state.PULL_CODES)
+    code_count = word(block, state.PULL_CODE_COUNT)
+    first_code = get_i64(codes) if code_count != 0 else 0  # most ask for one
+    count = 0
+    total = 0
+    gone = 0
+    damaged = 0
+    scanned = 0
+    stop = state.STOP_DONE
+    last = word(block, state.RESULT_LAST_OFFSET)
+    skip_to = 0
+    readable = word(block, state.READABLE)
+    memory = word(block, state.MEMORY_BYTES)
+    file_size = word(block, state.FILE_SIZE)
+    while scanned < unit_count:
+        unit = units + UNIT_BYTES * scanned
+        offset = load_i64(unit)
+        size = load_i32(unit + 8)
+        if size <= 0 or offset < 0 or (size == FILLER_SIZE and offset == 0):
+            scanned += 1
+            continue
+        last = offset
+        if offset < skip_to:
+            gone += 1
+            scanned += 1
+            continue
+        if is_full(block, count, total, size, max_count, readable - offset > memory):
+            break
+        code = load_i64(unit + 12)
+        if code_count != 0 and code != first_code and not is_among(codes, code_count, code):
+            scanned += 1
+            continue
+        address = file_address(block, offset)
+        if address == 0:
+            stop = state.STOP_UNMAPPED
+            break
+        if address == IS_GONE or offset + size > readable:
+            # All of the file is gone: do not ask for each of its records.
+            gone += 1
+            skip_to = following_file(block, offset)
+            scanned += 1
+            continue
+        position = (offset - word(block, state.FILES_START)) % file_size
+        at = address + position
+        if (
+            size < RECORD_BYTES_MIN
+            or position + size > file_size
+            or load_i32(at) != size
+            or load_i64(at + AT_PHYSICAL_OFFSET) != offset
+            or (queue_offset >= 0 and load_i64(at + AT_QUEUE_OFFSET) != queue_offset + scanned)
+        ):
+            damaged += 1
+            scanned += 1
+            continue
+        if total + size > room:
+            stop = state.STOP_BUFFER
+            break
+        copy(buffer + total, at, size)
+        total += size
+        count += 1
+        scanned += 1
+        skip_to = 0
+    set_word(block, state.RESULT_COUNT, count)
+    set_word(block, state.RESULT_BYTES, total)
+    set_word(block, state.RESULT_SCANNED, scanned)
+    set_word(block, state.RESULT_LAST_OFFSET, last)
+    set_word(block, state.RESULT_GONE, gone)
+    set_word(block, state.RESULT_DAMAGED, damaged)
+    set_word(block, state.STOP, stop)
+    return count
+
+
+ENTRY_POINTS = {"pull": 1}
+"""Name to number of arguments; all are int64, and so is the result."""

@@ -1,0 +1,323 @@
+"""Kernels: the fields of a request, whatever its header is written in: names, plain text, numbers.
+
+A reader of headers (``header_json``, ``header_binary``) leaves in words of the block where each
+field's value stands; ``send``, ``deliver`` and ``collect`` say what it must be. The names of the
+first two are compiled in, those of ``collect`` are a list.
+"""
+
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
+
+from numba import njit
+
+from reput.format.kernels.hashes import same_bytes
+from reput.format.kernels.memory import (
+    COMPILE_OPTIONS,
+    get_i64,
+    get_u8,
+    get_u16,
+    get_u32,
+    json_run,
+    set_word,
+    word,
+)
+from reput.store.kernels import collect_rules, pull_rules, send_rules, state
+
+SEND_FIELD_COUNT = len(send_rules.FIELD_NAMES)
+FIELD_NAMES = send_rules.FIELD_NAMES + pull_rules.FIELD_NAMES
+LONG = 32
+"""Long names are numbered as the letters, from here on."""
+assert len(FIELD_NAMES) < LONG - 1
+
+GROUP = FIELD_NAMES.index("producerGroup")
+TOPIC = FIELD_NAMES.index("topic")
+DEFAULT_TOPIC = FIELD_NAMES.index("defaultTopic")
+DEFAULT_QUEUES = FIELD_NAMES.index("defaultTopicQueueNums")
+QUEUE_ID = FIELD_NAMES.index("queueId")
+SYS_FLAG = FIELD_NAMES.index("sysFlag")
+BORN_TIMESTAMP = FIELD_NAMES.index("bornTimestamp")
+FLAG = FIELD_NAMES.index("flag")
+PROPERTIES = FIELD_NAMES.index("properties")
+RECONSUME_TIMES = FIELD_NAMES.index("reconsumeTimes")
+UNIT_MODE = FIELD_NAMES.index("unitMode")
+MAX_RECONSUME_TIMES = FIELD_NAMES.index("maxReconsumeTimes")
+BATCH = FIELD_NAMES.index("batch")
+BROKER_NAME = FIELD_NAMES.index("bname")
+CONSUMER_GROUP = FIELD_NAMES.index("consumerGroup")
+QUEUE_OFFSET = FIELD_NAMES.index("queueOffset")
+MAX_MESSAGES = FIELD_NAMES.index("maxMsgNums")
+COMMIT_OFFSET = FIELD_NAMES.index("commitOffset")
+SUSPEND_TIMEOUT = FIELD_NAMES.index("suspendTimeoutMillis")
+SUBSCRIPTION = FIELD_NAMES.index("subscription")
+SUB_VERSION = FIELD_NAMES.index("subVersion")
+EXPRESSION_TYPE = FIELD_NAMES.index("expressionType")
+MAX_BYTES = FIELD_NAMES.index("maxMsgBytes")
+
+QUOTE = ord('"')
+BACKSLASH = ord("\\")
+SPACE = ord(" ")
+DIGITS_MAX = 18
+LETTER_A = ord("a")
+INT_MAX = 0x7FFFFFFF
+LONG_MAX = pull_rules.LONG_MAX
+
+
+def name_word(text: str) -> int:
+    """Return what ``first_word`` returns for a text."""
+    return int.from_bytes(text[:8].encode().ljust(8, b"\0"), "little", signed=True)
+
+
+@njit(**COMPILE_OPTIONS)
+def first_word(at, size):
+    """Return the first eight bytes of a text of ``size`` bytes, zeros behind a shorter one."""
+    if size >= 8:
+        return get_i64(at)
+    if size >= 4:
+        return get_u32(at) | get_u32(at + size - 4) << 8 * (size - 4)
+    if size >= 2:
+        return get_u16(at) | get_u16(at + size - 2) << 8 * (size - 2)
+    if size == 1:
+        return get_u8(at)
+    return 0
+
+
+W_PRODUCER = name_word("producerGroup")
+W_TOPIC = name_word("topic")
+W_DEFAULT = name_word("defaultTopic")
+W_QUEUE_ID = name_word("queueId")
+W_SYS_FLAG = name_word("sysFlag")
+W_BORN = name_word("bornTimestamp")
+W_FLAG = name_word("flag")
+W_PROPERTIES = name_word("properties")
+W_RECONSUME = name_word("reconsumeTimes")
+W_UNIT_MODE = name_word("unitMode")
+W_MAX_RECONSUME = name_word("maxReconsumeTimes")
+W_BATCH = name_word("batch")
+W_BNAME = name_word("bname")
+W_ER_GROUP = name_word("producerGroup"[-8:])
+W_LT_TOPIC = name_word("defaultTopic"[-8:])
+W_UEUE_NUMS = name_word("defaultTopicQueueNums"[-8:])
+W_PIC_QUEUE = name_word("defaultTopicQueueNums"[8:16])
+W_TIMESTAMP = name_word("bornTimestamp"[-8:])
+W_OPERTIES = name_word("properties"[-8:])
+W_UME_TIMES = name_word("reconsumeTimes"[-8:])
+W_SUME_TIME = name_word("maxReconsumeTimes"[8:16])
+W_CONSUMER = name_word("consumerGroup")
+W_QUEUE_OFFSET = name_word("queueOffset")
+W_MAX_MSG_NUMS = name_word("maxMsgNums")
+W_COMMIT_OFFSET = name_word("commitOffset")
+W_SUSPEND = name_word("suspendTimeoutMillis")
+W_SUBSCRIPTION = name_word("subscription")
+W_SUB_VERSION = name_word("subVersion")
+W_EXPRESSION = name_word("expressionType")
+W_MAX_MSG_BYTES = name_word("maxMsgBytes")
+W_MERGROUP = name_word("consumerGroup"[-8:])
+W_UEOFFSET = name_word("queueOffset"[-8:])
+W_XMSGNUMS = name_word("maxMsgNums"[-8:])
+W_ITOFFSET = name_word("commitOffset"[-8:])
+W_IMEOUTMILLIS = name_word("suspendTimeoutMillis"[8:16])
+W_UTMILLIS = name_word("suspendTimeoutMillis"[-8:])
+W_CRIPTION = name_word("subscription"[-8:])
+W_BVERSION = name_word("subVersion"[-8:])
+W_IONTYPE = name_word("expressionType"[-8:])
+W_MSGBYTES = name_word("maxMsgBytes"[-8:])
+
+
+@njit(**COMPILE_OPTIONS)
+def long_name_number(at, size):
+    """Return the number of a field by its long name; -1 if it is not known."""
+    first = first_word(at, size)
+    last = get_i64(at + size - 8) if size >= 8 else 0
+    if size == 4:
+        return FLAG if first == W_FLAG else -1
+    if size == 5:
+        if first == W_TOPIC:
+            return TOPIC
+        if first == W_BNAME:
+            return BROKER_NAME
+        return BATCH if first == W_BATCH else -1
+    if size == 7:
+        if first == W_QUEUE_ID:
+            return QUEUE_ID
+        return SYS_FLAG if first == W_SYS_FLAG else -1
+    if size == 8:
+        return UNIT_MODE if first == W_UNIT_MODE else -1
+    if size == 10:
+        if first == W_MAX_MSG_NUMS and last == W_XMSGNUMS:
+            return MAX_MESSAGES
+        if first == W_SUB_VERSION and last == W_BVERSION:
+            return SUB_VERSION
+        return PROPERTIES if first == W_PROPERTIES and last == W_OPERTIES else -1
+    if size == 11:
+        if first == W_QUEUE_OFFSET and last == W_UEOFFSET:
+            return QUEUE_OFFSET
+        return MAX_BYTES if first == W_MAX_MSG_BYTES and last == W_MSGBYTES else -1
+    if size == 12:
+        if first == W_COMMIT_OFFSET and last == W_ITOFFSET:
+            return COMMIT_OFFSET
+        if first == W_SUBSCRIPTION and last == W_CRIPTION:
+            return SUBSCRIPTION
+        return DEFAULT_TOPIC if first == W_DEFAULT and last == W_LT_TOPIC else -1
+    if size == 13:
+        if first == W_CONSUMER and last == W_MERGROUP:
+            return CONSUMER_GROUP
+        if first == W_PRODUCER and last == W_ER_GROUP:
+            return GROUP
+        return BORN_TIMESTAMP if first == W_BORN and last == W_TIMESTAMP else -1
+    if size == 14:
+        if first == W_EXPRESSION and last == W_IONTYPE:
+            return EXPRESSION_TYPE
+        return RECONSUME_TIMES if first == W_RECONSUME and last == W_UME_TIMES else -1
+    if size == 17:
+        is_max = first == W_MAX_RECONSUME and get_i64(at + 8) == W_SUME_TIME
+        return MAX_RECONSUME_TIMES if is_max and last == W_UME_TIMES else -1
+    if size == 20:
+        is_timeout = first == W_SUSPEND and get_i64(at + 8) == W_IMEOUTMILLIS
+        return SUSPEND_TIMEOUT if is_timeout and last == W_UTMILLIS else -1
+    if size == 21:
+        is_nums = first == W_DEFAULT and get_i64(at + 8) == W_PIC_QUEUE
+        return DEFAULT_QUEUES if is_nums and last == W_UEUE_NUMS else -1
+    return -1
+
+
+@njit(**COMPILE_OPTIONS)
+def field_bit(at, size):
+    """Return the number of a field's bit in FRAME_SEEN, by its name; -1 if it is not known."""
+    if size == 1:
+        number = get_u8(at) - LETTER_A
+        return number if 0 <= number < SEND_FIELD_COUNT else -1
+    number = long_name_number(at, size)
+    return number + LONG if number >= 0 else -1
+
+
+@njit(**COMPILE_OPTIONS)
+def listed_number(names, at, size):
+    """Return the number of a field by its name, of a list of names; -1 if it is not among them.
+
+    The list is a word that says how many there are, then of each FIELD_WORDS.
+    """
+    for i in range(get_i64(names)):
+        entry = names + 8 + 8 * collect_rules.FIELD_WORDS * i
+        if get_i64(entry + 8) == size and same_bytes(get_i64(entry), at, size):
+            return i
+    return -1
+
+
+@njit(**COMPILE_OPTIONS)
+def known_bit(names, at, size):
+    """Return the number of a field's bit in FRAME_SEEN; -1 if it is not known.
+
+    ``names`` is FRAME_NAMES.
+    """
+    return field_bit(at, size) if names == 0 else listed_number(names, at, size)
+
+
+@njit(**COMPILE_OPTIONS)
+def may_be_escaped(names, bit):
+    """Whether the text of a field may be any: it is the properties of a send."""
+    return names == 0 and bit & (LONG - 1) == PROPERTIES
+
+
+@njit(**COMPILE_OPTIONS)
+def set_field(block, bit, value, size):
+    """Remember where a field's value stands."""
+    place = state.FRAME_A + 2 * (bit & (LONG - 1))
+    set_word(block, place, value)
+    set_word(block, place + 1, size)
+
+
+@njit(**COMPILE_OPTIONS)
+def is_plain(byte):
+    """Whether a byte may stand in plain text: ASCII, but no control, quote or backslash."""
+    return SPACE <= byte <= 0x7F and byte not in (QUOTE, BACKSLASH)
+
+
+@njit(**COMPILE_OPTIONS)
+def plain_end(at, limit):
+    """Return where plain text ends: at a quote, a backslash, a control, no ASCII, or ``limit``."""
+    while limit - at >= 16:
+        run = json_run(at)
+        at += run
+        if run < 16:
+            return at
+    while at < limit and is_plain(get_u8(at)):
+        at += 1
+    return at
+
+
+@njit(**COMPILE_OPTIONS)
+def is_plain_text(at, end, readable):
+    """Whether all text up to ``end`` is plain; what stands behind it is readable up to there."""
+    while readable - at >= 16:
+        run = json_run(at)
+        at += run
+        if at >= end or run < 16:
+            return at >= end
+    return plain_end(at, end) == end
+
+
+@njit(**COMPILE_OPTIONS)
+def digits_end(at, limit):
+    """Return where a run of digits ends."""
+    while at < limit and 48 <= get_u8(at) <= 57:
+        at += 1
+    return at
+
+
+@njit(**COMPILE_OPTIONS)
+def number(at, size):
+    """Return the value of a number as one would write it, up to 18 digits; -1: it is none."""
+    if size <= 0 or size > DIGITS_MAX or (size > 1 and get_u8(at) == 48):
+        return -1
+    value = 0
+    for i in range(size):
+        digit = get_u8(at + i) - 48
+        if digit < 0 or digit > 9:
+            return -1
+        value = value * 10 + digit
+    return value
+
+
+@njit(**COMPILE_OPTIONS)
+def is_text(at, size, other, other_size):
+    """Whether two texts are equal."""
+    return size == other_size and same_bytes(at, other, size)
+
+
+# --- fields of the frame that was read ---------------------------------------
+
+
+@njit(**COMPILE_OPTIONS)
+def has_field(block, field):
+    """Whether the frame has a field."""
+    seen = word(block, state.FRAME_SEEN)
+    return (seen | seen >> LONG) >> field & 1 != 0
+
+
+@njit(**COMPILE_OPTIONS)
+def field_place(block, field):
+    """Return address and size of a field's value; size 0 if the frame lacks it."""
+    if not has_field(block, field):
+        return 0, 0
+    place = state.FRAME_A + 2 * field
+    return word(block, place), word(block, place + 1)
+
+
+@njit(**COMPILE_OPTIONS)
+def field_number(block, field):
+    """Return the value of a field; -1 if it is not a common number, or not there."""
+    at, size = field_place(block, field)
+    return number(at, size)
+
+
+@njit(**COMPILE_OPTIONS)
+def is_number(block, field, limit):
+    """Whether a field is a common number up to ``limit``; if so, its value is in its first word."""
+    value = field_number(block, field)
+    set_word(block, state.FRAME_A + 2 * field, value)
+    return 0 <= value <= limit
+
+
+@njit(**COMPILE_OPTIONS)
+def value_of(block, field):
+    """Return the value of a field that ``is_number`` has seen."""
+    return word(block, state.FRAME_A + 2 * field)

@@ -1,0 +1,544 @@
+r"""Kernel: sends that stand in a receive buffer become records in the log, and replies.
+
+Pulls among them are answered too (``deliver``).
+
+``receive`` works in rounds, each of as many frames as there is room for: their records are made in
+the scratch, without place, one behind the other; ``append`` places them; replies are written to
+those that are in the log. A frame that is not common stops it, with everything before that frame
+done and answered and nothing of the frame itself.
+
+**What is common**, and so taken; all else is Python's (``STOP_FRAME``):
+
+* RECEIVE_IS_ON, and records have no checksum of their own (HAS_RECORD_CRC).
+* A frame of JSON or the binary header, with code 310 and fields ``a`` to ``n``, or with code 10 and
+  their long names (and ``bname``); flag 0: a request that wants a reply; opaque not negative; no
+  remark. What the two readers take: ``header_json``, ``header_binary``.
+* Fields: all but ``i`` to ``n`` are there, none that is not known. Numbers are written as one
+  writes them: no sign, no zero in front, up to 18 digits. Text is ASCII without controls, quotes
+  and backslashes; in JSON, properties may hold escapes.
+* ``b``: a topic with a row of KIND_PLAIN and TOPIC_WRITE_QUEUES, of at most 127 bytes.
+* ``e``: below TOPIC_WRITE_QUEUES. ``f``: only the bits of compression, with a type that is known,
+  MULTI_TAGS, and of half messages TRANSACTION_PREPARED. ``d h l`` are 32-bit numbers, ``g`` is one.
+  ``j`` is 0, ``k`` and ``m`` are ``false``. ``a c n`` may be any text.
+* ``i``: properties that need no second look, see ``send_properties``; as they were sent, and with
+  what is added, at most 32,767 bytes.
+* Half messages, where TAKES_HALVES, those with a delay level up to DELAY_COUNT, and those with a
+  time of their own, where TAKES_TIMERS (``send_timers``): they are stored as
+  ``broker.transactions``, ``store.incoming.delayed`` and ``broker.timers`` do, in the topic where
+  they wait.
+* The body has 1 to BODY_BYTES_MAX bytes, the record at most RECORD_BYTES_MAX, and fits the scratch.
+* The connection's other side and the broker have IPv4 addresses: Python turns RECEIVE_IS_ON off
+  for others.
+"""
+
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
+
+from numba import njit
+
+from reput.format import (
+    command,
+    message as record,
+    names,
+    properties as props,
+    sys_flag as flags,
+)
+from reput.format.command import Serialization
+from reput.format.kernels.columns import AT_BORN_TIMESTAMP, AT_FLAG, AT_QUEUE_ID, PAIR_END
+from reput.format.kernels.memory import (
+    COMPILE_OPTIONS,
+    copy,
+    get_i32,
+    get_i64,
+    get_u8,
+    load_i32,
+    put_i64,
+    put_u8,
+    set_word,
+    store_i16,
+    store_i32,
+    store_i64,
+    text_writer,
+    word,
+)
+from reput.format.kernels.walk import AT_BORN_HOST, AT_MAGIC, AT_SYS_FLAG, MAGIC_V1, TAIL_BYTES
+from reput.store.kernels import send_rules, state
+from reput.store.kernels.append import append, find_topic
+from reput.store.kernels.deliver import deliver, is_pull
+from reput.store.kernels.header_binary import read_binary
+from reput.store.kernels.header_json import read_json
+from reput.store.kernels.reply import put_decimal, put_reply
+from reput.store.kernels.request_fields import (
+    BATCH,
+    BORN_TIMESTAMP,
+    DEFAULT_QUEUES,
+    DEFAULT_TOPIC,
+    FLAG,
+    GROUP,
+    INT_MAX,
+    LONG,
+    LONG_MAX,
+    MAX_RECONSUME_TIMES,
+    PROPERTIES,
+    QUEUE_ID,
+    RECONSUME_TIMES,
+    SEND_FIELD_COUNT,
+    SYS_FLAG,
+    TOPIC,
+    UNIT_MODE,
+    field_place,
+    has_field,
+    is_number,
+    is_text,
+    value_of,
+)
+from reput.store.kernels.send_properties import unescape, write_pairs
+from reput.store.kernels.send_rules import (
+    GAP,
+    HANDLE_BYTES_MAX,
+    HELD_BYTES_MAX,
+    REAL_QUEUE_NAME,
+    REAL_TOPIC_NAME,
+    REPLY_BYTES_MAX,
+    SLACK,
+    WAIT_PAIR,
+)
+from reput.store.kernels.send_timers import put_leaving
+
+JSON = int(Serialization.JSON)
+BINARY = int(Serialization.ROCKETMQ)
+SEND = 10
+SEND_V2 = 310
+FRAME_MAX = command.FRAME_BYTES_MAX
+FRAME_MIN = command.MARK.size
+LENGTH_BYTES = command.LENGTH.size
+HEADER_MASK = 0xFFFFFF
+FIXED_BYTES = record.FIXED_BYTES_V1
+AT_STORE_HOST = AT_BORN_HOST + record.HOST_V4_BYTES + record.STORE_TIMESTAMP.size
+AT_TAIL = AT_STORE_HOST + record.HOST_V4_BYTES
+AT_BODY = AT_TAIL + TAIL_BYTES
+TOPIC_MAX = record.TOPIC_BYTES_MAX_V1
+PROPERTIES_MAX = props.LENGTH_MAX
+PREPARED = flags.TRANSACTION_PREPARED
+COMMON_FLAGS = flags.COMPRESSED | flags.MULTI_TAGS | flags.COMPRESSION_ZLIB | PREPARED
+
+put_half_topic = text_writer(names.HALF_TOPIC.encode())
+put_schedule_topic = text_writer(names.SCHEDULE_TOPIC.encode())
+put_timer_topic = text_writer(names.TIMER_TOPIC.encode())
+put_wait_pair = text_writer(WAIT_PAIR.encode())
+put_real_topic_name = text_writer(REAL_TOPIC_NAME.encode())
+put_real_queue_name = text_writer(REAL_QUEUE_NAME.encode())
+HALF_TOPIC_SIZE = len(names.HALF_TOPIC)
+SCHEDULE_TOPIC_SIZE = len(names.SCHEDULE_TOPIC)
+TIMER_TOPIC_SIZE = len(names.TIMER_TOPIC)
+WAIT_PAIR_SIZE = len(WAIT_PAIR)
+REAL_TOPIC_SIZE = len(REAL_TOPIC_NAME)
+REAL_QUEUE_SIZE = len(REAL_QUEUE_NAME)
+ROOM_BESIDE = FIXED_BYTES + 1 + HELD_BYTES_MAX + GAP + SLACK
+
+ALL_FIELDS = (1 << SEND_FIELD_COUNT) - 1
+REQUIRED = sum(
+    1 << field
+    for field in (
+        *(GROUP, TOPIC, DEFAULT_TOPIC, DEFAULT_QUEUES),
+        *(QUEUE_ID, SYS_FLAG, BORN_TIMESTAMP, FLAG),
+    )
+)
+FALSE = int.from_bytes(b"fals", "little")
+FALSE_LAST = ord("e")
+FALSE_SIZE = len("false")
+
+PLACE_BYTES = state.PLACE_BYTES
+NOTE_BYTES = send_rules.NOTE_BYTES - state.PLACE_BYTES
+ROUND_IS_FULL = -1
+ROUND_MEETS_PULL = -2
+
+
+# --- one frame ---------------------------------------------------------------
+
+
+@njit(**COMPILE_OPTIONS)
+def is_false(block, field):
+    """Whether a field is not there, or ``false``."""
+    if not has_field(block, field):
+        return True
+    at, size = field_place(block, field)
+    return size == FALSE_SIZE and get_i32(at) == FALSE and get_u8(at + 4) == FALSE_LAST
+
+
+@njit(**COMPILE_OPTIONS)
+def is_common_send(block):
+    """Whether the frame that was read asks for what is done here, but for its topic and texts."""
+    if word(block, state.FRAME_FLAG) != 0 or word(block, state.FRAME_OPAQUE) < 0:
+        return False
+    seen = word(block, state.FRAME_SEEN)
+    code = word(block, state.FRAME_CODE)
+    if code == SEND:
+        if seen & ALL_FIELDS != 0:
+            return False
+        seen >>= LONG
+    elif code != SEND_V2:
+        return False
+    if seen & ~ALL_FIELDS != 0 or seen & REQUIRED != REQUIRED:
+        return False
+    if has_field(block, RECONSUME_TIMES) and not is_number(block, RECONSUME_TIMES, 0):
+        return False
+    if has_field(block, MAX_RECONSUME_TIMES) and not is_number(block, MAX_RECONSUME_TIMES, INT_MAX):
+        return False
+    return (
+        is_false(block, UNIT_MODE)
+        and is_false(block, BATCH)
+        and is_number(block, DEFAULT_QUEUES, INT_MAX)
+        and is_number(block, QUEUE_ID, INT_MAX)
+        and is_number(block, SYS_FLAG, INT_MAX)
+        and value_of(block, SYS_FLAG) & ~COMMON_FLAGS == 0
+        and is_number(block, BORN_TIMESTAMP, LONG_MAX)
+        and is_number(block, FLAG, INT_MAX)
+    )
+
+
+@njit(**COMPILE_OPTIONS)
+def topic_row_of(block, topic, size):
+    """Return the row of a topic, 0 if it has none; most frames name the topic of the one before."""
+    row = word(block, state.FRAME_TOPIC_ROW)
+    if row != 0:
+        name, name_size = word(row, state.TOPIC_NAME), word(row, state.TOPIC_NAME_SIZE)
+        if is_text(topic, size, name, name_size):
+            return row
+    row = find_topic(block, topic, size)
+    set_word(block, state.FRAME_TOPIC_ROW, row)
+    return row
+
+
+@njit(**COMPILE_OPTIONS)
+def is_common_queue(block, topic, topic_size):
+    """Whether the frame's queue is one that takes sends without a second look."""
+    if topic_size == 0 or topic_size > TOPIC_MAX:
+        return False
+    row = topic_row_of(block, topic, topic_size)
+    if row == 0 or word(row, state.TOPIC_KIND) != state.KIND_PLAIN:
+        return False
+    return value_of(block, QUEUE_ID) < word(row, state.TOPIC_WRITE_QUEUES)
+
+
+@njit(**COMPILE_OPTIONS)
+def is_common_wait(block, held):
+    """Whether the message is one that may wait there, or one that does not and need not."""
+    if held == state.HELD_HALF:
+        return word(block, state.TAKES_HALVES) != 0
+    if value_of(block, SYS_FLAG) & PREPARED != 0:
+        return False
+    if held == state.HELD_TIMER:
+        return word(block, state.TAKES_TIMERS) != 0
+    return held <= word(block, state.DELAY_COUNT)
+
+
+@njit(**COMPILE_OPTIONS)
+def put_real_place(block, at):
+    """Write the pairs that say where a message belongs that waits; return where they end."""
+    topic, topic_size = field_place(block, TOPIC)
+    put_real_topic_name(at)
+    at += REAL_TOPIC_SIZE
+    copy(at, topic, topic_size)
+    at += topic_size
+    put_real_queue_name(at)
+    at = put_decimal(at + REAL_QUEUE_SIZE, value_of(block, QUEUE_ID))
+    put_u8(at, PAIR_END)
+    return at + 1
+
+
+@njit(**COMPILE_OPTIONS)
+def write_properties(block, target):
+    """Write the properties that are stored; return where they end, 0: they are Python's."""
+    source, size = field_place(block, PROPERTIES)
+    start = target + GAP
+    end = start
+    if word(block, state.FRAME_SERIALIZATION) == JSON:
+        end = unescape(source, source + size, start)
+        if end == 0:
+            return 0
+    else:
+        copy(start, source, size)
+        end = start + size
+    if end - start > PROPERTIES_MAX:
+        return 0
+    pairs_end, held, has_wait = write_pairs(start, end, target)
+    if pairs_end == 0 or not is_common_wait(block, held):
+        return 0
+    set_word(block, state.FRAME_HELD, held)
+    set_word(block, state.FRAME_OUT_MS, 0)
+    end = pairs_end
+    suffix_size = word(block, state.SUFFIX_SIZE)
+    copy(end, word(block, state.SUFFIX_ADDRESS), suffix_size)
+    end += suffix_size
+    if has_wait and held == state.HELD_HALF:
+        put_wait_pair(end)
+        end += WAIT_PAIR_SIZE
+    if held == state.HELD_TIMER:
+        _, topic_size = field_place(block, TOPIC)
+        end = put_leaving(block, target, pairs_end, end, topic_size)
+        if end == 0:
+            return 0
+    if held != 0:
+        end = put_real_place(block, end)
+    if has_wait and held == state.HELD_TIMER:
+        put_wait_pair(end)
+        end += WAIT_PAIR_SIZE
+    return end if end - target <= PROPERTIES_MAX else 0
+
+
+@njit(**COMPILE_OPTIONS)
+def write_head(block, at, queue_id, body_size):
+    """Write what stands in front of the body, but for the size and the record's place."""
+    store_i32(at + AT_MAGIC, MAGIC_V1)
+    store_i32(at + AT_MAGIC + 4, 0)  # the body's checksum
+    store_i32(at + AT_QUEUE_ID, queue_id)
+    store_i32(at + AT_FLAG, value_of(block, FLAG))
+    store_i64(at + AT_FLAG + 4, 0)  # queue offset
+    store_i64(at + AT_FLAG + 12, 0)  # physical offset
+    store_i32(at + AT_SYS_FLAG, value_of(block, SYS_FLAG) & ~PREPARED)
+    store_i64(at + AT_BORN_TIMESTAMP, value_of(block, BORN_TIMESTAMP))
+    store_i32(at + AT_BORN_HOST, word(block, state.BORN_ADDRESS))
+    store_i32(at + AT_BORN_HOST + 4, word(block, state.BORN_PORT))
+    store_i64(at + AT_BORN_HOST + 8, 0)  # store time
+    store_i32(at + AT_STORE_HOST, word(block, state.STORE_ADDRESS))
+    store_i32(at + AT_STORE_HOST + 4, word(block, state.STORE_PORT))
+    store_i32(at + AT_TAIL, 0)  # times it was consumed
+    store_i64(at + AT_TAIL + 4, 0)  # where its half message stands
+    store_i32(at + AT_TAIL + 12, body_size)
+
+
+@njit(**COMPILE_OPTIONS)
+def held_place(held):
+    """Return the size of the topic's name where a message waits, and the queue."""
+    if held == state.HELD_HALF:
+        return HALF_TOPIC_SIZE, 0
+    if held == state.HELD_TIMER:
+        return TIMER_TOPIC_SIZE, 0
+    return SCHEDULE_TOPIC_SIZE, held - 1
+
+
+@njit(**COMPILE_OPTIONS)
+def put_held_topic(at, held):
+    """Write the name of the topic where a message waits."""
+    if held == state.HELD_HALF:
+        put_half_topic(at)
+    elif held == state.HELD_TIMER:
+        put_timer_topic(at)
+    else:
+        put_schedule_topic(at)
+
+
+@njit(**COMPILE_OPTIONS)
+def write_record(block, at, body, body_size):
+    """Write the record of the frame that was read, without its place.
+
+    Return its size, 0: it is Python's.
+    """
+    topic, topic_size = field_place(block, TOPIC)
+    queue_id = value_of(block, QUEUE_ID)
+    topic_place = at + AT_BODY + body_size + 1
+    properties = topic_place + topic_size + 2
+    end = write_properties(block, properties)
+    held = word(block, state.FRAME_HELD)
+    if end != 0 and held != 0:
+        # They say where it waits, and begin behind the name of that.
+        topic_size, queue_id = held_place(held)
+        properties = topic_place + topic_size + 2
+        end = write_properties(block, properties)
+    if end == 0 or end - at > word(block, state.RECORD_BYTES_MAX):
+        return 0
+    write_head(block, at, queue_id, body_size)
+    store_i32(at, end - at)
+    copy(at + AT_BODY, body, body_size)
+    put_u8(topic_place - 1, topic_size)
+    if held == 0:
+        copy(topic_place, topic, topic_size)
+    else:
+        put_held_topic(topic_place, held)
+    store_i16(properties - 2, end - properties)
+    return end - at
+
+
+@njit(**COMPILE_OPTIONS)
+def room_for_record(block, body_size):
+    """Return the bytes that writing the record may take: no less than it does."""
+    _, topic_size = field_place(block, TOPIC)
+    _, size = field_place(block, PROPERTIES)
+    suffix_size = word(block, state.SUFFIX_SIZE)
+    return ROOM_BESIDE + body_size + topic_size + size + suffix_size
+
+
+@njit(**COMPILE_OPTIONS)
+def read_header(block, at, end):
+    """Read the header of a frame; return where its body starts, 0: it is not common.
+
+    FRAME_CODE is told in either case, 0 if it was not found.
+    """
+    set_word(block, state.FRAME_CODE, 0)
+    mark = load_i32(at)
+    serialization = mark >> 24 & 0xFF
+    body = at + (mark & HEADER_MASK) + FRAME_MIN
+    if body > end:
+        return 0
+    set_word(block, state.FRAME_SERIALIZATION, serialization)
+    if serialization == JSON:
+        is_read = read_json(block, at + FRAME_MIN, body)
+    elif serialization == BINARY:
+        is_read = read_binary(block, at + FRAME_MIN, body)
+    else:
+        return 0
+    return body if is_read else 0
+
+
+@njit(**COMPILE_OPTIONS)
+def is_for_log(block, body_size):
+    """Whether the frame that was read is a common send, but perhaps for its properties."""
+    if body_size == 0 or body_size > word(block, state.BODY_BYTES_MAX):
+        return False
+    if not is_common_send(block):
+        return False
+    topic, topic_size = field_place(block, TOPIC)
+    return is_common_queue(block, topic, topic_size)
+
+
+# --- a round -----------------------------------------------------------------
+
+
+@njit(**COMPILE_OPTIONS)
+def note_place(block, i):
+    """Return the address of what is remembered of the i-th frame; places are before all notes."""
+    notes = word(block, state.NOTES_ADDRESS) + PLACE_BYTES * word(block, state.NOTES_ROOM)
+    return notes + NOTE_BYTES * i
+
+
+@njit(**COMPILE_OPTIONS)
+def remember(block, i, end):
+    """Remember of the i-th frame what its reply needs."""
+    note = note_place(block, i)
+    put_i64(note, word(block, state.FRAME_OPAQUE))
+    put_i64(note + 8, word(block, state.FRAME_SERIALIZATION))
+    put_i64(note + 16, value_of(block, QUEUE_ID))
+    put_i64(note + 24, end)
+    put_i64(note + 32, word(block, state.FRAME_OUT_MS))
+    put_i64(note + 40, word(block, state.FRAME_KEY))
+    put_i64(note + 48, word(block, state.FRAME_KEY_SIZE))
+
+
+@njit(**COMPILE_OPTIONS)
+def collect(block):
+    """Make records of the frames from RECEIVE_POSITION on, without answering them.
+
+    Returns how many, the bytes of their records, and why not more: a stop, ROUND_IS_FULL, or
+    ROUND_MEETS_PULL. Where pulls were answered before, there is none.
+    """
+    buffer = word(block, state.RECEIVE_ADDRESS)
+    received = word(block, state.RECEIVE_END)
+    position = word(block, state.RECEIVE_POSITION)
+    scratch = word(block, state.SCRATCH_ADDRESS)
+    is_on = word(block, state.RECEIVE_IS_ON) != 0 and word(block, state.HAS_RECORD_CRC) == 0
+    replies_left = word(block, state.REPLIES_ROOM) - word(block, state.REPLIES_BYTES)
+    count = 0
+    used = 0
+    while True:
+        if received - position < LENGTH_BYTES:
+            return count, used, state.STOP_DONE
+        size = load_i32(buffer + position)
+        if size < FRAME_MIN or size > FRAME_MAX:
+            return count, used, state.STOP_LENGTH
+        end = position + LENGTH_BYTES + size
+        if end > received:
+            return count, used, state.STOP_DONE
+        body = read_header(block, buffer + position + LENGTH_BYTES, buffer + end)
+        if body == 0:
+            return count, used, state.STOP_FRAME
+        body_size = buffer + end - body
+        if is_pull(block):
+            return count, used, ROUND_MEETS_PULL if body_size == 0 else state.STOP_FRAME
+        if not is_on or not is_for_log(block, body_size):
+            return count, used, state.STOP_FRAME
+        if word(block, state.DELIVER_COUNT) > 0:
+            return 0, 0, state.STOP_REPLIES
+        if replies_left < REPLY_BYTES_MAX:
+            return count, used, ROUND_IS_FULL if count else state.STOP_REPLIES
+        has_room = room_for_record(block, body_size) <= word(block, state.SCRATCH_ROOM) - used
+        if not has_room or count >= word(block, state.NOTES_ROOM):
+            return count, used, ROUND_IS_FULL if count else state.STOP_FRAME
+        record_size = write_record(block, scratch + used, body, body_size)
+        if record_size == 0:
+            return count, used, state.STOP_FRAME
+        replies_left -= REPLY_BYTES_MAX
+        if word(block, state.FRAME_OUT_MS) != 0:
+            if replies_left < HANDLE_BYTES_MAX:
+                return count, used, ROUND_IS_FULL if count else state.STOP_REPLIES
+            replies_left -= HANDLE_BYTES_MAX
+        remember(block, count, end)
+        count += 1
+        used += record_size
+        position = end
+
+
+@njit(**COMPILE_OPTIONS)
+def answer(block, count):
+    """Write the replies to the first ``count`` frames of the round, whose records are placed."""
+    start = word(block, state.REPLIES_ADDRESS)
+    at = start + word(block, state.REPLIES_BYTES)
+    for i in range(count):
+        note = note_place(block, i)
+        place = word(block, state.NOTES_ADDRESS) + PLACE_BYTES * i
+        at = put_reply(
+            block, at, get_i64(note + 8), get_i64(note), get_i64(place), get_i64(note + 16),
+            get_i64(place + 8), get_i64(note + 32), get_i64(note + 40), get_i64(note + 48),
+        )  # fmt: skip
+    set_word(block, state.REPLIES_BYTES, at - start)
+    set_word(block, state.RECEIVE_POSITION, get_i64(note_place(block, count - 1) + 24))
+
+
+@njit(**COMPILE_OPTIONS)
+def answer_pull(block, answered):
+    """Answer the pull at RECEIVE_POSITION, whose header was read; return STOP_DONE, or why not."""
+    # Of this call, or of one before it that was not told of a stop.
+    if answered > 0 or (word(block, state.DELIVER_COUNT) == 0 and word(block, state.REPLIES_BYTES)):
+        return state.STOP_REPLIES
+    stop = deliver(block)
+    if stop == state.STOP_DONE:
+        position = word(block, state.RECEIVE_POSITION)
+        size = load_i32(word(block, state.RECEIVE_ADDRESS) + position)
+        set_word(block, state.RECEIVE_POSITION, position + LENGTH_BYTES + size)
+        set_word(block, state.DELIVER_COUNT, word(block, state.DELIVER_COUNT) + 1)
+    return stop
+
+
+@njit(**COMPILE_OPTIONS)
+def receive(block):
+    """Entry point: answer the sends or the pulls of a receive buffer, from RECEIVE_POSITION on.
+
+    INPUT_TIME is the sends' store time, READABLE is up to date. Returns how many sends were
+    answered, in DELIVER_COUNT how many pulls; STOP says why it ended. After a stop of ``append``,
+    the record it is about stands at INPUT_POSITION of the scratch.
+    """
+    answered = 0
+    set_word(block, state.FRAME_TOPIC_ROW, 0)
+    set_word(block, state.DELIVER_COUNT, 0)
+    while True:
+        count, used, stop = collect(block)
+        if count > 0:
+            set_word(block, state.PLACES, word(block, state.NOTES_ADDRESS))
+            set_word(block, state.INPUT_POSITION, 0)
+            set_word(block, state.INPUT_SIZE, used)
+            placed = append(block, word(block, state.SCRATCH_ADDRESS))
+            if placed > 0:
+                answer(block, placed)
+                answered += placed
+            if word(block, state.STOP) != state.STOP_DONE:
+                return answered
+        if stop == ROUND_MEETS_PULL and count == 0:
+            stop = answer_pull(block, answered)
+            if stop == state.STOP_DONE:
+                continue
+        if stop != ROUND_IS_FULL and stop != ROUND_MEETS_PULL:
+            set_word(block, state.STOP, stop)
+            return answered
+
+
+ENTRY_POINTS = {"receive": 1}
+"""Name to number of arguments; all are int64, and so is the result."""

@@ -1,0 +1,220 @@
+"""Kernel: a pop takes messages of a queue: their records are copied out, their checkpoint is put.
+
+The one call does what ``Getter.get``, ``pop_codec`` and ``Putter.put_encoded`` do for a pop: read
+units, copy records, write the checkpoint that says which they are, append it to the log, and say
+in the words of a reply which they are.
+
+**What is common**; for anything else nothing is done, and the pop is Python's (0 is returned):
+
+* 1 to MESSAGES_MAX messages are wanted; no number is negative; records have no checksum of their
+  own (HAS_RECORD_CRC). The queue is none of a retry topic, and no light queue.
+* The units that Python would look at stand in memory, as for pulls (``deliver``).
+* Some records are wanted; none that was looked at is gone, damaged, or not mapped; all fit BUFFER.
+* The JSON of the checkpoint has at most BODY_BYTES_MAX bytes; ``append`` takes its record.
+"""
+
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
+
+from numba import njit
+
+from reput.format import message as record
+from reput.format.kernels.columns import (
+    AT_BORN_TIMESTAMP,
+    AT_QUEUE_ID,
+    AT_QUEUE_OFFSET,
+    PAIR_END,
+)
+from reput.format.kernels.memory import (
+    COMPILE_OPTIONS,
+    copy,
+    get_i64,
+    load_i32,
+    load_i64,
+    put_i64,
+    put_u8,
+    set_word,
+    store_i16,
+    store_i32,
+    store_i64,
+    text_writer,
+    word,
+)
+from reput.store.kernels import state, take_words as words
+from reput.store.kernels.append import append
+from reput.store.kernels.deliver import READ_UNITS_MAX, units_in_memory
+from reput.store.kernels.pull import pull
+from reput.store.kernels.reply import put_decimal
+
+HEAD_BYTES = words.HEAD_BYTES
+AT_BODY_SIZE = HEAD_BYTES - 4
+PROPERTIES_LENGTH_BYTES = record.PROPERTIES_LENGTH.size
+COMMA = ord(",")
+SPACE = ord(" ")
+
+put_piece_0, put_piece_1, put_piece_2, put_piece_3, put_piece_4 = map(
+    text_writer, words.CHECKPOINT_PIECES
+)
+PIECE_0, PIECE_1, PIECE_2, PIECE_3, PIECE_4 = map(len, words.CHECKPOINT_PIECES)
+put_info_kind = text_writer(words.INFO_KIND)
+INFO_KIND = len(words.INFO_KIND)
+
+
+@njit(**COMPILE_OPTIONS)
+def is_common(call, block):
+    """Whether the numbers of a call are as they should be."""
+    return (
+        word(block, state.HAS_RECORD_CRC) == 0
+        and 0 < word(call, words.COUNT_MAX) <= words.MESSAGES_MAX
+        and word(call, words.QUEUE_OFFSET) >= 0
+        and word(call, words.QUEUE_ID) >= 0
+        and word(call, words.POP_MS) >= 0
+        and word(call, words.INVISIBLE_MS) >= 0
+        and word(call, words.REVIVE_QUEUE_ID) >= 0
+        and word(call, words.FIRST_SIZE) + word(call, words.LAST_SIZE) <= words.BODY_BYTES_MAX
+        and word(call, words.MARKS_SIZE) <= words.MARKS_BYTES_MAX
+    )
+
+
+@njit(**COMPILE_OPTIONS)
+def find_messages(call, block):
+    """Copy the records of the queue that are wanted into BUFFER; return how many, 0: Python's."""
+    row = word(call, words.QUEUE_ROW)
+    queue_offset = word(call, words.QUEUE_OFFSET)
+    units, unit_count = units_in_memory(row, queue_offset)
+    if unit_count == 0:
+        return 0
+    wanted = word(call, words.COUNT_MAX)
+    if word(call, words.CODE_COUNT):
+        wanted = max(wanted, word(block, state.FILTERED_UNITS_MAX))
+    wanted = min(wanted, READ_UNITS_MAX)
+    count = min(unit_count, wanted)
+    set_word(block, state.PULL_UNITS, units)
+    set_word(block, state.PULL_UNIT_COUNT, count)
+    set_word(block, state.PULL_QUEUE_OFFSET, queue_offset)
+    set_word(block, state.PULL_BUFFER, word(call, words.BUFFER))
+    set_word(block, state.PULL_ROOM, word(call, words.BUFFER_ROOM))
+    set_word(block, state.PULL_COUNT_MAX, word(call, words.COUNT_MAX))
+    set_word(block, state.PULL_CODES, word(call, words.CODES))
+    set_word(block, state.PULL_CODE_COUNT, word(call, words.CODE_COUNT))
+    set_word(block, state.RESULT_LAST_OFFSET, 0)
+    found = pull(block)
+    if word(block, state.STOP) != state.STOP_DONE:
+        return 0
+    if word(block, state.RESULT_GONE) != 0 or word(block, state.RESULT_DAMAGED) != 0:
+        return 0
+    scanned = word(block, state.RESULT_SCANNED)
+    behind = queue_offset + scanned
+    if scanned == count and count < wanted and behind < word(row, state.QUEUE_MAX_OFFSET):
+        return 0  # Python would look at units that are in no memory
+    set_word(call, words.RESULT_BYTES, word(block, state.RESULT_BYTES))
+    set_word(call, words.RESULT_NEXT_OFFSET, behind)
+    return found
+
+
+@njit(**COMPILE_OPTIONS)
+def read_offsets(call, found):
+    """Take note of the queue offsets of the records in BUFFER, which were looked at."""
+    at = word(call, words.BUFFER)
+    target = word(call, words.OFFSETS)
+    for _ in range(found):
+        put_i64(target, load_i64(at + AT_QUEUE_OFFSET))
+        at += load_i32(at)
+        target += 8
+
+
+@njit(**COMPILE_OPTIONS)
+def put_offsets(call, at, found, start):
+    """Write how far the messages are from a queue offset, with commas; return where it ends."""
+    offsets = word(call, words.OFFSETS)
+    for i in range(found):
+        if i > 0:
+            put_u8(at, COMMA)
+            at += 1
+        at = put_decimal(at, get_i64(offsets + 8 * i) - start)
+    return at
+
+
+@njit(**COMPILE_OPTIONS)
+def put_checkpoint(call, at, found):
+    """Write what ``pop_codec.encode_checkpoint`` does; return where it ends."""
+    start = word(call, words.QUEUE_OFFSET)
+    size = word(call, words.FIRST_SIZE)
+    copy(at, word(call, words.FIRST), size)
+    at = put_offsets(call, at + size, found, start)
+    put_piece_0(at)
+    at = put_decimal(at + PIECE_0, word(call, words.INVISIBLE_MS))
+    put_piece_1(at)
+    at = put_decimal(at + PIECE_1, found)
+    put_piece_2(at)
+    at = put_decimal(at + PIECE_2, word(call, words.POP_MS))
+    put_piece_3(at)
+    at = put_decimal(at + PIECE_3, word(call, words.QUEUE_ID))
+    put_piece_4(at)
+    at = put_decimal(at + PIECE_4, start)
+    size = word(call, words.LAST_SIZE)
+    copy(at, word(call, words.LAST), size)
+    return at + size
+
+
+@njit(**COMPILE_OPTIONS)
+def make_record(call, found):
+    """Make the record of the checkpoint in SCRATCH; return its size, 0: it is Python's."""
+    start = word(call, words.SCRATCH)
+    copy(start, word(call, words.HEAD), HEAD_BYTES)
+    body = start + HEAD_BYTES
+    at = put_checkpoint(call, body, found)
+    if at - body > words.BODY_BYTES_MAX:
+        return 0
+    store_i32(start + AT_BODY_SIZE, at - body)
+    store_i32(start + AT_QUEUE_ID, word(call, words.REVIVE_QUEUE_ID))
+    store_i64(start + AT_BORN_TIMESTAMP, word(call, words.POP_MS))
+    size = word(call, words.TOPIC_SIZE)
+    copy(at, word(call, words.TOPIC), size)
+    properties = at + size + PROPERTIES_LENGTH_BYTES
+    size = word(call, words.MARKS_SIZE)
+    copy(properties, word(call, words.MARKS), size)
+    at = put_decimal(properties + size, word(call, words.POP_MS))
+    put_u8(at, PAIR_END)
+    at += 1
+    store_i16(properties - PROPERTIES_LENGTH_BYTES, at - properties)
+    store_i32(start, at - start)
+    return at - start
+
+
+@njit(**COMPILE_OPTIONS)
+def put_info(call, found):
+    """Write what ``pop_codec.message_info`` does."""
+    start = word(call, words.INFO)
+    put_info_kind(start)
+    at = put_decimal(start + INFO_KIND, word(call, words.QUEUE_ID))
+    put_u8(at, SPACE)
+    at = put_offsets(call, at + 1, found, 0)
+    set_word(call, words.RESULT_INFO_SIZE, at - start)
+
+
+@njit(**COMPILE_OPTIONS)
+def take(call):
+    """Entry point: take messages; return how many, 0: it is Python's, and nothing was done."""
+    block = word(call, words.BLOCK)
+    if not is_common(call, block):
+        return 0
+    found = find_messages(call, block)
+    if found == 0:
+        return 0
+    read_offsets(call, found)
+    size = make_record(call, found)
+    if size == 0:
+        return 0
+    set_word(block, state.INPUT_POSITION, 0)
+    set_word(block, state.INPUT_SIZE, size)
+    set_word(block, state.INPUT_TIME, word(call, words.STORE_MS))
+    set_word(block, state.PLACES, call + 8 * words.RESULT_PHYSICAL_OFFSET)
+    if append(block, word(call, words.SCRATCH)) == 0:
+        return 0
+    set_word(call, words.RESULT_SIZE, size)
+    put_info(call, found)
+    return found
+
+
+ENTRY_POINTS = {"take": 1}
+"""Name to number of arguments; all are int64, and so is the result."""

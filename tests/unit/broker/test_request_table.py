@@ -1,0 +1,136 @@
+"""Requests in a row, as rows: with the compiled kernel and with its twin."""
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from reput.broker.fastpath import request_table
+from reput.broker.fastpath.request_table import Field, Kind, RequestList
+from reput.format import command
+from reput.format.command import IS_ONEWAY, Command, Serialization
+from reput.store.kernels import collect_rules as rules, collect_twin, hot, native
+
+
+def kernels() -> list[Any]:
+    try:
+        return [native.plain_function("collect", [ctypes.c_int64] * 2, is_short=True),
+                collect_twin.collect]  # fmt: skip
+    except native.KernelsUnavailable:
+        return [collect_twin.collect]
+
+
+@pytest.fixture(params=kernels(), ids=lambda one: getattr(one, "__module__", "native") or "native")
+def acks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> RequestList:
+    monkeypatch.setattr(hot, "collect", request.param)
+    fields = [
+        Field("consumerGroup", Kind.TEXT, is_required=True),
+        Field("extraInfo", Kind.TEXT),
+        Field("queueId", Kind.INT, is_required=True),
+        Field("offset", Kind.LONG),
+        Field("isLast", Kind.BOOL),
+    ]
+    return RequestList(200, fields)
+
+
+def ack(serialization: Serialization = Serialization.JSON, **about: Any) -> bytes:
+    fields = {"consumerGroup": "readers", "extraInfo": "0 17 a", "queueId": "3"}
+    fields |= about.pop("fields", {})
+    sent = Command(200, 7, ext_fields=fields, serialization=serialization)
+    for name, value in about.items():
+        setattr(sent, name, value)
+    return command.encode(sent)
+
+
+def taken(acks: RequestList, data: bytes, position: int = 0) -> list[list[int]]:
+    buffer = ctypes.create_string_buffer(data, len(data))
+    taken.buffer = buffer  # type: ignore[attr-defined] - rows point into it
+    return acks.collect(ctypes.addressof(buffer), position, len(data))
+
+
+@pytest.mark.parametrize("serialization", list(Serialization))
+def test_what_rows_say(acks: RequestList, serialization: Serialization) -> None:
+    more = {"offset": "9" * 18, "isLast": "true"}
+    frames = [
+        ack(serialization),
+        ack(serialization, flag=IS_ONEWAY, opaque=8, body=b"body", fields=more),
+    ]
+    first, second = taken(acks, b"".join(frames))
+    assert first[: rules.ROW_BODY] == [7, 0, serialization, len(frames[0])]
+    assert second[: rules.ROW_BODY] == [8, IS_ONEWAY, serialization, len(frames[0] + frames[1])]
+    assert hot.bytes_at(second[rules.ROW_BODY], second[rules.ROW_BODY_SIZE]) == b"body"
+    assert first[rules.ROW_BODY_SIZE] == 0
+    value: Callable[[str], int] = acks.value
+    assert (first[value("queueId")], first[value("queueId") + 1]) == (3, 1)
+    assert (first[value("offset")], first[value("offset") + 1]) == (0, rules.ABSENT)
+    assert (second[value("offset")], second[value("isLast")]) == (10**18 - 1, 1)
+    assert acks.text(first, "consumerGroup") == b"readers"
+    assert acks.text(second, "extraInfo") == b"0 17 a"
+
+
+def test_a_text_that_comes_again_stands_where_it_did(acks: RequestList) -> None:
+    others = {"consumerGroup": "writers"}
+    frames = [ack(), ack(Serialization.ROCKETMQ), ack(fields=others), ack()]
+    rows = taken(acks, b"".join(frames))
+    at = acks.value("consumerGroup")
+    assert rows[0][at] == rows[1][at]
+    assert len({row[at] for row in rows}) == 3  # it is that of the row before that is known
+    found = [acks.text(row, "consumerGroup") for row in rows]
+    assert found == [b"readers", b"readers", b"writers", b"readers"]
+
+
+@pytest.mark.parametrize("opaques", [[7], [10, 99], [9, 10], [0, 2**31 - 1], []])
+@pytest.mark.parametrize("flags", [[0], [0, IS_ONEWAY]])
+def test_replies_in_a_row_are_those_to_each(
+    acks: RequestList, opaques: list[int], flags: list[int]
+) -> None:
+    frames, expected = [], []
+    for serialization in Serialization:
+        for opaque in opaques:
+            for flag in flags:
+                frames.append(ack(serialization, opaque=opaque, flag=flag))
+                if not flag:
+                    request = Command(200, opaque, serialization=serialization)
+                    expected.append(command.encode(command.reply(request)))
+        assert request_table.empty_replies(taken(acks, b"".join(frames))) == b"".join(expected)
+
+
+def test_an_absent_text_is_none(acks: RequestList) -> None:
+    request = Command(200, 7, ext_fields={"consumerGroup": "g", "queueId": "0"})
+    (row,) = taken(acks, command.encode(request))
+    assert acks.text(row, "extraInfo") is None
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        *({"code": 201}, {"flag": 1}, {"flag": 4}, {"opaque": -1}, {"remark": "why"}),
+        *({"fields": {"queueId": "-1"}}, {"fields": {"queueId": "2147483648"}}),
+        *({"fields": {"queueId": "03"}}, {"fields": {"offset": "9" * 19}}),
+        *({"fields": {"isLast": "TRUE"}}, {"fields": {"more": "x"}}, {"ext_fields": None}),
+        *({"fields": {"consumerGroup": "grün"}}, {"ext_fields": {"consumerGroup": "g"}}),
+        {"fields": {"extraInfo": 'a"b\\'}},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("serialization", list(Serialization))
+def test_it_stops_in_front_of_others(
+    acks: RequestList, about: dict[str, Any], serialization: Serialization
+) -> None:
+    other = ack(serialization, **about)
+    (row,) = taken(acks, ack(serialization) + other + ack(serialization))
+    assert row[rules.ROW_END] == len(ack(serialization))
+
+
+def test_cut_frames_and_impossible_lengths(acks: RequestList) -> None:
+    whole = ack()
+    for cut in range(len(whole)):
+        assert len(taken(acks, whole + whole[:cut])) == 1
+    assert len(taken(acks, whole + b"\0\0\0\3xyz")) == 1
+    assert len(taken(acks, whole * 3, len(whole))) == 2
+
+
+def test_more_than_one_call_takes(acks: RequestList) -> None:
+    rows = taken(acks, ack() * (request_table.ROWS_MAX + 1))
+    assert len(rows) == request_table.ROWS_MAX

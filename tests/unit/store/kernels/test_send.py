@@ -1,0 +1,569 @@
+"""Which sends the kernel takes, what it stores of them and what it answers; with its twin, too."""
+
+import ctypes
+import dataclasses
+import json
+import time
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from reput.format import (
+    command,
+    cq_unit,
+    headers,
+    message as record,
+    names,
+    properties as props,
+    recall_handle,
+    send_reply,
+)
+from reput.format.command import Command, Serialization
+from reput.format.message import Host, StoredMessage
+from reput.format.recall_handle import RecallHandle
+from reput.store.hot_state import HotState
+from reput.store.kernels import hot, native, send_rules, send_twin, state
+
+DATA = Path(__file__).parents[3] / "data" / "remoting"
+NOW_MS = 1_700_000_000_456
+BORN_MS = 1_700_000_000_000
+CLUSTER = "CLUSTER\1DefaultCluster\2"
+"""What a 4.9.7 broker adds, after all that was sent (seen in its commit log)."""
+UNIQ_KEY = "UNIQ_KEY\x017F0000015EF818B4AAC2000000000000"
+
+
+def kernels() -> list[Any]:
+    try:
+        native.engine()
+    except native.KernelsUnavailable:
+        return [send_twin.receive]
+    return [native.plain_function("receive", [ctypes.c_int64], is_short=True), send_twin.receive]
+
+
+class Store:
+    """A log, a topic of four queues, and all that ``receive`` needs."""
+
+    def __init__(self, kernel: Callable[[Any], int]) -> None:
+        self.kernel = kernel
+        self.hot = HotState()
+        block = self.block = self.hot.block
+        self.log = np.zeros(1 << 20, np.uint8)
+        self.tails = [np.zeros(20 * 1000, np.uint8) for _ in range(4)]
+        for queue_id, tail in enumerate(self.tails):
+            _, row = self.hot.add_queue(b"TopicTest", queue_id)
+            row[state.QUEUE_TAIL], row[state.QUEUE_TAIL_LIMIT] = hot.address_of(tail), 1000
+        self.topic = self.hot.topic(b"TopicTest")
+        self.topic.words[state.TOPIC_WRITE_QUEUES] = 4
+        self.replies = np.zeros(64_000, np.uint8)
+        self.scratch = np.zeros(70_000, np.uint8)
+        self.notes = np.zeros(send_rules.NOTE_BYTES * 100, np.uint8)
+        self.suffix = np.frombuffer(CLUSTER.encode(), np.uint8)
+        self.broker_name = np.frombuffer(b"broker-a", np.uint8)
+        for word, value in {
+            state.LOG_ADDRESS: hot.address_of(self.log),
+            state.LOG_START: 1 << 20,
+            state.LOG_LIMIT: len(self.log),
+            state.LOG_SIZE: len(self.log),
+            state.IS_LIVE: 1,
+            state.INPUT_TIME: NOW_MS,
+            state.RECEIVE_IS_ON: 1,
+            state.REPLIES_ADDRESS: hot.address_of(self.replies),
+            state.REPLIES_ROOM: len(self.replies),
+            state.SCRATCH_ADDRESS: hot.address_of(self.scratch),
+            state.SCRATCH_ROOM: len(self.scratch),
+            state.NOTES_ADDRESS: hot.address_of(self.notes),
+            state.NOTES_ROOM: 100,
+            state.BODY_BYTES_MAX: 50_000,
+            state.RECORD_BYTES_MAX: 60_000,
+            state.BORN_ADDRESS: 0xC0000201,
+            state.BORN_PORT: 54321,
+            state.STORE_ADDRESS: 0x7F000001,
+            state.STORE_PORT: 10911,
+            state.SUFFIX_ADDRESS: hot.address_of(self.suffix),
+            state.SUFFIX_SIZE: len(self.suffix),
+            state.TAKES_TIMERS: 1,
+            state.TIMER_PRECISION_MS: 1000,
+            state.TIMER_DELAY_MS_MAX: 3 * 24 * 3_600_000,
+            state.CLOCK_TIME: NOW_MS,
+            state.BROKER_NAME: hot.address_of(self.broker_name),
+            state.BROKER_NAME_SIZE: len(self.broker_name),
+        }.items():
+            block[word] = value
+
+    def receive(self, data: bytes) -> int:
+        """Let the kernel work through bytes that came in; return how many frames it answered."""
+        self.received = np.frombuffer(data + b"?", np.uint8)
+        self.block[state.RECEIVE_ADDRESS] = hot.address_of(self.received)
+        self.block[state.RECEIVE_END] = len(data)
+        self.block[state.RECEIVE_POSITION] = 0
+        return self.kernel(self.hot.argument)
+
+    @property
+    def stop(self) -> int:
+        return self.block[state.STOP]
+
+    @property
+    def reply_bytes(self) -> bytes:
+        return self.replies[: self.block[state.REPLIES_BYTES]].tobytes()
+
+    def messages(self) -> list[StoredMessage]:
+        data = self.log[: self.block[state.LOG_POSITION]].tobytes()
+        found, at = [], 0
+        while at < len(data):
+            verdict, size = record.classify(data, at, self.block[state.LOG_START] + at)
+            assert verdict is record.Verdict.MESSAGE
+            found.append(record.decode(data, at))
+            at += size
+        return found
+
+    def is_taken(self, frame: bytes) -> bool:
+        """Whether the kernel answers this one frame; if not, it must leave it to Python."""
+        answered = self.receive(frame)
+        if not answered:
+            assert self.stop == state.STOP_FRAME
+            assert self.block[state.RECEIVE_POSITION] == self.block[state.LOG_POSITION] == 0
+            assert self.reply_bytes == b""
+        return answered == 1
+
+
+@pytest.fixture(params=kernels(), ids=lambda one: "twin" if one is send_twin.receive else "native")
+def store(request: pytest.FixtureRequest) -> Store:
+    return Store(request.param)
+
+
+FIELDS = {
+    **{"a": "group", "b": "TopicTest", "c": "TBW102", "d": "4", "e": "3", "f": "0"},
+    **{"g": str(BORN_MS), "h": "7", "i": UNIQ_KEY + "\2WAIT\1true\2TAGS\1a"},
+    **{"j": "0", "k": "false", "m": "false"},
+}
+
+
+def send(
+    changes: dict[str, str | None] | None = None,
+    body: bytes = b"Hello",
+    serialization: Serialization = Serialization.JSON,
+    **about: Any,
+) -> bytes:
+    """A common send, but for what is said; a field that is None is left out."""
+    fields = {
+        name: text for name, text in {**FIELDS, **(changes or {})}.items() if text is not None
+    }
+    sent = Command(310, 77, ext_fields=fields, body=body, serialization=serialization)
+    return command.encode(dataclasses.replace(sent, **about))
+
+
+def json_send(header: str, body: bytes = b"Hello") -> bytes:
+    mark = len(header.encode()).to_bytes(4)
+    return (4 + len(header.encode()) + len(body)).to_bytes(4) + mark + header.encode() + body
+
+
+def header_of(frame: bytes) -> str:
+    return frame[8 : 8 + int.from_bytes(frame[5:8])].decode()
+
+
+# --- what is stored and answered ------------------------------------------------
+
+
+@pytest.mark.parametrize("serialization", list(Serialization))
+def test_a_send_is_stored_and_answered(store: Store, serialization: Serialization) -> None:
+    frames = [send(serialization=serialization, opaque=n) for n in (5, 6)]
+    assert store.receive(b"".join(frames)) == 2
+    assert store.stop == state.STOP_DONE
+    first, second = store.messages()
+    expected = StoredMessage(
+        topic="TopicTest",
+        body=b"Hello",
+        queue_id=3,
+        queue_offset=0,
+        physical_offset=1 << 20,
+        born_timestamp=BORN_MS,
+        born_host=Host(b"\xc0\0\2\1", 54321),
+        store_timestamp=NOW_MS,
+        store_host=Host(b"\x7f\0\0\1", 10911),
+        flag=7,
+        body_crc=zlib.crc32(b"Hello") & 0x7FFFFFFF,
+        store_size=first.store_size,
+        property_bytes=(UNIQ_KEY + "\2TAGS\1a\2" + CLUSTER).encode(),
+        properties=first.properties,
+    )
+    assert first == expected
+    assert (second.queue_offset, second.physical_offset) == (1, (1 << 20) + first.store_size)
+    ids = [f"7F00000100002A9F{one.physical_offset:016X}" for one in (first, second)]
+    assert store.reply_bytes == b"".join(
+        send_reply.send_reply(opaque, serialization, message_id, 3, queue_offset)
+        for opaque, message_id, queue_offset in ((5, ids[0], 0), (6, ids[1], 1))
+    )
+    assert store.block[state.RECEIVE_POSITION] == len(frames[0]) + len(frames[1])
+    assert store.topic.words[state.TOPIC_MESSAGE_COUNT] == 2
+
+
+def test_replies_are_those_of_java() -> None:
+    """Of the binary ones each byte; in JSON, Java's order of keys is that of its hash table."""
+    message_id = "C0000202000010910000000000000000"
+    binary = send_reply.send_reply(22, Serialization.ROCKETMQ, message_id, 3, 77)
+    assert binary == (DATA / "4.9.7" / "rocketmq_send_reply.frame").read_bytes()
+    as_json = send_reply.send_reply(22, Serialization.JSON, message_id, 3, 77)
+    java = (DATA / "4.9.7" / "json_send_reply.frame").read_bytes()
+    assert json.loads(as_json[8:]) == json.loads(java[8:])
+
+
+def test_replies_fit_the_room_that_is_left_for_them() -> None:
+    for serialization in Serialization:
+        longest = send_reply.send_reply(2**31 - 1, serialization, "F" * 32, 2**31 - 1, 2**63 - 1)
+        assert len(longest) <= send_rules.REPLY_BYTES_MAX
+        parts = "t" * 100, "b" * 60, "9" * 19, "k" * (send_rules.HANDLE_PARTS_MAX - 160)
+        handle = recall_handle.encode(RecallHandle(*parts))
+        more = send_reply.send_reply(
+            2**31 - 1, serialization, "F" * 32, 2**31 - 1, 2**63 - 1, handle
+        )
+        assert len(more) - len(longest) <= send_rules.HANDLE_BYTES_MAX
+
+
+def test_long_names_are_those_of_the_header() -> None:
+    header = headers.SendMessageHeader(
+        **dict.fromkeys(("producer_group", "topic", "default_topic"), "x"),
+        **dict.fromkeys(("default_topic_queue_nums", "queue_id", "sys_flag", "flag"), 1),
+        **dict.fromkeys(("born_timestamp", "reconsume_times", "max_reconsume_times"), 1),
+        **dict.fromkeys(("unit_mode", "batch"), False),
+        properties="x",
+    )
+    letters = dict(zip(send_rules.FIELD_NAMES, "abcdefghijklmn", strict=True))
+    named = {letters[name] for name in headers.encode(header)}
+    assert named == set(headers.encode_v2(header)) == set("abcdefghijklm")
+    assert all(
+        headers.encode_v2(header)[letters[n]] == v for n, v in headers.encode(header).items()
+    )
+
+
+@pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
+def test_frames_of_java(store: Store, version: str) -> None:
+    """What Java clients sent, and what the reader of all frames makes of it."""
+    names = ["live_code_310", "json_send_v2_without_properties"]
+    names += ["rocketmq_send_v2_without_properties"]
+    frames = [(DATA / version / f"{name}.frame").read_bytes() for name in names]
+    # Those that were recorded have a negative opaque, which is Python's.
+    assert not store.is_taken(frames[1])
+    frames[1] = frames[1].replace(b'"opaque":-1', b'"opaque":10')
+    frames[2] = frames[2][:13] + b"\0\0\0\x0a" + frames[2][17:]
+    assert store.receive(b"".join(frames)) == len(frames)
+    for frame, stored in zip(frames, store.messages(), strict=True):
+        sent = command.decode(frame[4:])
+        header = headers.decode_v2(sent.ext_fields)
+        assert (stored.topic, stored.queue_id) == (header.topic, header.queue_id)
+        assert (stored.body, stored.born_timestamp) == (sent.body, header.born_timestamp)
+        expected = props.decode((header.properties or "").encode())
+        expected.pop("WAIT", None)
+        assert stored.properties == expected | {"CLUSTER": "DefaultCluster"}
+
+
+@pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
+@pytest.mark.parametrize("serialization", ["json", "rocketmq"])
+@pytest.mark.parametrize(
+    "name", ["send_v2", "send", "send_v2_oneway", "send_v2_to_retry", "send_batch", "pull",
+             "send_v2_with_quotes"]
+)  # fmt: skip
+def test_frames_of_java_that_are_not_common(
+    store: Store, version: str, serialization: str, name: str
+) -> None:
+    """The first two hold text that is no ASCII."""
+    assert not store.is_taken((DATA / version / f"{serialization}_{name}.frame").read_bytes())
+
+
+# --- what is common -------------------------------------------------------------
+
+BOTH = pytest.mark.parametrize("serialization", list(Serialization))
+
+
+@BOTH
+def test_code_10_has_long_names(store: Store, serialization: Serialization) -> None:
+    names = dict(zip("abcdefghijklmn", send_rules.FIELD_NAMES, strict=True))
+    fields = {names[name]: text for name, text in FIELDS.items()} | {"bname": "broker-a"}
+    assert store.is_taken(send(code=10, ext_fields=fields, serialization=serialization))
+    assert not Store(store.kernel).is_taken(send(code=10, serialization=serialization))
+    assert not Store(store.kernel).is_taken(send(ext_fields=fields, serialization=serialization))
+
+
+@BOTH
+def test_keys_in_any_order(store: Store, serialization: Serialization) -> None:
+    fields = dict(reversed(FIELDS.items())) | {"l": "16", "n": "broker-a"}
+    assert store.is_taken(send(ext_fields=fields, serialization=serialization))
+
+
+def test_header_in_any_order(store: Store) -> None:
+    header = json.loads(header_of(send()))
+    backwards = json.dumps(dict(reversed(header.items())), separators=(",", ":"))
+    assert store.is_taken(json_send(backwards + "\n"))
+
+
+COMMON: list[dict[str, str | None]] = [
+    *({"e": "0"}, {"f": "1"}, {"f": "2"}, {"f": "769"}, {"f": "515"}, {"h": "2147483647"}),
+    *({"j": None, "k": None, "m": None}, {"l": "16"}, {"n": "any"}, {"i": None}),
+    *({"i": "WAIT\1true"}, {"i": "a\1b\2"}, {"i": "PGROUP\1g\2TTL\x01100\2TRACE_ON\1false"}),
+    *({"i": "KEYS\1k1 k2\2own\1it's"}, {"i": "WAITING\1x\2wait\1x"}, {"g": "0"}),
+]
+
+
+@BOTH
+@pytest.mark.parametrize("changes", COMMON, ids=str)
+def test_common(store: Store, changes: dict[str, str | None], serialization: Serialization) -> None:
+    assert store.is_taken(send(changes, serialization=serialization))
+
+
+def test_escapes(store: Store) -> None:
+    assert store.is_taken(json_send(header_of(send({"i": "q\1@"})).replace("@", '\\"\\\\\\/')))
+    assert store.messages()[0].properties["q"] == '"\\/'
+
+
+def let_wait(store: Store) -> None:
+    """Let half messages and those of two delay levels be common, with queues for them."""
+    store.hot.set_delays((1_000, 5_000))
+    store.block[state.TAKES_HALVES] = 1
+    for topic, queue_id in ((names.HALF_TOPIC, 0), (names.SCHEDULE_TOPIC, 1)):
+        tail = np.zeros(20 * 100, np.uint8)
+        store.tails.append(tail)
+        _, row = store.hot.add_queue(topic.encode(), queue_id)
+        row[state.QUEUE_TAIL], row[state.QUEUE_TAIL_LIMIT] = hot.address_of(tail), 100
+
+
+@BOTH
+def test_messages_that_wait(store: Store, serialization: Serialization) -> None:
+    """As the processors store them, whose records are compared with those of Java."""
+    let_wait(store)
+    half = send({"i": "WAIT\1true\2TRAN_MSG\1true\2a\1b", "f": "5"}, serialization=serialization)
+    delayed = send({"i": "WAIT\1true\2a\1b\2DELAY\0012\2"}, serialization=serialization)
+    assert store.receive(half + delayed) == 2
+    first, second = store.messages()
+    assert (first.topic, first.queue_id, first.sys_flag) == (names.HALF_TOPIC, 0, 1)
+    real_place = "REAL_TOPIC\1TopicTest\2REAL_QID\0013\2"
+    kept = "TRAN_MSG\1true\2a\1b\2" + CLUSTER + "WAIT\1true\2" + real_place
+    assert first.property_bytes == kept.encode()
+    assert (second.topic, second.queue_id, second.sys_flag) == (names.SCHEDULE_TOPIC, 1, 0)
+    assert second.property_bytes == ("a\1b\2DELAY\0012\2" + CLUSTER + real_place).encode()
+    unit = cq_unit.UNIT.unpack_from(store.tails[-1])
+    assert unit == (second.physical_offset, second.store_size, NOW_MS + 5_000)
+    replies = store.reply_bytes
+    for one in (first, second):  # the producer is told the queue that it asked for
+        offset_id = f"7F00000100002A9F{one.physical_offset:016X}"
+        reply = send_reply.send_reply(77, serialization, offset_id, 3, 0)
+        assert replies.startswith(reply)
+        replies = replies[len(reply) :]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({"i": "TRAN_MSG\1True"}, {"i": "TRAN_MSG\1false"}, {"i": "TRAN_MSG\1true\2DELAY\0011"}),
+        *({"i": "DELAY\0010"}, {"i": "DELAY\0013"}, {"i": "DELAY\00101"}, {"i": "DELAY\1x"}),
+        *({"i": "DELAY\0011\2DELAY\0011"}, {"i": "DELAY\0011", "f": "4"}, {"f": "4"}),
+        *({"i": "TRAN_MSG\1true", "f": "8"}, {"i": "TRAN_MSG\1true\2WAIT\1false"}),
+        {"i": "TRAN_MSG\1true\2CHECK_IMMUNITY_TIME_IN_SECONDS\0019"},
+    ],
+    ids=str,
+)
+def test_messages_that_wait_otherwise(store: Store, changes: dict[str, str | None]) -> None:
+    let_wait(store)
+    assert not store.is_taken(send(changes))
+
+
+def test_half_messages_are_taken_only_where_the_broker_takes_them(store: Store) -> None:
+    let_wait(store)
+    assert store.is_taken(send({"i": "TRAN_MSG\1true"}))
+    store.block[state.TAKES_HALVES] = 0
+    assert store.receive(send({"i": "TRAN_MSG\1true"})) == 0
+
+
+SLOW: list[dict[str, str | None]] = [
+    *({"e": "4"}, {"e": "-1"}, {"e": "03"}, {"e": ""}, {"e": "2147483648"}, {"e": None}),
+    *({"f": "4"}, {"f": "8"}, {"f": "16"}, {"f": "32"}, {"f": "64"}, {"f": "128"}, {"f": "1024"}),
+    *({"j": "1"}, {"k": "true"}, {"m": "true"}, {"m": "0"}, {"l": "x"}, {"g": "-1"}),
+    *({"g": "1" * 19}, {"h": "-1"}, {"h": "2147483648"}, {"d": "x"}, {"a": None}, {"b": "Nobody"}),
+    *({"b": ""}, {"b": "T" * 128}, {"a": "группа"}, {"unknown": "x"}, {"o": "x"}, {"topic": "x"}),
+    *({"i": "WAIT\1false"}, {"i": "WAIT\1TRUE"}, {"i": "WAIT\1true\2WAIT\1true"}),
+    *({"i": "a\1"}, {"i": "a"}, {"i": "\1b"}, {"i": "a\1b\2\2"}, {"i": "\2"}, {"i": "a\1b\1c"}),
+    *({"i": "KEYS\1a\2KEYS\1b"}, {"i": "own\1a\2x\1y\2own\1b"}, {"i": "ключ\1x"}, {"i": "a\1b\3"}),
+    *({"i": "k\1" + "v" * 32_750}, {"i": "a\1b\n"}, {"i": "a\1\U0001f600"}),
+]
+SLOW += [
+    {"i": f"{name}\1x\2TAGS\1a"}
+    for name in [
+        *("DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "TIMER_OUT_MS"),
+        *("TRAN_MSG", "TRANSACTION_CHECK_TIMES", "TRAN_PREPARED_QUEUE_OFFSET", "REAL_TOPIC"),
+        *("CHECK_IMMUNITY_TIME_IN_SECONDS", "REAL_QID", "RETRY_TOPIC", "ORIGIN_MESSAGE_ID"),
+        *("POP_CK", "INNER_NUM", "INNER_BASE", "INNER_MULTI_DISPATCH", "CLUSTER", "__CRC32#"),
+        *("INNER_MULTI_QUEUE_OFFSET", "_SYS_MSG_PRIORITY_", "__LITE_TOPIC", "__transactionId__"),
+    ]
+]
+
+
+@BOTH
+@pytest.mark.parametrize("changes", SLOW, ids=lambda one: str(one)[:40])
+def test_not_common(
+    store: Store, changes: dict[str, str | None], serialization: Serialization
+) -> None:
+    assert not store.is_taken(send(changes, serialization=serialization))
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "about",
+    [
+        *({"flag": 1}, {"flag": 2}, {"flag": 4}, {"opaque": -1}, {"remark": "why"}),
+        *({"code": 320}, {"code": 325}, {"code": 11}, {"body": b""}, {"body": b"x" * 50_001}),
+        {"ext_fields": None},
+    ],
+    ids=lambda one: str(one)[:20],
+)
+def test_requests_that_are_not_common(
+    store: Store, about: dict[str, Any], serialization: Serialization
+) -> None:
+    assert not store.is_taken(send(serialization=serialization, **about))
+
+
+HEADERS = {
+    "space": (',"', ', "'),
+    "tab in text": ("group", "gr\tp"),
+    "escape in text": ("group", "gro\\u0075p"),
+    "escape in a key": ('"b":', '"\\u0062":'),
+    "number as a field": ('"d":"4"', '"d":4'),
+    "null": ('"d":"4"', '"d":null'),
+    "key twice": ('"opaque":77', '"opaque":77,"opaque":77'),
+    "field twice": ('"d":"4"', '"d":"4","d":"4"'),
+    "unknown key": ('"opaque":77', '"opaque":77,"more":1'),
+    "zero in front": ('"opaque":77', '"opaque":077'),
+    "fraction": ('"opaque":77', '"opaque":77.0'),
+    "quoted number": ('"opaque":77', '"opaque":"77"'),
+    "no opaque": (',"opaque":77', ""),
+    "language as a number": ('"language":"PYTHON"', '"language":3'),
+    "other escapes": ("TAGS", "T\\u0041GS"),
+    "escaped controls": ("TAGS", "T\\u0003GS"),
+    "comma at the end": ('"m":"false"', '"m":"false",'),
+    "array": ('"extFields":{', '"extFields":[{'),
+    "behind it": ('"}}', '"}}x'),
+}
+
+
+@pytest.mark.parametrize("change", HEADERS)
+def test_json_that_is_not_common(store: Store, change: str) -> None:
+    old, new = HEADERS[change]
+    header = header_of(send())
+    assert old in header
+    assert not store.is_taken(json_send(header.replace(old, new, 1)))
+
+
+def test_topics_and_times_that_are_pythons(store: Store) -> None:
+    store.topic.words[state.TOPIC_WRITE_QUEUES] = 0
+    assert not store.is_taken(send())
+    store.topic.words[state.TOPIC_WRITE_QUEUES] = 4
+    store.hot.set_slow(b"TopicTest", is_slow=True)
+    assert not store.is_taken(send())
+    store.hot.set_slow(b"TopicTest", is_slow=False)
+    for word, value in (
+        (state.RECEIVE_IS_ON, 0),
+        (state.HAS_RECORD_CRC, 1),
+        (state.RECORD_BYTES_MAX, 150),
+        (state.SCRATCH_ROOM, 200),
+    ):
+        before = store.block[word]
+        store.block[word] = value
+        assert not store.is_taken(send()), word
+        store.block[word] = before
+    assert store.is_taken(send())
+
+
+# --- stops ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("serialization", Serialization)
+def test_many_names_are_pythons(store: Store, serialization: Serialization) -> None:
+    """Each name is compared with those before it: thousands of them would take seconds."""
+    most = "".join(f"n{i:03}\1v\2" for i in range(send_rules.NAMES_MAX))
+    assert store.is_taken(send({"i": most + "WAIT\1true"}, serialization=serialization))
+    more = send({"i": most + "n\1v"}, serialization=serialization)
+    assert not Store(store.kernel).is_taken(more)
+
+
+def test_the_kernel_works_no_longer_for_many_names() -> None:
+    """As many names as a message may have cost what few cost, not each a look at all others."""
+
+    def cpu_time(name_count: int) -> float:
+        pairs = "\2".join(f"{i:04}\1v" for i in range(name_count))
+        store = Store(kernels()[0])
+        frame = send({"i": pairs}, serialization=Serialization.ROCKETMQ)
+        assert store.receive(frame) == 0  # warm
+        begin = time.process_time()
+        for _ in range(20):
+            store.receive(frame)
+        return time.process_time() - begin
+
+    assert cpu_time(8000) < 32 * cpu_time(500) + 0.05
+
+
+def test_a_frame_for_python_between_others(store: Store) -> None:
+    first, other, last = send(), send({"i": "DELAY\x013"}), send()
+    data = first + other + last
+    assert store.receive(data) == 1
+    assert (store.stop, store.block[state.RECEIVE_POSITION]) == (state.STOP_FRAME, len(first))
+    replies = store.block[state.REPLIES_BYTES]
+    store.block[state.RECEIVE_POSITION] += len(other)
+    assert store.kernel(store.hot.argument) == 1
+    assert (store.stop, store.block[state.RECEIVE_POSITION]) == (state.STOP_DONE, len(data))
+    assert store.block[state.REPLIES_BYTES] == 2 * replies
+    assert [one.queue_offset for one in store.messages()] == [0, 1]
+
+
+def test_a_cut_frame_waits(store: Store) -> None:
+    whole = send()
+    for cut in range(len(whole)):
+        assert store.receive(whole[:cut]) == 0
+        assert (store.stop, store.block[state.RECEIVE_POSITION]) == (state.STOP_DONE, 0)
+    assert store.receive(whole + whole[:9]) == 1
+    assert store.block[state.RECEIVE_POSITION] == len(whole)
+
+
+@pytest.mark.parametrize("length", [0, 3, -1, command.FRAME_BYTES_MAX + 1])
+def test_impossible_lengths(store: Store, length: int) -> None:
+    whole = send()
+    assert store.receive(whole + length.to_bytes(4, signed=True) + b"x") == 1
+    assert (store.stop, store.block[state.RECEIVE_POSITION]) == (state.STOP_LENGTH, len(whole))
+
+
+def test_what_an_append_stops_for_is_in_the_scratch(store: Store) -> None:
+    """Python provides what is missing, as for a put, and calls again."""
+    store.block[state.LOG_LIMIT] = 300
+    whole = send()
+    assert store.receive(whole * 3) == 1
+    assert (store.stop, store.block[state.RECEIVE_POSITION]) == (state.STOP_RESERVE, len(whole))
+    at = store.block[state.INPUT_POSITION]
+    waiting = store.scratch[at : store.block[state.INPUT_SIZE]].tobytes()
+    assert record.decode(waiting, check_crc=False).body == b"Hello"
+    store.block[state.LOG_LIMIT] = len(store.log)
+    assert store.kernel(store.hot.argument) == 2
+    assert [one.queue_offset for one in store.messages()] == [0, 1, 2]
+
+
+def test_a_queue_without_a_row(store: Store) -> None:
+    store.topic.set_queue(3, 0)
+    assert store.receive(send({"e": "0"}) + send()) == 1
+    assert store.stop == state.STOP_QUEUE
+    assert store.block[state.STOP_ROW] == store.topic.address
+
+
+def test_full_replies(store: Store) -> None:
+    whole = send()
+    store.block[state.REPLIES_ROOM] = 2 * send_rules.REPLY_BYTES_MAX
+    assert store.receive(whole * 5) == 2
+    assert (store.stop, store.block[state.RECEIVE_POSITION]) == (state.STOP_REPLIES, 2 * len(whole))
+
+
+def test_more_frames_than_notes_and_scratch_hold(store: Store) -> None:
+    """Then a call has rounds; nobody sees them."""
+    store.block[state.NOTES_ROOM] = 3
+    assert store.receive(send() * 10) == 10
+    store.block[state.NOTES_ROOM] = 100
+    store.block[state.SCRATCH_ROOM] = 500
+    assert store.receive(send() * 10) == 10
+    assert [one.queue_offset for one in store.messages()] == list(range(20))
