@@ -13,10 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from reput.broker.parts import Parts
-from reput.broker.settings.config import PERM_WRITE
 from reput.errors import RequestRefused
 from reput.format import java, properties as props
-from reput.format.codes import RequestCode
+from reput.format.codes import PERM_WRITE, RequestCode
 from reput.format.kernels import collect_rules as rules, hot
 from reput.remoting.channel import Channel
 from reput.remoting.requests import (
