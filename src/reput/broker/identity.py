@@ -1,7 +1,7 @@
 """Identity of a running broker: its addresses, its role, and whether it stops."""
 
-from reput.broker.settings.config import PERM_READ
 from reput.broker.settings.live import LiveConfig
+from reput.format.codes import PERM_READ
 from reput.format.message import Host
 from reput.store.config import BrokerRole
 

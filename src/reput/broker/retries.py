@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 
 from reput.broker.quotas import OWN
 from reput.broker.republish import again
-from reput.broker.settings.config import PERM_WRITE
 from reput.broker.topic.topics import READ_WRITE
 from reput.config import JAVA_INT_MAX
 from reput.errors import RequestRefused
 from reput.format import names, properties as props
-from reput.format.codes import ResponseCode
+from reput.format.codes import PERM_WRITE, ResponseCode
 from reput.format.headers import SendBackHeader, SendMessageHeader
 from reput.format.message import StoredMessage
 from reput.format.message_id import encode_offset_id

@@ -1,26 +1,18 @@
 """``reput bench``: how fast a broker takes and gives messages, ours or Java's."""
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from reput.cli import messages
-from reput.cli.connecting import (
-    DEFAULT_NAMESRV,
-    DEFAULT_TIMEOUT_S,
-    JsonOption,
-    NamesrvOption,
-    TimeoutOption,
-    command_group,
-    run,
-)
+from reput.cli.exit_codes import EXIT_DAMAGE
+from reput.cli.options import CLUSTER, CountOption, Session, StartOption, command
+from reput.cli.printing import Document, Fields, View
+from reput.format.names import TOOLS_CONSUMER
 
 if TYPE_CHECKING:
     from reput.cli.load import Meter, Puller, Sender
     from reput.client.config import ClientConfig
-
-Document = dict[str, Any]
 
 GROUP = "reput-bench"
 _DEFAULT_DURATION_S = 10.0
@@ -29,24 +21,15 @@ _PERCENTILES = (50, 90, 99, 99.9)
 TopicArgument = Annotated[
     str, typer.Argument(metavar="TOPIC", help="The topic; use one of its own.")
 ]
-CountOption = Annotated[int | None, typer.Option(min=1, help="End after so many messages.")]
 DurationOption = Annotated[
     float | None,
     typer.Option(min=0.1, metavar="SECONDS", help="End after so long; 10 s without --count."),
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    command_group(
-        app,
-        "bench",
-        "Measure how fast brokers take and give messages.",
-        {"produce": produce, "consume": consume},
-    )
-
-
+@command(*CLUSTER)
 def produce(
+    session: Session,
     topic: TopicArgument,
     size: Annotated[int, typer.Option(min=1, metavar="BYTES", help="Of a message's body.")] = 128,
     window: Annotated[int, typer.Option(min=1, help="Requests in flight on each connection.")] = 64,
@@ -63,10 +46,7 @@ def produce(
     ] = False,
     count: CountOption = None,
     duration: DurationOption = None,
-    namesrv: NamesrvOption = DEFAULT_NAMESRV,
-    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
-    json: JsonOption = False,
-) -> None:
+) -> View:
     """Send messages as fast as the broker takes them, or at a rate.
 
     A topic that is not there is made by the first message, if the broker allows it. Prints the rate
@@ -91,16 +71,16 @@ def produce(
             count=count,
             rate=rate,
             is_oneway=one_way,
-            timeout_s=timeout,
+            timeout_s=session.timeout_s,
         )
         # The first message makes the topic, and says clearly what is wrong if anything is.
         async with Producer(GROUP, client=client) as producer:
             await producer.send(Message(topic, b"x" * size))
         async with Admin(client=client) as admin:
-            route = await _route(admin, topic, timeout)
+            route = await _route(admin, topic, session.timeout_s)
         meter = load.Meter()
         sender = load.Sender(plan, route, GROUP, meter)
-        seconds = await _measure(sender, meter, _limit(count, duration), as_json=json)
+        seconds = await _measure(sender, meter, _limit(count, duration), as_json=session.as_json)
         settings = {
             "size_bytes": size,
             "window_count": window,
@@ -111,33 +91,26 @@ def produce(
         }
         return _result("produce", topic, seconds, meter, settings)
 
-    _finish(run(namesrv, timeout, work, loop_factory=_fast_loop()), as_json=json)
+    return _view(session.run(work, is_fast=True))
 
 
+@command(*CLUSTER)
 def consume(
+    session: Session,
     topic: TopicArgument,
-    begin: Annotated[
-        str,
-        typer.Option(
-            "--from", metavar="WHERE", help="earliest, latest, or a time; where to begin."
-        ),
-    ] = "earliest",
+    begin: StartOption = "earliest",
     batch: Annotated[
         int, typer.Option(min=1, help="Messages of a pull; brokers allow 32, usually.")
     ] = 32,
     count: CountOption = None,
     duration: DurationOption = None,
-    namesrv: NamesrvOption = DEFAULT_NAMESRV,
-    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
-    json: JsonOption = False,
-) -> None:
+) -> View:
     """Pull messages as fast as the broker gives them.
 
     All queues are pulled at the same time, and no consumer notices. The clock begins with the first
     message. Latency is the age of a message when it comes, by the clocks of its sender and of this
     machine: it means something when --from is latest and somebody sends.
     """
-    from reput.cli import printing
 
     async def work(client: "ClientConfig") -> Document:
         import asyncio
@@ -145,12 +118,11 @@ def consume(
         from reput.cli import load
         from reput.client.admin import Admin
 
-        clock = printing.Clock()
         async with Admin(client=client) as admin:
             route = await admin.topic_route(topic)
             async with messages.reader_of(client) as reader:
                 starts = {
-                    queue: await messages.begin_of(reader, queue, begin, clock)
+                    queue: await messages.begin_of(reader, queue, begin, session.clock)
                     for queue in route.subscribe_queues
                 }
         meter = load.Meter()
@@ -158,30 +130,22 @@ def consume(
         puller = load.Puller(
             route,
             starts,
-            messages.READER_GROUP,
+            TOOLS_CONSUMER,
             batch_count=batch,
             count=count,
-            timeout_s=timeout,
+            timeout_s=session.timeout_s,
             meter=meter,
             on_first=has_begun.set,
         )
         limit_s = _limit(count, duration)
-        seconds = await _measure(puller, meter, limit_s, as_json=json, begun=has_begun)
+        seconds = await _measure(puller, meter, limit_s, as_json=session.as_json, begun=has_begun)
         return _result("consume", topic, seconds, meter, {"batch_count": batch, "from": begin})
 
-    _finish(run(namesrv, timeout, work, loop_factory=_fast_loop()), as_json=json)
+    return _view(session.run(work, is_fast=True))
 
 
 def _limit(count: int | None, duration_s: float | None) -> float | None:
     return _DEFAULT_DURATION_S if count is None and duration_s is None else duration_s
-
-
-def _fast_loop() -> "Callable[[], Any] | None":
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
 
 
 async def _route(admin: Any, topic: str, timeout_s: float) -> Any:
@@ -313,25 +277,21 @@ def _ms(value_us: float | None) -> float | None:
     return None if value_us is None else round(value_us / 1000, 3)
 
 
-def _finish(found: Document, *, as_json: bool) -> None:
-    from reput.cli import printing
+def _view(document: Document) -> View:
+    latency = document["latency_ms"]
+    shown = "  ".join(f"{name} {one}" for name, one in latency.items() if one is not None)
+    fields = {
+        "messages": f"{document['message_count']:,} in {document['seconds']} s",
+        "rate": f"{document['messages_per_second']:,.0f} messages/s, "
+        f"{document['megabytes_per_second']:,.1f} MB/s",
+        "latency ms": shown or "not measured",
+    }
+    failures = {
+        f"failed {number}": f"{count:,}: {reason}"
+        for number, (reason, count) in enumerate(document["failures"].items(), 1)
+    }
+    exit_code = EXIT_DAMAGE if document["failed_count"] else 0
+    return View(document, Fields(fields | failures), exit_code=exit_code)
 
-    if as_json:
-        printing.print_json(found)
-    else:
-        latency = found["latency_ms"]
-        shown = "  ".join(f"{name} {one}" for name, one in latency.items() if one is not None)
-        printing.print_fields(
-            {
-                "messages": f"{found['message_count']:,} in {found['seconds']} s",
-                "rate": f"{found['messages_per_second']:,.0f} messages/s, "
-                f"{found['megabytes_per_second']:,.1f} MB/s",
-                "latency ms": shown or "not measured",
-                **{
-                    f"failed {number}": f"{count:,}: {reason}"
-                    for number, (reason, count) in enumerate(found["failures"].items(), 1)
-                },
-            }
-        )
-    if found["failed_count"]:
-        raise typer.Exit(1)
+
+COMMANDS = {"produce": produce, "consume": consume}

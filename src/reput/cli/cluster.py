@@ -1,85 +1,55 @@
 """``reput cluster``: name servers, brokers, what brokers measure, and their settings."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from reput.cli import statistics, upkeep
-from reput.cli.connecting import (
-    DEFAULT_NAMESRV,
-    DEFAULT_TIMEOUT_S,
-    BrokerOption,
-    JsonOption,
-    NamesrvOption,
-    TimeoutOption,
-    ask,
-    command_group,
-    masters,
-    parse_pairs,
-)
+from reput.cli.connecting import all_masters
+from reput.cli.exit_codes import EXIT_DAMAGE
+from reput.cli.options import CLUSTER, BrokerOption, Session, command, parse_pairs
+from reput.cli.printing import Document, Fields, Table, View
 from reput.errors import InvalidOption, RemotingError
 
 if TYPE_CHECKING:
     from reput.client.admin import Admin
 
-Document = dict[str, Any]
 NameServersOption = Annotated[
     bool, typer.Option("--name-servers", help="The settings of name servers, not of a broker.")
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    group = command_group(
-        app,
-        "cluster",
-        "Clusters: their brokers, how those are, and their settings.",
-        {"show": show, "brokers": brokers, "counter": statistics.counter},
-    )
-    command_group(
-        group,
-        "config",
-        "Settings of running brokers and name servers, under RocketMQ's names.",
-        {"get": config_get, "set": config_set},
-    )
-    upkeep.register(group)
-
-
 # --- show and brokers ---------------------------------------------------------------------------
 
 
+@command(*CLUSTER)
 def show(
-    namesrv: NamesrvOption = DEFAULT_NAMESRV,
-    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
-    json: JsonOption = False,
-) -> None:
+    session: Session,
+) -> View:
     """Show name servers, clusters and brokers with their addresses.
 
     Only name servers are asked; `reput cluster brokers` asks the brokers.
     """
-    from reput.cli import printing
-
-    found = ask(namesrv, timeout, lambda admin: _describe(admin, namesrv))
-    if json:
-        printing.print_json(found)
-        return
-    printing.print_fields(
-        {
-            "name servers": " ".join(found["name_servers"]),
-            "clusters": " ".join(one["cluster"] for one in found["clusters"]) or None,
-            "brokers": sum(len(one["brokers"]) for one in found["clusters"]),
-            "topics": found["topic_count"],
-        }
-    )
+    document = session.ask(lambda admin: _describe(admin, session.namesrv))
+    clusters = document["clusters"]
     rows = [
         [one["cluster"], broker["broker_name"], broker_id, address]
-        for one in found["clusters"]
+        for one in clusters
         for broker in one["brokers"]
         for broker_id, address in broker["addresses"].items()
     ]
-    if rows:
-        print()
-        printing.print_table(["cluster", "broker", "#id", "address"], rows)
+    return View(
+        document,
+        Fields(
+            {
+                "name servers": document["name_servers"],
+                "clusters": [one["cluster"] for one in clusters],
+                "brokers": sum(len(one["brokers"]) for one in clusters),
+                "topics": document["topic_count"],
+            }
+        ),
+        Table(["cluster", "broker", "#id", "address"], rows, is_optional=True),
+    )
 
 
 async def _describe(admin: "Admin", namesrv: str) -> Document:
@@ -110,36 +80,45 @@ async def _describe(admin: "Admin", namesrv: str) -> Document:
     }
 
 
+@command(*CLUSTER)
 def brokers(
+    session: Session,
     broker: Annotated[
         str | None,
         typer.Argument(metavar="[BROKER]", help="All that this one says of itself."),
     ] = None,
-    namesrv: NamesrvOption = DEFAULT_NAMESRV,
-    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
-    json: JsonOption = False,
-) -> None:
+) -> View:
     """Show how the brokers are: version, rates, messages today, disk.
 
     With the name or address of one broker: everything it measures of itself. A broker that does not
     answer is a row that says so, and makes the exit code 1.
     """
-    from reput.cli import printing
-
     if broker is not None:
-        status = ask(namesrv, timeout, lambda admin: admin.broker_status(broker))
-        if json:
-            printing.print_json({"broker": broker, "status": status})
-        else:
-            printing.print_fields(status)
-        return
-    found = ask(namesrv, timeout, _brokers)
-    if json:
-        printing.print_json({"brokers": found})
-    else:
-        _print_brokers(found)
-    if any(one["problem"] for one in found):
-        raise typer.Exit(1)
+        status = session.ask(lambda admin: admin.broker_status(broker))
+        return View({"broker": broker, "status": status}, Fields(status))
+    brokers = session.ask(_brokers)
+    return View(
+        {"brokers": brokers},
+        Table(
+            {
+                "cluster": "cluster",
+                "broker": "broker_name",
+                "#id": "broker_id",
+                "address": "address",
+                "version": "version",
+                "#put/s": "put_tps:.1f",
+                "#p99 ms": "put_latency_99_ms",
+                "#get/s": "get_tps:.1f",
+                "#put today": "put_today_count",
+                "#got today": "got_today_count",
+                "#disk": "disk_ratio:.0%",
+                "@up since": "boot_timestamp",
+                "problem": "problem",
+            },
+            brokers,
+        ),
+        exit_code=EXIT_DAMAGE if any(one["problem"] for one in brokers) else 0,
+    )
 
 
 async def _brokers(admin: "Admin") -> list[Document]:
@@ -208,69 +187,22 @@ def _positive(text: str | None) -> int | None:
     return int(text) if text and text.isdecimal() else None
 
 
-def _print_brokers(found: list[Document]) -> None:
-    from reput.cli import printing
-
-    clock = printing.Clock()
-    printing.print_table(
-        [
-            "cluster",
-            "broker",
-            "#id",
-            "address",
-            "version",
-            "#put/s",
-            "#p99 ms",
-            "#get/s",
-            "#put today",
-            "#got today",
-            "#disk",
-            "@up since",
-            "problem",
-        ],
-        [
-            [
-                one["cluster"],
-                one["broker_name"],
-                one["broker_id"],
-                one["address"],
-                one["version"],
-                _rate_text(one["put_tps"]),
-                one["put_latency_99_ms"],
-                _rate_text(one["get_tps"]),
-                one["put_today_count"],
-                one["got_today_count"],
-                None if one["disk_ratio"] is None else f"{one['disk_ratio']:.0%}",
-                clock.text(one["boot_timestamp"]),
-                one["problem"] or "-",
-            ]
-            for one in found
-        ],
-    )
-
-
-def _rate_text(rate: float | None) -> str | None:
-    return None if rate is None else f"{rate:.1f}"
-
-
 # --- settings -----------------------------------------------------------------------------------
 
 
+@command(*CLUSTER)
 def config_get(
+    session: Session,
     keys: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY]...", help="Only these settings.")
     ] = None,
     broker: BrokerOption = None,
     name_servers: NameServersOption = False,
-    namesrv: NamesrvOption = DEFAULT_NAMESRV,
-    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
-    json: JsonOption = False,
-) -> None:
+) -> View:
     """Show the settings of a broker, or of a name server.
 
     --broker may be left out where there is but one.
     """
-    from reput.cli import printing
 
     async def work(admin: "Admin") -> tuple[str, dict[str, str]]:
         if name_servers:
@@ -278,34 +210,28 @@ def config_get(
         name = await _one_broker(admin, broker)
         return name, await admin.broker_config(name)
 
-    of, settings = ask(namesrv, timeout, work)
+    of, settings = session.ask(work)
     for key in keys or ():
         if key not in settings:
             raise InvalidOption("KEY", key, f"a setting of {of} (without KEY they are all shown)")
     chosen = {key: settings[key] for key in keys or sorted(settings)}
-    if json:
-        printing.print_json({"of": of, "settings": chosen})
-    else:
-        printing.print_fields(chosen)
+    return View({"of": of, "settings": chosen}, Fields(chosen))
 
 
+@command(*CLUSTER)
 def config_set(
+    session: Session,
     pairs: Annotated[
         list[str], typer.Argument(metavar="KEY=VALUE...", help="Settings and their new values.")
     ],
     broker: BrokerOption = None,
     name_servers: NameServersOption = False,
-    namesrv: NamesrvOption = DEFAULT_NAMESRV,
-    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
-    json: JsonOption = False,
-) -> None:
+) -> View:
     """Change settings of a running broker, or of all name servers.
 
     Shows what they were and what they are. A setting that the server does not take over is left at
     its old value, which is an error here.
     """
-    from reput.cli import printing
-
     wanted = parse_pairs("KEY=VALUE", pairs)
 
     async def work(admin: "Admin") -> tuple[str, dict[str, str], dict[str, str]]:
@@ -318,25 +244,35 @@ def config_set(
         await admin.update_broker_config(name, wanted)
         return name, before, await admin.broker_config(name)
 
-    of, before, after = ask(namesrv, timeout, work)
-    rows = [(key, before.get(key), after.get(key)) for key in wanted]
-    if json:
-        settings = [{"key": key, "before": was, "after": now} for key, was, now in rows]
-        printing.print_json({"of": of, "settings": settings})
-    else:
-        printing.print_table(["setting", "before", "after"], rows)
+    of, before, after = session.ask(work)
+    settings = [{"key": key, "before": before.get(key), "after": after.get(key)} for key in wanted]
     refused = [key for key, value in wanted.items() if after.get(key) != value]
-    if refused:
-        raise InvalidOption("KEY=VALUE", " ".join(refused), f"settings that {of} can change now")
+    allowed = f"settings that {of} can change now"
+    return View(
+        {"of": of, "settings": settings},
+        Table({"setting": "key", "before": "before", "after": "after"}, settings),
+        failure=InvalidOption("KEY=VALUE", " ".join(refused), allowed) if refused else None,
+    )
 
 
 async def _one_broker(admin: "Admin", broker: str | None) -> str:
     """Return the broker that is meant: the one named, or the only one."""
     if broker is not None:
         return broker
-    known = await admin.clusters()
-    names = [name for one in sorted(known.cluster_addr_table) for name in masters(known, one, None)]
+    names = all_masters(await admin.clusters())
     if len(names) != 1:
         allowed = ", ".join(names) or "host:port: no broker is registered"
         raise InvalidOption("--broker", broker, allowed)
     return names[0]
+
+
+COMMANDS = {
+    "show": show,
+    "brokers": brokers,
+    "counter": statistics.counter,
+    "config": (
+        "Settings of running brokers and name servers, under RocketMQ's names.",
+        {"get": config_get, "set": config_set},
+    ),
+    **upkeep.COMMANDS,
+}

@@ -1,99 +1,30 @@
-"""How commands reach a cluster: the options they share, one event loop each, errors that help.
+"""How commands reach a cluster: an event loop each, errors that help, and names of brokers.
 
-A command asks with ``ask``, which hands out an ``Admin``, or with ``run``, which hands out the
-configuration that producers and consumers are made with. It imports nothing heavy itself.
+It imports nothing heavy itself.
 """
 
 import contextlib
 import logging
-import sys
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import typer
-
+from reput.cli import printing
 from reput.errors import InvalidOption, RemotingError, ReputError, RequestTimedOut, Unreachable
 
 if TYPE_CHECKING:
     import asyncio
 
-    from reput.client.admin import Admin
     from reput.client.config import ClientConfig
     from reput.format.bodies import ClusterInfo, MessageQueue
 
 T = TypeVar("T")
-
-DEFAULT_NAMESRV = "127.0.0.1:9876"
-DEFAULT_TIMEOUT_S = 3.0
-
-NamesrvOption = Annotated[
-    str,
-    typer.Option(
-        "--namesrv",
-        "-n",
-        envvar="NAMESRV_ADDR",
-        metavar="HOST:PORT",
-        help="Name servers, several separated by ';'.",
-    ),
-]
-TimeoutOption = Annotated[
-    float,
-    typer.Option(
-        "--timeout", min=0.001, metavar="SECONDS", help="How long one request may take at most."
-    ),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, with ms for times.")]
-UtcOption = Annotated[bool, typer.Option("--utc", help="Show times in UTC, and read them so.")]
-YesOption = Annotated[
-    bool, typer.Option("--yes", "-y", help="Do it; without, only show what would be done.")
-]
-ClusterOption = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="The brokers of this cluster; needed if there are several."),
-]
-BrokerOption = Annotated[
-    str | None, typer.Option(metavar="NAME", help="One broker only: its name, or host:port.")
-]
 
 
 class CommandFailed(ReputError):
     """A cluster did not do what a command asked for; the text says why and what may help."""
 
 
-def command_group(
-    app: typer.Typer, name: str, text: str, commands: Mapping[str, Callable[..., None]]
-) -> typer.Typer:
-    """Add a group of commands, which prints its help when it is called without one."""
-    group = typer.Typer(help=text)
-
-    @group.callback(invoke_without_command=True)
-    def root(context: typer.Context) -> None:
-        if context.invoked_subcommand is None:
-            print(context.get_help())
-
-    for command_name, command in commands.items():
-        group.command(command_name)(command)
-    app.add_typer(group, name=name)
-    return group
-
-
 # --- one event loop a command -------------------------------------------------------------------
-
-
-def ask(namesrv: str, timeout_s: float, work: "Callable[[Admin], Awaitable[T]]") -> T:
-    """Return what ``work`` finds out through an admin client.
-
-    Raises:
-        CommandFailed: The cluster cannot be reached, or refuses.
-        ReputError: Anything else that is wrong.
-    """
-    from reput.client.admin import Admin
-
-    async def with_admin(client: "ClientConfig") -> T:
-        async with Admin(client=client) as admin:
-            return await work(admin)
-
-    return run(namesrv, timeout_s, with_admin)
 
 
 def run(
@@ -101,9 +32,9 @@ def run(
     timeout_s: float,
     work: "Callable[[ClientConfig], Coroutine[Any, Any, T]]",
     *,
-    loop_factory: "Callable[[], asyncio.AbstractEventLoop] | None" = None,
+    is_fast: bool = False,
 ) -> T:
-    """Run ``work`` in an event loop of its own, and return what it returns. Raises as ``ask``."""
+    """Return what ``work`` returns in an event loop of its own; see ``Session.run``."""
     import asyncio
 
     from reput.client.config import ClientConfig
@@ -111,10 +42,19 @@ def run(
     client = ClientConfig(namesrv_addr=namesrv, request_timeout_ms=max(1, round(timeout_s * 1000)))
     with _warnings_as_notes():
         try:
-            with asyncio.Runner(loop_factory=loop_factory) as runner:
+            with asyncio.Runner(loop_factory=fast_loop_factory() if is_fast else None) as runner:
                 return runner.run(work(client))
         except RemotingError as error:
             raise CommandFailed(explained(error, client.namesrv_addr)) from error
+
+
+def fast_loop_factory() -> "Callable[[], asyncio.AbstractEventLoop] | None":
+    """Return what makes loops of uvloop; None if it is not installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
 
 
 def explained(error: RemotingError, namesrv: str) -> str:
@@ -155,23 +95,13 @@ def _warnings_as_notes() -> Iterator[None]:
 
 class _Notes(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        from reput.cli import printing
-
         text = record.getMessage()
         if record.exc_info and record.exc_info[1] is not None:
             text += f": {record.exc_info[1]}"
         printing.print_note(text)
 
 
-# --- what several commands say ------------------------------------------------------------------
-
-
-def print_preview_note() -> None:
-    """Say that nothing has been done, because ``--yes`` was not given."""
-    from reput.cli import printing
-
-    sys.stdout.flush()
-    printing.print_note("this is what would be done; nothing has been changed, --yes does it")
+# --- brokers and queues -------------------------------------------------------------------------
 
 
 def masters(known: "ClusterInfo", cluster: str | None, broker: str | None) -> list[str]:
@@ -189,6 +119,8 @@ def masters(known: "ClusterInfo", cluster: str | None, broker: str | None) -> li
         if cluster is not None:
             raise InvalidOption("--broker", broker, "nothing, where --cluster is given as well")
         return [_name_of(known, broker)]
+    from reput.format.codes import MASTER_ID
+
     table = known.cluster_addr_table
     allowed = ", ".join(sorted(table)) or "none: no broker is registered"
     if cluster is None and len(table) == 1:
@@ -196,30 +128,30 @@ def masters(known: "ClusterInfo", cluster: str | None, broker: str | None) -> li
     if cluster is None or cluster not in table:
         raise InvalidOption("--cluster", cluster, allowed)
     brokers = known.broker_addr_table
-    return sorted(name for name in table[cluster] if 0 in brokers[name].broker_addrs)
+    return sorted(name for name in table[cluster] if MASTER_ID in brokers[name].broker_addrs)
+
+
+def all_masters(known: "ClusterInfo") -> list[str]:
+    """Return the names of all brokers with a master, cluster by cluster."""
+    return [name for one in sorted(known.cluster_addr_table) for name in masters(known, one, None)]
 
 
 def _name_of(known: "ClusterInfo", broker: str) -> str:
     """Return the name of the broker that has an address, where name servers know it."""
+    from reput.format.codes import MASTER_ID
+
     for name, data in known.broker_addr_table.items():
-        if data.broker_addrs.get(0) == broker:
+        if data.broker_addrs.get(MASTER_ID) == broker:
             return name
     return broker
 
 
-def parse_pairs(option: str, pairs: Sequence[str] | None) -> dict[str, str]:
-    """Return names and values of ``NAME=VALUE``.
+def kind_in(known: "ClusterInfo", topic: str) -> str:
+    """Return the kind of a topic as ``kind_of`` does; ``system`` for topics of brokers too."""
+    from reput.format import names
 
-    Raises:
-        InvalidOption: One has no ``=`` or no name.
-    """
-    found = {}
-    for pair in pairs or ():
-        name, equals, value = pair.partition("=")
-        if not equals or not name:
-            raise InvalidOption(option, pair, "NAME=VALUE")
-        found[name] = value
-    return found
+    is_own = topic in known.cluster_addr_table or topic in known.broker_addr_table
+    return "system" if is_own or topic.endswith(names.REPLY_TOPIC_SUFFIX) else names.kind_of(topic)
 
 
 def queue_text(queue: "MessageQueue") -> str:

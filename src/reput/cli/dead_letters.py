@@ -2,100 +2,64 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from reput.cli import messages
-from reput.cli.connecting import (
-    DEFAULT_NAMESRV,
-    DEFAULT_TIMEOUT_S,
-    JsonOption,
-    NamesrvOption,
-    TimeoutOption,
-    UtcOption,
-    YesOption,
-    ask,
-    command_group,
-    print_preview_note,
-    queue_text,
-    run,
-)
+from reput.cli.exit_codes import EXIT_DAMAGE
 from reput.cli.message_view import Body
-from reput.errors import NotInStore, ReputError
+from reput.cli.options import (
+    CLUSTER,
+    BodyOption,
+    GroupArgument,
+    LimitOption,
+    Session,
+    command,
+)
+from reput.cli.printing import Column, Document, Fields, Table, View
+from reput.errors import InvalidOption, NotInStore, ReputError
+from reput.format import names, properties as props
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from reput.cli.printing import Clock
     from reput.client.admin import Admin
     from reput.client.config import ClientConfig
     from reput.client.message import Message, ReceivedMessage
     from reput.client.producer import Producer
 
-Document = dict[str, Any]
-GroupArgument = Annotated[
-    str, typer.Argument(metavar="GROUP", help="The consumer group that gave them up.")
-]
 IdOption = Annotated[
     list[str] | None,
     typer.Option("--id", metavar="ID", help="Only this message, by any id of it; repeatable."),
 ]
 BeginOption = Annotated[
-    str | None, typer.Option("--from", metavar="TIME", help="Given up then or later.")
+    str | None, typer.Option("--from", metavar="TIME", help="Only given up at this time or later.")
 ]
 EndOption = Annotated[
-    str | None, typer.Option("--to", metavar="TIME", help="Given up before that.")
+    str | None, typer.Option("--to", metavar="TIME", help="Only given up before this time.")
 ]
-LimitOption = Annotated[int | None, typer.Option(min=1, help="No more messages than this.")]
-
-PRODUCER_GROUP = "TOOLS_PRODUCER"
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    command_group(
-        app,
-        "dlq",
-        "Dead letters: messages that a consumer group has given up on. See them, send them again.",
-        {"list": list_groups, "show": show, "resend": resend, "export": export},
-    )
 
 
 # --- list ---------------------------------------------------------------------------------------
 
 
+@command(*CLUSTER, "utc")
 def list_groups(
-    namesrv: NamesrvOption = DEFAULT_NAMESRV,
-    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
-    json: JsonOption = False,
-    utc: UtcOption = False,
-) -> None:
+    session: Session,
+) -> View:
     """List the groups that have dead letters, and how many."""
-    from reput.cli import printing
-
-    found = ask(namesrv, timeout, _groups)
-    if json:
-        printing.print_json({"groups": found})
-        return
-    clock = printing.Clock(utc)
-    printing.print_table(
-        ["group", "topic", "#messages", "@last given up"],
-        [
-            [
-                one["group"],
-                one["topic"],
-                one["message_count"],
-                clock.text(one["last_store_timestamp"]),
-            ]
-            for one in found
-        ],
-    )
+    groups = session.ask(_groups)
+    columns = {
+        "group": "group",
+        "topic": "topic",
+        "#messages": "message_count",
+        "@last given up": "last_store_timestamp",
+    }
+    return View({"groups": groups}, Table(columns, groups))
 
 
 async def _groups(admin: "Admin") -> list[Document]:
-    from reput.format import names
-
     found = []
     for topic in await admin.topics():
         if not names.is_dlq_topic(topic):
@@ -138,28 +102,24 @@ class _Choice:
 
 
 def _choice(
+    session: Session,
     group: str,
     ids: list[str] | None,
     begin: str | None,
     end: str | None,
     limit: int | None,
-    clock: "Clock",
 ) -> _Choice:
-    from reput.cli import printing
-
     return _Choice(
         group,
         frozenset(ids or ()),
-        None if begin is None else printing.parse_time("--from", begin, clock),
-        None if end is None else printing.parse_time("--to", end, clock),
+        session.time_ms("--from", begin),
+        session.time_ms("--to", end),
         limit,
     )
 
 
 def _ids(one: "ReceivedMessage") -> set[str]:
     """Return what a dead letter is known by: its producer's id, its first place, and its place."""
-    from reput.format import properties as props
-
     found = {one.message_id, one.offset_message_id}
     if origin := one.stored.properties.get(props.ORIGIN_MESSAGE_ID):
         found.add(origin)
@@ -172,8 +132,6 @@ async def _chosen(client: "ClientConfig", choice: _Choice) -> "AsyncIterator[Rec
     Raises:
         NotInStore: An id that was asked for is none of a dead letter of the group.
     """
-    from reput.format import names
-
     left = set(choice.ids)
     count = 0
     async with messages.reader_of(client) as reader:
@@ -196,8 +154,6 @@ async def _chosen(client: "ClientConfig", choice: _Choice) -> "AsyncIterator[Rec
 
 def _document(one: "ReceivedMessage", body: Body) -> Document:
     """Return a dead letter as ``--json`` prints it: a message, and where it came from."""
-    from reput.format import properties as props
-
     properties = one.stored.properties
     return {
         "origin_topic": properties.get(props.RETRY_TOPIC),
@@ -209,42 +165,35 @@ def _document(one: "ReceivedMessage", body: Body) -> Document:
 # --- show and export ----------------------------------------------------------------------------
 
 
+@command(*CLUSTER, "utc")
 def show(
+    session: Session,
     group: GroupArgument,
     id: IdOption = None,  # noqa: A002 - the option's name
     begin: BeginOption = None,
     end: EndOption = None,
     limit: LimitOption = None,
-    body: messages.BodyOption = Body.AUTO,
-    namesrv: NamesrvOption = DEFAULT_NAMESRV,
-    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
-    json: JsonOption = False,
-    utc: UtcOption = False,
+    body: BodyOption = Body.AUTO,
 ) -> None:
     """Print the dead letters of a group, oldest first, one message a line.
 
     Time, queue and offset, the topic it was sent to, how often it was retried, tags, keys, id,
     body; with --json a document a line.
     """
-    from reput.cli import message_view, printing
-
-    clock = printing.Clock(utc)
-    choice = _choice(group, id, begin, end, limit, clock)
+    choice = _choice(session, group, id, begin, end, limit)
 
     async def work(client: "ClientConfig") -> None:
         async for one in _chosen(client, choice):
-            found = _document(one, body)
-            if json:
-                printing.print_json_line(found)
-                continue
-            place = f"{queue_text(one.queue)}:{one.queue_offset}"
-            origin, times = found["origin_topic"] or "-", str(found["reconsume_times"])
-            print(message_view.line(found, clock, place, origin, times))
+            document = _document(one, body)
+            columns = document["origin_topic"] or "-", str(document["reconsume_times"])
+            messages.print_line(session, one, document, *columns)
 
-    run(namesrv, timeout, work)
+    session.run(work)
 
 
+@command(*CLUSTER, "utc")
 def export(
+    session: Session,
     group: GroupArgument,
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="Where to; one that is there stays as it is.")
@@ -253,11 +202,7 @@ def export(
     begin: BeginOption = None,
     end: EndOption = None,
     limit: LimitOption = None,
-    namesrv: NamesrvOption = DEFAULT_NAMESRV,
-    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
-    json: JsonOption = False,
-    utc: UtcOption = False,
-) -> None:
+) -> View:
     """Write the dead letters of a group to a file: a JSON document a line, bodies in hex.
 
     The file appears when all of them are in it.
@@ -265,12 +210,10 @@ def export(
     import json as codec
 
     from reput import small_file
-    from reput.cli import printing
-    from reput.errors import InvalidOption
 
     if file.exists():
         raise InvalidOption("FILE", str(file), "a name that is free")
-    choice = _choice(group, id, begin, end, limit, printing.Clock(utc))
+    choice = _choice(session, group, id, begin, end, limit)
 
     async def work(client: "ClientConfig") -> list[str]:
         return [
@@ -278,13 +221,12 @@ def export(
             async for one in _chosen(client, choice)
         ]
 
-    lines = run(namesrv, timeout, work)
+    lines = session.run(work)
     small_file.replace_file(file, "".join(lines).encode())
-    found = {"group": group, "file": str(file), "message_count": len(lines)}
-    if json:
-        printing.print_json(found)
-    else:
-        printing.print_fields({"group": group, "file": file, "messages": len(lines)})
+    return View(
+        {"group": group, "file": str(file), "message_count": len(lines)},
+        Fields({"group": group, "file": file, "messages": len(lines)}),
+    )
 
 
 # --- resend -------------------------------------------------------------------------------------
@@ -300,7 +242,9 @@ class _Resent:
     problem: str | None = None
 
 
+@command("yes", *CLUSTER, "utc")
 def resend(
+    session: Session,
     group: GroupArgument,
     id: IdOption = None,  # noqa: A002 - the option's name
     begin: BeginOption = None,
@@ -312,12 +256,7 @@ def resend(
             "--to-origin", help="To the topic it was sent to: all of its groups get it again."
         ),
     ] = False,
-    yes: YesOption = False,
-    namesrv: NamesrvOption = DEFAULT_NAMESRV,
-    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
-    json: JsonOption = False,
-    utc: UtcOption = False,
-) -> None:
+) -> View:
     """Send dead letters again, to the group that gave them up.
 
     A copy goes to the group's retry topic: its members get it, and nobody else, with as many tries
@@ -326,15 +265,10 @@ def resend(
 
     A message that is not taken makes the exit code 1, and the others are sent nevertheless.
     """
-    from reput.cli import printing
-    from reput.format import names
-
-    clock = printing.Clock(utc)
-    choice = _choice(group, id, begin, end, limit, clock)
+    choice = _choice(session, group, id, begin, end, limit)
 
     async def work(client: "ClientConfig") -> list[_Resent]:
         from reput.client.producer import Producer
-        from reput.format import properties as props
 
         found = []
         async for one in _chosen(client, choice):
@@ -343,8 +277,8 @@ def resend(
             if not target.to:
                 target.problem = f"it does not say where it came from: no {props.RETRY_TOPIC}"
             found.append(target)
-        if yes and found:
-            async with Producer(PRODUCER_GROUP, client=client) as producer:
+        if session.is_done and found:
+            async with Producer(names.TOOLS_PRODUCER, client=client) as producer:
                 for target in found:
                     if target.problem is None:
                         await send(producer, target)
@@ -360,29 +294,30 @@ def resend(
             if sent.status != "SEND_OK":
                 one.problem = f"stored, but {sent.status}"
 
-    found = run(namesrv, timeout, work)
-    if json:
-        printing.print_json(
-            {
-                "is_done": yes,
-                "group": group,
-                "messages": [
-                    {
-                        **_document(one.message, Body.NONE),
-                        "to_topic": one.to or None,
-                        "new_offset_id": one.message_id,
-                        "problem": one.problem,
-                    }
-                    for one in found
-                ],
-            }
-        )
-    else:
-        _print_resent(found, clock, is_done=yes)
-    if not yes:
-        print_preview_note()
-    elif any(one.problem for one in found):
-        raise typer.Exit(1)
+    found = session.run(work)
+    columns: dict[str, Column] = {
+        "@given up": lambda one: one.message.store_timestamp_ms,
+        "id": lambda one: one.message.message_id,
+        "keys": lambda one: list(one.message.keys),
+        "to": lambda one: one.to or None,
+        **({"stored as": "message_id"} if session.is_done else {}),
+        "problem": "problem",
+    }
+    documents = [
+        {
+            **_document(one.message, Body.NONE),
+            "to_topic": one.to or None,
+            "new_offset_id": one.message_id,
+            "problem": one.problem,
+        }
+        for one in found
+    ]
+    is_failed = session.is_done and any(one.problem for one in found)
+    return View(
+        {"is_done": session.is_done, "group": group, "messages": documents},
+        Table(columns, found),
+        exit_code=EXIT_DAMAGE if is_failed else 0,
+    )
 
 
 def again(one: "ReceivedMessage", topic: str) -> "Message":
@@ -394,7 +329,6 @@ def again(one: "ReceivedMessage", topic: str) -> "Message":
         CorruptRecord: Its body cannot be unpacked.
     """
     from reput.client.message import Message
-    from reput.format import names, properties as props
 
     stored = one.stored
     left_out = _OF_ITS_LIFE | (set() if names.is_retry_topic(topic) else _OF_ITS_GROUP)
@@ -406,34 +340,36 @@ def again(one: "ReceivedMessage", topic: str) -> "Message":
 
 
 _OF_ITS_LIFE = {
-    "DELAY", "WAIT", "REAL_TOPIC", "REAL_QID", "CLUSTER", "MSG_REGION", "TRACE_ON", "__CRC32#",
-    "CONSUME_START_TIME", "MIN_OFFSET", "MAX_OFFSET", "TRAN_MSG", "PGROUP",
-    "POP_CK", "1ST_POP_TIME",
-    "TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS", "TIMER_OUT_MS", "TIMER_ENQUEUE_MS",
-    "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES", "DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID",
-    "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET",
-}  # fmt: skip
-"""What brokers and consumers write, and what would hold it back again."""
-_OF_ITS_GROUP = {"RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "ORIGIN_GROUP"}
-"""What members of its group read of a retried message."""
+    props.DELAY,
+    props.WAIT,
+    props.REAL_TOPIC,
+    props.REAL_QUEUE_ID,
+    props.CLUSTER,
+    "MSG_REGION",
+    "TRACE_ON",
+    props.CRC32,
+    "CONSUME_START_TIME",
+    "MIN_OFFSET",
+    "MAX_OFFSET",
+    props.TRANSACTION_PREPARED,
+    props.PRODUCER_GROUP,
+    props.POP_CHECKPOINT,
+    props.FIRST_POP_TIME,
+    props.TIMER_DELAY_MS,
+    props.TIMER_DELAY_SEC,
+    props.TIMER_DELIVER_MS,
+    props.TIMER_OUT_MS,
+    props.TIMER_ENQUEUE_MS,
+    props.TIMER_DEQUEUE_MS,
+    props.TIMER_ROLL_TIMES,
+    "DLQ_ORIGIN_TOPIC",
+    "DLQ_ORIGIN_MESSAGE_ID",
+    props.INNER_MULTI_DISPATCH,
+    props.INNER_MULTI_QUEUE_OFFSET,
+}
+"""Properties that brokers and consumers write, and those that would delay the message again."""
+_OF_ITS_GROUP = {props.RETRY_TOPIC, props.ORIGIN_MESSAGE_ID, props.ORIGIN_GROUP}
+"""Properties of a retried message that the members of its group read."""
 
 
-def _print_resent(found: list[_Resent], clock: "Clock", *, is_done: bool) -> None:
-    from reput.cli import printing
-
-    printing.print_table(
-        ["@given up", "id", "keys", "to", "problem"]
-        if not is_done
-        else ["@given up", "id", "keys", "to", "stored as", "problem"],
-        [
-            [
-                clock.text(one.message.store_timestamp_ms),
-                one.message.message_id,
-                " ".join(one.message.keys) or None,
-                one.to or None,
-                *([one.message_id] if is_done else []),
-                one.problem,
-            ]
-            for one in found
-        ],
-    )
+COMMANDS = {"list": list_groups, "show": show, "resend": resend, "export": export}

@@ -1,79 +1,46 @@
 """``reput group``: consumer groups, how far they are, and who is in them."""
 
 import enum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reput.cli.connecting import (
-    DEFAULT_NAMESRV,
-    DEFAULT_TIMEOUT_S,
+from reput.cli.connecting import CommandFailed, masters, version_text
+from reput.cli.options import (
+    CLUSTER,
     BrokerOption,
     ClusterOption,
-    CommandFailed,
-    JsonOption,
-    NamesrvOption,
-    TimeoutOption,
-    UtcOption,
-    YesOption,
-    ask,
-    command_group,
-    masters,
-    print_preview_note,
-    version_text,
+    GroupArgument,
+    OfClusterOption,
+    Session,
+    command,
 )
+from reput.cli.printing import Column, Document, Fields, Table, View
 from reput.format import names
 
 if TYPE_CHECKING:
     from reput.client.admin import Admin, ConsumeStats, QueueProgress
-    from reput.format.bodies import ConsumerConnection, SubscriptionGroupConfig
-
-Document = dict[str, Any]
-GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group.")]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    command_group(
-        app,
-        "group",
-        "Consumer groups: list, show their lag, create, update, delete them, see their members.",
-        {
-            "list": list_groups,
-            "show": show,
-            "create": create,
-            "update": update,
-            "delete": delete,
-            "members": members,
-            "mode": mode,
-        },
-    )
+    from reput.format.bodies import Connection, ConsumerConnection, SubscriptionGroupConfig
 
 
 # --- list and show ------------------------------------------------------------------------------
 
 
+@command(*CLUSTER)
 def list_groups(
+    session: Session,
     everything: Annotated[bool, typer.Option("--all", help="System groups, too.")] = False,
-    cluster: Annotated[str | None, typer.Option(metavar="NAME", help="Of this cluster.")] = None,
+    cluster: OfClusterOption = None,
     broker: BrokerOption = None,
-    namesrv: NamesrvOption = DEFAULT_NAMESRV,
-    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
-    json: JsonOption = False,
-) -> None:
+) -> View:
     """List the consumer groups that brokers know, with their settings."""
-    from reput.cli import printing
-
-    found = ask(namesrv, timeout, lambda admin: admin.groups(cluster=cluster, broker=broker))
+    configs = session.ask(lambda admin: admin.groups(cluster=cluster, broker=broker))
     groups = [
-        {"group": name, **_settings(one)}
-        for name, one in found.items()
+        {"group": name, **_settings(config)}
+        for name, config in configs.items()
         if everything or not names.is_system_group(name)
     ]
-    if json:
-        printing.print_json({"groups": groups})
-    else:
-        _print_settings("group", groups)
+    return View({"groups": groups}, _settings_table("group", groups))
 
 
 def _settings(config: "SubscriptionGroupConfig") -> Document:
@@ -89,72 +56,57 @@ def _settings(config: "SubscriptionGroupConfig") -> Document:
     }
 
 
-def _print_settings(what: str, rows: list[Document]) -> None:
-    from reput.cli import printing
-
-    printing.print_table(
-        [what, "may consume", "may broadcast", "#retries", "#retry queues", "#reads from"],
-        [
-            [
-                one[what],
-                one["consume_enable"],
-                one["broadcast_enable"],
-                one["retry_count_max"],
-                one["retry_queue_count"],
-                one["read_from_broker_id"],
-            ]
-            for one in rows
-        ],
-    )
+def _settings_table(key: str, rows: list[Document]) -> Table:
+    columns: dict[str, Column] = {
+        key: key,
+        "may consume": "consume_enable",
+        "may broadcast": "broadcast_enable",
+        "#retries": "retry_count_max",
+        "#retry queues": "retry_queue_count",
+        "#reads from": "read_from_broker_id",
+    }
+    return Table(columns, rows)
 
 
+@command(*CLUSTER, "utc")
 def show(
+    session: Session,
     group: GroupArgument,
     topic: Annotated[str | None, typer.Option(metavar="TOPIC", help="Only this topic.")] = None,
-    namesrv: NamesrvOption = DEFAULT_NAMESRV,
-    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
-    json: JsonOption = False,
-    utc: UtcOption = False,
-) -> None:
+) -> View:
     """Show how far a group is in each queue, and how much is left.
 
     Lag is the number of messages between the consumer offset and the end of the queue; the time is
     when the last consumed message was stored.
     """
-    from reput.cli import printing
 
     async def work(admin: "Admin") -> Document:
         stats = await admin.consume_stats(group, topic)
         return _progress(group, stats, await admin.consumer_connection(group))
 
-    found = ask(namesrv, timeout, work)
-    if json:
-        printing.print_json(found)
-        return
-    clock = printing.Clock(utc)
-    printing.print_fields(
-        {
-            "group": group,
-            "members": found["member_count"],
-            "consumes": f"{found['consume_tps']:.1f} messages a second",
-            "lag": found["lag"],
-        }
-    )
-    print()
-    printing.print_table(
-        ["topic", "broker", "#queue", "#broker offset", "#consumer offset", "#lag", "@last"],
-        [
-            [
-                one["topic"],
-                one["broker_name"],
-                one["queue_id"],
-                one["broker_offset"],
-                one["consumer_offset"],
-                one["lag"],
-                clock.text(one["last_store_timestamp"]),
-            ]
-            for one in found["queues"]
-        ],
+    document = session.ask(work)
+    return View(
+        document,
+        Fields(
+            {
+                "group": group,
+                "members": document["member_count"],
+                "consumes": f"{document['consume_tps']:.1f} messages a second",
+                "lag": document["lag"],
+            }
+        ),
+        Table(
+            {
+                "topic": "topic",
+                "broker": "broker_name",
+                "#queue": "queue_id",
+                "#broker offset": "broker_offset",
+                "#consumer offset": "consumer_offset",
+                "#lag": "lag",
+                "@last": "last_store_timestamp",
+            },
+            document["queues"],
+        ),
     )
 
 
@@ -206,7 +158,9 @@ ReadFromOption = Annotated[
 ]
 
 
+@command(*CLUSTER)
 def create(
+    session: Session,
     group: GroupArgument,
     consume: ConsumeOption = None,
     broadcast: BroadcastOption = None,
@@ -216,10 +170,7 @@ def create(
     read_from: ReadFromOption = None,
     cluster: ClusterOption = None,
     broker: BrokerOption = None,
-    namesrv: NamesrvOption = DEFAULT_NAMESRV,
-    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
-    json: JsonOption = False,
-) -> None:
+) -> View:
     """Create a consumer group on the brokers of a cluster, or on one broker.
 
     One that is there already is refused. What is not named is as brokers have it: consume and
@@ -238,10 +189,12 @@ def create(
         config = SubscriptionGroupConfig(group_name=group)
         return [await _put(admin, name, config, changes) for name in targets]
 
-    _print_receipt(group, ask(namesrv, timeout, work), as_json=json)
+    return _receipt(group, session.ask(work))
 
 
+@command(*CLUSTER)
 def update(
+    session: Session,
     group: GroupArgument,
     consume: ConsumeOption = None,
     broadcast: BroadcastOption = None,
@@ -251,10 +204,7 @@ def update(
     read_from: ReadFromOption = None,
     cluster: ClusterOption = None,
     broker: BrokerOption = None,
-    namesrv: NamesrvOption = DEFAULT_NAMESRV,
-    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
-    json: JsonOption = False,
-) -> None:
+) -> View:
     """Change a consumer group, on the brokers that know it.
 
     What is not named stays as it is.
@@ -273,7 +223,7 @@ def update(
             raise CommandFailed(f"no broker knows group {group}; `reput group list` shows them")
         return done
 
-    _print_receipt(group, ask(namesrv, timeout, work), as_json=json)
+    return _receipt(group, session.ask(work))
 
 
 def _changes(
@@ -306,33 +256,25 @@ async def _put(
     return {"broker_name": broker, **_settings(changed)}
 
 
-def _print_receipt(group: str, done: list[Document], *, as_json: bool) -> None:
-    from reput.cli import printing
-
-    if as_json:
-        printing.print_json({"group": group, "brokers": done})
-    else:
-        _print_settings("broker_name", done)
+def _receipt(group: str, brokers: list[Document]) -> View:
+    return View({"group": group, "brokers": brokers}, _settings_table("broker_name", brokers))
 
 
+@command("yes", *CLUSTER)
 def delete(
+    session: Session,
     group: GroupArgument,
     keep_offsets: Annotated[
         bool,
         typer.Option("--keep-offsets", help="A group of this name goes on where it was."),
     ] = False,
-    yes: YesOption = False,
     cluster: ClusterOption = None,
     broker: BrokerOption = None,
-    namesrv: NamesrvOption = DEFAULT_NAMESRV,
-    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
-    json: JsonOption = False,
-) -> None:
+) -> View:
     """Delete a consumer group with its offsets.
 
     Without --yes it only says what would go.
     """
-    from reput.cli import printing
 
     async def work(admin: "Admin") -> Document:
         targets = masters(await admin.clusters(), cluster, broker)
@@ -340,114 +282,95 @@ def delete(
         if not brokers:
             raise CommandFailed(f"no broker knows group {group}; `reput group list` shows them")
         connection = await admin.consumer_connection(group)
-        if yes:
+        if session.is_done:
             for name in brokers:
                 await admin.delete_group(group, has_offsets_removed=not keep_offsets, broker=name)
         return {
-            "is_deleted": yes,
+            "is_deleted": session.is_done,
             "group": group,
             "brokers": brokers,
             "member_count": len(connection.connection_set) if connection else 0,
             "keeps_offsets": keep_offsets,
         }
 
-    found = ask(namesrv, timeout, work)
-    if json:
-        printing.print_json(found)
-    else:
-        printing.print_fields(
+    document = session.ask(work)
+    return View(
+        document,
+        Fields(
             {
-                "deleted" if yes else "would delete": group,
-                "brokers": " ".join(found["brokers"]),
-                "members": found["member_count"],
+                "deleted" if session.is_done else "would delete": group,
+                "brokers": document["brokers"],
+                "members": document["member_count"],
                 "keeps offsets": keep_offsets,
             }
-        )
-    if not yes:
-        print_preview_note()
+        ),
+    )
 
 
 # --- members ------------------------------------------------------------------------------------
 
 
-def members(
-    group: GroupArgument,
-    namesrv: NamesrvOption = DEFAULT_NAMESRV,
-    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
-    json: JsonOption = False,
-) -> None:
+@command(*CLUSTER)
+def members(session: Session, group: GroupArgument) -> View:
     """Show the members of a group, and what they subscribe to.
 
     `reput consumer show` asks the members themselves what they are doing.
     """
-    from reput.cli import printing
-
-    found = ask(namesrv, timeout, lambda admin: _members(admin, group))
-    if json:
-        printing.print_json(found)
-        return
-    printing.print_fields(
-        {
-            "group": group,
-            "members": len(found["members"]),
-            "consumes": found["consume_type"],
-            "model": found["message_model"],
-            "new queues from": found["consume_from_where"],
-        }
-    )
-    if not found["members"]:
-        return
-    print()
-    printing.print_table(
-        ["client", "address", "language", "version"],
-        [
-            [one["client_id"], one["address"], one["language"], one["version"]]
-            for one in found["members"]
-        ],
-    )
-    print()
-    printing.print_table(
-        ["topic", "expression", "type"],
-        [
-            [one["topic"], one["expression"], one["expression_type"]]
-            for one in found["subscriptions"]
-        ],
+    document = session.ask(lambda admin: _members(admin, group))
+    return View(
+        document,
+        Fields(
+            {
+                "group": group,
+                "members": len(document["members"]),
+                "consumes": document["consume_type"],
+                "model": document["message_model"],
+                "new queues from": document["consume_from_where"],
+            }
+        ),
+        Table(
+            {
+                "client": "client_id",
+                "address": "address",
+                "language": "language",
+                "version": "version",
+            },
+            document["members"],
+            is_optional=True,
+        ),
+        Table(
+            {"topic": "topic", "expression": "expression", "type": "expression_type"},
+            document["subscriptions"],
+            is_optional=not document["members"],
+        ),
     )
 
 
 async def _members(admin: "Admin", group: str) -> Document:
-    found = await admin.consumer_connection(group)
-    if found is None:
-        return {
-            "group": group,
-            "consume_type": None,
-            "message_model": None,
-            "consume_from_where": None,
-            "members": [],
-            "subscriptions": [],
-        }
+    connection = await admin.consumer_connection(group)
+    fields = ("consume_type", "message_model", "consume_from_where")
     return {
         "group": group,
-        "consume_type": found.consume_type,
-        "message_model": found.message_model,
-        "consume_from_where": found.consume_from_where,
-        "members": [
-            {
-                "client_id": one.client_id,
-                "address": one.client_addr,
-                "language": one.language,
-                "version": version_text(one.version),
-            }
-            for one in found.connection_set
-        ],
+        **{name: getattr(connection, name, None) for name in fields},
+        "members": [member(one) for one in connection.connection_set] if connection else [],
         "subscriptions": [
             {
                 "topic": one.topic,
                 "expression": one.sub_string,
                 "expression_type": one.expression_type,
             }
-            for _, one in sorted(found.subscription_table.items())
+            for _, one in sorted(connection.subscription_table.items() if connection else ())
         ],
+    }
+
+
+def member(connection: "Connection") -> Document:
+    """Describe a client that is connected to a broker."""
+    return {
+        "client_id": connection.client_id,
+        "address": connection.client_addr,
+        "language": connection.language,
+        "version": version_text(connection.version),
     }
 
 
@@ -461,7 +384,9 @@ class Mode(enum.StrEnum):
     POP = "POP"
 
 
+@command(*CLUSTER)
 def mode(
+    session: Session,
     group: GroupArgument,
     topic: Annotated[
         str | None, typer.Argument(metavar="[TOPIC]", help="What it reads; all topics if none.")
@@ -478,17 +403,12 @@ def mode(
     ] = 0,
     cluster: ClusterOption = None,
     broker: BrokerOption = None,
-    namesrv: NamesrvOption = DEFAULT_NAMESRV,
-    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
-    json: JsonOption = False,
-) -> None:
+) -> View:
     """Show or set how a group reads topics: PULL, as ever, or POP, where members share queues.
 
     For clients of 5.x that let the broker divide queues (clientRebalance=false); they hear of it
     within 20 s. What is not listed is PULL.
     """
-    from reput.cli import printing
-
     if set_ is not None and topic is None:
         raise typer.BadParameter("--set takes a TOPIC")
 
@@ -511,11 +431,22 @@ def mode(
             ]
         return found
 
-    found = ask(namesrv, timeout, work)
-    if json:
-        printing.print_json({"group": group, "modes": found})
-        return
-    printing.print_table(
-        ["broker", "topic", "mode", "#share"],
-        [[one["broker_name"], one["topic"], one["mode"], one["share_count"]] for one in found],
-    )
+    modes = session.ask(work)
+    columns = {
+        "broker": "broker_name",
+        "topic": "topic",
+        "mode": "mode",
+        "#share": "share_count",
+    }
+    return View({"group": group, "modes": modes}, Table(columns, modes))
+
+
+COMMANDS = {
+    "list": list_groups,
+    "show": show,
+    "create": create,
+    "update": update,
+    "delete": delete,
+    "members": members,
+    "mode": mode,
+}

@@ -47,11 +47,16 @@ def _invoke(arguments: Sequence[str]) -> int:
         from reput.cli import serve
 
         return serve.run(arguments)
+    if list(arguments) == ["--version"]:  # typer takes longer to import than all else takes
+        from reput import __version__
+
+        print(f"reput {__version__}")
+        return 0
     import typer.main
 
     from reput.cli.app import build_app
 
-    command = typer.main.get_command(build_app())
+    command = typer.main.get_command(build_app(only=arguments[0] if arguments else ""))
     result = command.main(list(arguments), prog_name="reput", standalone_mode=False)
     return result if isinstance(result, int) else 0
 

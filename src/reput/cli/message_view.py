@@ -4,15 +4,15 @@ The keys of the document are those of ``--json``; times are ms since the epoch, 
 """
 
 import enum
+import functools
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from reput.cli import printing
+from reput.cli.printing import Document
 
 if TYPE_CHECKING:
     from reput.format.message import StoredMessage
-
-Document = dict[str, Any]
 
 
 class Body(enum.StrEnum):
@@ -98,17 +98,28 @@ def _is_text(data: bytes) -> bool:
     return all(one.isprintable() or one in "\t\r\n" for one in text)
 
 
-def print_whole(found: Document, clock: printing.Clock) -> None:
+def view(documents: list[Document], **others: object) -> printing.View:
+    """Return messages as a view, each with all of its fields.
+
+    Args:
+        documents: The messages.
+        **others: Entries of the JSON document, beside the messages.
+    """
+    blocks = [functools.partial(_print_whole, one) for one in documents]
+    return printing.View({"messages": documents, **others}, *blocks)
+
+
+def _print_whole(found: Document, clock: printing.Clock) -> None:
     """Print all of a message, one field a line, then its properties and its body."""
     fields = {
-        name.replace("_", " "): clock.text(value) if name.endswith("_timestamp") else value
+        ("@" if name.endswith("_timestamp") else "") + name.replace("_", " "): value
         for name, value in found.items()
         if name not in ("properties", "body", "body_problem", "keys")
     }
-    fields["keys"] = " ".join(found["keys"]) or None
-    printing.print_fields(fields)
+    printing.print_fields(fields | {"keys": found["keys"]}, clock)
     print("properties")
-    printing.print_fields({f"  {name}": value for name, value in found["properties"].items()})
+    properties = {f"  {name}": value for name, value in found["properties"].items()}
+    printing.print_fields(properties, clock)
     if found.get("body_problem"):
         printing.print_note(f"shown as stored: {found['body_problem']}")
     if "body" in found:

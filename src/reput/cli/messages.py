@@ -2,123 +2,83 @@
 
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from reput.cli.connecting import (
-    DEFAULT_NAMESRV,
-    DEFAULT_TIMEOUT_S,
-    CommandFailed,
-    JsonOption,
-    NamesrvOption,
-    TimeoutOption,
-    UtcOption,
-    ask,
-    choose_queues,
-    command_group,
-    queue_text,
-    run,
-)
+from reput.cli import message_view
+from reput.cli.connecting import CommandFailed, choose_queues, queue_text
 from reput.cli.message_view import Body
+from reput.cli.options import (
+    CLUSTER,
+    BeginOption,
+    BodyOption,
+    CountOption,
+    EndOption,
+    IdleOption,
+    LimitOption,
+    ProducerGroupOption,
+    QueuesOption,
+    Session,
+    StartOption,
+    TagsOption,
+    TopicArgument,
+    command,
+)
+from reput.cli.printing import Clock, Document, View, parse_time, print_json_line
 from reput.cli.trace import trace
 from reput.errors import InvalidOption, NotInStore
+from reput.format.names import TOOLS_CONSUMER
 
 if TYPE_CHECKING:
-    from reput.cli.printing import Clock
     from reput.client.admin import Admin
     from reput.client.config import ClientConfig
     from reput.client.message import ReceivedMessage
     from reput.client.pull_consumer import PullConsumer
     from reput.format.bodies import MessageQueue
 
-Document = dict[str, Any]
 M = TypeVar("M", bound="ReceivedMessage")
 
-TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The name of the topic.")]
-BodyOption = Annotated[Body, typer.Option(help="How to show bodies.")]
-TagsOption = Annotated[
-    str, typer.Option(metavar="TAGS", help="Only messages with these tags: 'A || B'.")
-]
-QueueOption = Annotated[
-    list[str] | None,
-    typer.Option("--queue", metavar="BROKER:ID", help="Only this queue; repeatable."),
-]
-
-READER_GROUP = "TOOLS_CONSUMER"
-"""Who reads without being in a group: brokers have this one from the start."""
 _AHEAD_COUNT = 256
 """Messages of one queue that wait for older ones of others."""
 _SILENCE_S = 30
 """How long a queue that must have more messages may bring none."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    command_group(
-        app,
-        "message",
-        "Messages: get them by id or key, follow a topic, print what is in it.",
-        {
-            "get": get,
-            "by-key": by_key,
-            "by-unique-key": by_unique_key,
-            "trace": trace,
-            "recall": recall,
-            "tail": tail,
-            "dump": dump,
-        },
-    )
-
-
 def message_document(one: "ReceivedMessage", body: Body) -> Document:
     """Return a message as ``--json`` prints it: as ``reput store`` does, and its broker's name."""
-    from reput.cli import message_view
-
     return {"broker_name": one.broker_name, **message_view.document(one.stored, body)}
 
 
-def print_message(one: "ReceivedMessage", body: Body, clock: "Clock", *, as_json: bool) -> None:
+def print_message(session: Session, one: "ReceivedMessage", body: Body) -> None:
     """Print a message on one line, as soon as it is there."""
-    import sys
+    print_line(session, one, message_document(one, body))
 
-    from reput.cli import message_view, printing
 
-    found = message_document(one, body)
-    if as_json:
-        printing.print_json_line(found)
+def print_line(session: Session, one: "ReceivedMessage", document: Document, *columns: str) -> None:
+    """Print the document of a message on one line, with more columns after its queue offset."""
+    if session.as_json:
+        print_json_line(document)
     else:
         place = f"{queue_text(one.queue)}:{one.queue_offset}"
-        print(message_view.line(found, clock, place))
-    sys.stdout.flush()
+        print(message_view.line(document, session.clock, place, *columns), flush=True)
 
 
-def _print_found(
-    found: "list[ReceivedMessage]", body: Body, clock: "Clock", *, as_json: bool
-) -> None:
-    from reput.cli import message_view, printing
-
-    documents = [message_document(one, body) for one in found]
-    if as_json:
-        printing.print_json({"messages": documents})
-        return
-    for number, one in enumerate(documents):
-        if number:
-            print()
-        message_view.print_whole(one, clock)
+def _view(messages: "Sequence[ReceivedMessage]", body: Body) -> View:
+    return message_view.view([message_document(one, body) for one in messages])
 
 
 # --- taking back --------------------------------------------------------------------------------
 
 
+@command("namesrv", "timeout")
 def recall(
+    session: Session,
     topic: TopicArgument,
     handle: Annotated[
         str, typer.Argument(metavar="HANDLE", help="As the message's producer was told.")
     ],
-    group: Annotated[str, typer.Option(metavar="GROUP", help="The producer group.")] = "reput-cli",
-    namesrv: NamesrvOption = DEFAULT_NAMESRV,
-    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
+    group: ProducerGroupOption = "reput-cli",
 ) -> None:
     """Take back a message that waits for its time: it is not delivered.
 
@@ -133,13 +93,15 @@ def recall(
         async with Producer(group, client=client, config=config) as producer:
             print(await producer.recall(topic, handle))
 
-    run(namesrv, timeout, work)
+    session.run(work)
 
 
 # --- by id and by key ---------------------------------------------------------------------------
 
 
+@command(*CLUSTER, "utc")
 def get(
+    session: Session,
     message_id: Annotated[
         str,
         typer.Argument(
@@ -150,17 +112,12 @@ def get(
         str | None, typer.Option(metavar="TOPIC", help="Where to look for a producer's id.")
     ] = None,
     body: BodyOption = Body.AUTO,
-    namesrv: NamesrvOption = DEFAULT_NAMESRV,
-    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
-    json: JsonOption = False,
-    utc: UtcOption = False,
-) -> None:
+) -> View:
     """Show a message in full, by its id.
 
     An offset id says by itself where the message is. The id that a producer was told, the unique
     key, is looked up in the index of the topic's brokers.
     """
-    from reput.cli import printing
 
     async def work(admin: "Admin") -> "ReceivedMessage | None":
         if topic is not None:
@@ -170,10 +127,10 @@ def get(
         await _check_offset_id(admin, message_id)
         return await admin.message_by_offset_id(message_id)
 
-    found = ask(namesrv, timeout, work)
+    found = session.ask(work)
     if found is None:
         raise NotInStore(f"no message of id {message_id}: deleted by now, or never there")
-    _print_found([found], body, printing.Clock(utc), as_json=json)
+    return _view([found], body)
 
 
 async def _check_offset_id(admin: "Admin", message_id: str) -> None:
@@ -193,96 +150,67 @@ async def _check_offset_id(admin: "Admin", message_id: str) -> None:
         raise InvalidOption("ID", f"{message_id} (at {address}, no broker known)", allowed)
 
 
+@command(*CLUSTER, "utc")
 def by_key(
+    session: Session,
     topic: TopicArgument,
     key: Annotated[str, typer.Argument(metavar="KEY", help="One of the message's keys.")],
-    begin: Annotated[
-        str | None, typer.Option("--from", metavar="TIME", help="Stored then or later.")
-    ] = None,
-    end: Annotated[
-        str | None, typer.Option("--to", metavar="TIME", help="Stored before that.")
-    ] = None,
+    begin: BeginOption = None,
+    end: EndOption = None,
     limit: Annotated[int, typer.Option(min=1, help="No more messages of each broker.")] = 64,
     body: BodyOption = Body.AUTO,
-    namesrv: NamesrvOption = DEFAULT_NAMESRV,
-    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
-    json: JsonOption = False,
-    utc: UtcOption = False,
-) -> None:
+) -> View:
     """Show the messages of a topic that have a key, oldest first.
 
     Brokers before 5.x give no more than 64, the newest.
     """
-    from reput.cli import printing
-
-    clock = printing.Clock(utc)
     bounds = {}
-    if begin is not None:
-        bounds["begin_ms"] = printing.parse_time("--from", begin, clock)
-    if end is not None:
-        bounds["end_ms"] = printing.parse_time("--to", end, clock) - 1
-    found = ask(
-        namesrv,
-        timeout,
-        lambda admin: admin.messages_by_key(topic, key, count_max=limit, **bounds),
-    )
+    if (begin_ms := session.time_ms("--from", begin)) is not None:
+        bounds["begin_ms"] = begin_ms
+    if (end_ms := session.time_ms("--to", end)) is not None:
+        bounds["end_ms"] = end_ms - 1
+    found = session.ask(lambda admin: admin.messages_by_key(topic, key, count_max=limit, **bounds))
     if not found:
         raise NotInStore(f"no message of topic {topic} has key {key}")
-    _print_found(found, body, clock, as_json=json)
+    return _view(found, body)
 
 
+@command(*CLUSTER, "utc")
 def by_unique_key(
+    session: Session,
     topic: TopicArgument,
     unique_key: Annotated[
         str, typer.Argument(metavar="ID", help="The id that the message's producer was told.")
     ],
     body: BodyOption = Body.AUTO,
-    namesrv: NamesrvOption = DEFAULT_NAMESRV,
-    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
-    json: JsonOption = False,
-    utc: UtcOption = False,
-) -> None:
+) -> View:
     """Show the message of a topic that has a unique key: the id of its producer's client."""
-    from reput.cli import printing
-
-    found = ask(namesrv, timeout, lambda admin: admin.message_by_unique_key(topic, unique_key))
+    found = session.ask(lambda admin: admin.message_by_unique_key(topic, unique_key))
     if found is None:
         raise NotInStore(f"no message of topic {topic} has unique key {unique_key}")
-    _print_found([found], body, printing.Clock(utc), as_json=json)
+    return _view([found], body)
 
 
 # --- following and dumping ----------------------------------------------------------------------
 
 
+@command(*CLUSTER, "utc")
 def tail(
+    session: Session,
     topic: TopicArgument,
-    begin: Annotated[
-        str,
-        typer.Option(
-            "--from", metavar="WHERE", help="earliest, latest, or a time; where to begin."
-        ),
-    ] = "latest",
-    count: Annotated[int | None, typer.Option(min=1, help="End after so many messages.")] = None,
-    idle: Annotated[
-        float | None,
-        typer.Option(min=0, metavar="SECONDS", help="End when nothing came for so long."),
-    ] = None,
+    begin: StartOption = "latest",
+    count: CountOption = None,
+    idle: IdleOption = None,
     tags: TagsOption = "*",
-    queue: QueueOption = None,
+    queue: QueuesOption = None,
     body: BodyOption = Body.AUTO,
-    namesrv: NamesrvOption = DEFAULT_NAMESRV,
-    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
-    json: JsonOption = False,
-    utc: UtcOption = False,
 ) -> None:
     """Print the messages of a topic as they come, until Ctrl-C.
 
     No group is involved: consumers do not notice. One message a line: time, queue and offset, tags,
     keys, id, body; with --json a document a line.
     """
-    from reput.cli import printing
-
-    clock = printing.Clock(utc)
+    clock = session.clock
 
     async def work(client: "ClientConfig") -> None:
         async with reader_of(client) as reader:
@@ -293,47 +221,33 @@ def tail(
             begin_ms = _begin_ms(begin, clock)
             async for message in received(reader.poll, count, idle):
                 if message.store_timestamp_ms >= begin_ms:
-                    print_message(message, body, clock, as_json=json)
+                    print_message(session, message, body)
 
-    run(namesrv, timeout, work)
+    session.run(work)
 
 
-def _begin_ms(where: str, clock: "Clock") -> int:
+def _begin_ms(where: str, clock: Clock) -> int:
     """Return what no message is older than: up to 5.1.0 brokers may find the one before a time."""
-    from reput.cli import printing
-
-    return 0 if where in ("earliest", "latest") else printing.parse_time("--from", where, clock)
+    return 0 if where in ("earliest", "latest") else parse_time("--from", where, clock)
 
 
+@command(*CLUSTER, "utc")
 def dump(
+    session: Session,
     topic: TopicArgument,
-    begin: Annotated[
-        str,
-        typer.Option(
-            "--from", metavar="WHERE", help="earliest, or a time; the first that is printed."
-        ),
-    ] = "earliest",
-    end: Annotated[
-        str | None,
-        typer.Option("--to", metavar="TIME", help="Only what was stored before that."),
-    ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="No more messages than this.")] = None,
+    begin: StartOption = "earliest",
+    end: EndOption = None,
+    limit: LimitOption = None,
     tags: TagsOption = "*",
-    queue: QueueOption = None,
+    queue: QueuesOption = None,
     body: BodyOption = Body.AUTO,
-    namesrv: NamesrvOption = DEFAULT_NAMESRV,
-    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
-    json: JsonOption = False,
-    utc: UtcOption = False,
 ) -> None:
     """Print what is in a topic, oldest first, one message a line.
 
     Ends at the messages that were there when it began. Lines are as those of `reput message tail`.
     """
-    from reput.cli import printing
-
-    clock = printing.Clock(utc)
-    end_ms = None if end is None else printing.parse_time("--to", end, clock)
+    clock = session.clock
+    end_ms = session.time_ms("--to", end)
 
     async def work(client: "ClientConfig") -> None:
         from reput.client.core import subscription
@@ -349,42 +263,36 @@ def dump(
             begin_ms = _begin_ms(begin, clock)
             async for message in in_order(reader, ranges):
                 stored_ms = message.store_timestamp_ms
-                if end_ms is not None and stored_ms >= end_ms:
-                    continue
-                if stored_ms < begin_ms:
+                if stored_ms < begin_ms or (end_ms is not None and stored_ms >= end_ms):
                     continue
                 if not wanted or message.tags in wanted:
-                    print_message(message, body, clock, as_json=json)
+                    print_message(session, message, body)
                     shown_count += 1
                     if shown_count == limit:
                         return
 
-    run(namesrv, timeout, work)
+    session.run(work)
 
 
 def reader_of(client: "ClientConfig") -> "PullConsumer":
     """Return who reads without being in a group, and commits nothing."""
     from reput.client.pull_consumer import PullConsumer
 
-    return PullConsumer(READER_GROUP, client=client, auto_commit=False)
+    return PullConsumer(TOOLS_CONSUMER, client=client, auto_commit=False)
 
 
-async def begin_of(
-    reader: "PullConsumer", queue: "MessageQueue", where: str, clock: "Clock"
-) -> int:
+async def begin_of(reader: "PullConsumer", queue: "MessageQueue", where: str, clock: Clock) -> int:
     """Return the queue offset that ``earliest``, ``latest`` or a time means in a queue.
 
     Raises:
         InvalidOption: It is none of these.
     """
-    from reput.cli import printing
-
     if where == "earliest":
         return await reader.begin_offset(queue)
     if where == "latest":
         return await reader.end_offset(queue)
     try:
-        timestamp_ms = printing.parse_time("--from", where, clock)
+        timestamp_ms = parse_time("--from", where, clock)
     except InvalidOption as error:
         allowed = "earliest, latest, a time like 2026-11-21T03:03, or ms since 1970"
         raise InvalidOption("--from", where, allowed) from error
@@ -477,3 +385,14 @@ async def _drop_expired(
         raise CommandFailed(f"queues {silent} brought nothing for {_SILENCE_S} s")
     missing -= gone
     unfinished -= gone
+
+
+COMMANDS = {
+    "get": get,
+    "by-key": by_key,
+    "by-unique-key": by_unique_key,
+    "trace": trace,
+    "recall": recall,
+    "tail": tail,
+    "dump": dump,
+}

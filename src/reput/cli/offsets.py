@@ -1,80 +1,46 @@
 """``reput offset``: where consumer groups are in queues, and how to move them."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reput.cli.connecting import (
-    DEFAULT_NAMESRV,
-    DEFAULT_TIMEOUT_S,
-    CommandFailed,
-    JsonOption,
-    NamesrvOption,
-    TimeoutOption,
-    UtcOption,
-    YesOption,
-    ask,
-    choose_queues,
-    command_group,
-    print_preview_note,
-    queue_text,
+from reput.cli.connecting import CommandFailed, choose_queues, queue_text
+from reput.cli.options import (
+    CLUSTER,
+    GroupArgument,
+    QueuesOption,
+    Session,
+    TopicArgument,
+    command,
 )
+from reput.cli.printing import Column, Document, Table, View
 from reput.errors import InvalidOption
 
 if TYPE_CHECKING:
     from reput.client.admin import Admin
     from reput.format.bodies import MessageQueue
 
-Document = dict[str, Any]
-GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group.")]
-TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    command_group(
-        app,
-        "offset",
-        "Consumer offsets: show them, move them, copy them to another group.",
-        {"show": show, "reset": reset, "clone": clone},
-    )
-
 
 # --- show ---------------------------------------------------------------------------------------
 
 
-def show(
-    group: GroupArgument,
-    topic: TopicArgument,
-    namesrv: NamesrvOption = DEFAULT_NAMESRV,
-    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
-    json: JsonOption = False,
-) -> None:
+@command(*CLUSTER)
+def show(session: Session, group: GroupArgument, topic: TopicArgument) -> View:
     """Show where a group is in all queues of a topic, also in those where it never was.
 
     A broker says 0, and not that there is none, of a young queue that still has its first message.
     """
-    from reput.cli import printing
-
-    found = ask(namesrv, timeout, lambda admin: _describe(admin, group, topic))
-    if json:
-        printing.print_json({"group": group, "topic": topic, "queues": found})
-        return
-    printing.print_table(
-        ["broker", "#queue", "#min", "#max", "#consumer offset", "#lag"],
-        [
-            [
-                one["broker_name"],
-                one["queue_id"],
-                one["min_offset"],
-                one["max_offset"],
-                one["consumer_offset"],
-                one["lag"],
-            ]
-            for one in found
-        ],
-    )
+    queues = session.ask(lambda admin: _describe(admin, group, topic))
+    columns = {
+        "broker": "broker_name",
+        "#queue": "queue_id",
+        "#min": "min_offset",
+        "#max": "max_offset",
+        "#consumer offset": "consumer_offset",
+        "#lag": "lag",
+    }
+    return View({"group": group, "topic": topic, "queues": queues}, Table(columns, queues))
 
 
 async def _describe(admin: "Admin", group: str, topic: str) -> list[Document]:
@@ -122,7 +88,9 @@ class _Move:
         }
 
 
+@command("yes", *CLUSTER, "utc")
 def reset(
+    session: Session,
     group: GroupArgument,
     topic: TopicArgument,
     to: Annotated[
@@ -132,16 +100,8 @@ def reset(
     time: Annotated[
         str | None, typer.Option(metavar="TIME", help="The first message stored then or later.")
     ] = None,
-    queue: Annotated[
-        list[str] | None,
-        typer.Option("--queue", metavar="BROKER:ID", help="Only this queue; repeatable."),
-    ] = None,
-    yes: YesOption = False,
-    namesrv: NamesrvOption = DEFAULT_NAMESRV,
-    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
-    json: JsonOption = False,
-    utc: UtcOption = False,
-) -> None:
+    queue: QueuesOption = None,
+) -> View:
     """Move a group to other messages of a topic: --to or --time says to which.
 
     Without --yes it shows, queue by queue, where the group is and where it would be. With --yes it
@@ -150,15 +110,11 @@ def reset(
     A group with members is told through them, all queues at a time: by time, earliest or latest. To
     a number, or in some queues only, it can be moved when its members are stopped.
     """
-    from reput.cli import printing
-
     if (to is None) == (time is None):
         raise typer.BadParameter("give one of --to and --time")
     if to not in (None, "earliest", "latest") and not (to.isascii() and to.isdigit()):
         raise InvalidOption("--to", to, "earliest, latest, or a queue offset; for times --time")
-    timestamp_ms = (
-        None if time is None else printing.parse_time("--time", time, printing.Clock(utc))
-    )
+    timestamp_ms = session.time_ms("--time", time)
 
     async def work(admin: "Admin") -> tuple[list[_Move], int]:
         chosen = choose_queues("--queue", await _queues(admin, topic), queue)
@@ -177,26 +133,13 @@ def reset(
             if timestamp_ms is not None and not member_count:
                 wanted = await _behind_the_last(admin, one, timestamp_ms, wanted)
             moves.append(_Move(one, await admin.consumer_offset(group, one), wanted))
-        if yes:
+        if session.is_done:
             await _move(admin, group, topic, moves, to, timestamp_ms, has_members=member_count > 0)
         return moves, member_count
 
-    moves, member_count = ask(namesrv, timeout, work)
-    if json:
-        document = {
-            "is_done": yes,
-            "group": group,
-            "topic": topic,
-            "member_count": member_count,
-            "queues": [one.document() for one in moves],
-        }
-        printing.print_json(document)
-    else:
-        _print_moves(moves, is_done=yes)
-    if yes:
-        _check(moves)
-    else:
-        print_preview_note()
+    moves, member_count = session.ask(work)
+    document = {"group": group, "topic": topic, "member_count": member_count}
+    return _view(session, document, moves)
 
 
 async def _wanted(
@@ -246,39 +189,47 @@ async def _move(
         move.after = await admin.consumer_offset(group, move.queue)
 
 
-def _print_moves(moves: list[_Move], *, is_done: bool) -> None:
-    from reput.cli import printing
-
-    rows: list[list[object]] = []
-    for one in moves:
-        change = None if one.before is None else one.wanted - one.before
-        row = [one.queue.broker_name, one.queue.queue_id, one.before, one.wanted]
-        row.append(None if change is None else f"{change:+d}")
-        rows.append([*row, one.after] if is_done else row)
-    columns = ["broker", "#queue", "#is at" if not is_done else "#was at", "#wanted", "#change"]
-    printing.print_table([*columns, "#is at"] if is_done else columns, rows)
+def _view(session: Session, document: Document, moves: list[_Move]) -> View:
+    """Return what was or would be moved; a failure if a group is not where it should be."""
+    columns: dict[str, Column] = {
+        "broker": lambda move: move.queue.broker_name,
+        "#queue": lambda move: move.queue.queue_id,
+        "#was at" if session.is_done else "#is at": "before",
+        "#wanted": "wanted",
+        "#change": lambda move: None if move.before is None else f"{move.wanted - move.before:+d}",
+    }
+    if session.is_done:
+        columns["#is at"] = "after"
+    failure = None
+    wrong = [queue_text(move.queue) for move in moves if move.after != move.wanted]
+    if session.is_done and wrong:
+        text = f"the group is not where it should be in queues {' '.join(wrong)}"
+        failure = CommandFailed(text)
+    queues = [move.document() for move in moves]
+    return View(
+        {"is_done": session.is_done, **document, "queues": queues},
+        Table(columns, moves),
+        failure=failure,
+    )
 
 
 # --- clone --------------------------------------------------------------------------------------
 
 
+@command("yes", *CLUSTER)
 def clone(
+    session: Session,
     from_group: Annotated[
         str, typer.Argument(metavar="FROM_GROUP", help="Whose offsets are copied.")
     ],
     to_group: Annotated[str, typer.Argument(metavar="TO_GROUP", help="Who gets them.")],
     topic: TopicArgument,
-    yes: YesOption = False,
-    namesrv: NamesrvOption = DEFAULT_NAMESRV,
-    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
-    json: JsonOption = False,
-) -> None:
+) -> View:
     """Let a group be where another one is, in all queues of a topic.
 
     Without --yes it shows what would be. The members of the group that gets the offsets must be
     stopped: they would overwrite them.
     """
-    from reput.cli import printing
 
     async def work(admin: "Admin") -> list[_Move]:
         moves = []
@@ -293,32 +244,15 @@ def clone(
         if connection is not None:
             allowed = f"a group without members; stop its {len(connection.connection_set)}"
             raise InvalidOption("TO_GROUP", to_group, allowed)
-        if yes:
+        if session.is_done:
             await admin.clone_offsets(from_group, to_group, topic)
             for move in moves:
                 move.after = await admin.consumer_offset(to_group, move.queue)
         return moves
 
-    moves = ask(namesrv, timeout, work)
-    if json:
-        document = {
-            "is_done": yes,
-            "from_group": from_group,
-            "to_group": to_group,
-            "topic": topic,
-            "queues": [one.document() for one in moves],
-        }
-        printing.print_json(document)
-    else:
-        _print_moves(moves, is_done=yes)
-    if yes:
-        _check(moves)
-    else:
-        print_preview_note()
+    moves = session.ask(work)
+    document = {"from_group": from_group, "to_group": to_group, "topic": topic}
+    return _view(session, document, moves)
 
 
-def _check(moves: list[_Move]) -> None:
-    """Check that a group is where it should be. Raises ``CommandFailed``."""
-    wrong = [queue_text(one.queue) for one in moves if one.after != one.wanted]
-    if wrong:
-        raise CommandFailed(f"the group is not where it should be in queues {' '.join(wrong)}")
+COMMANDS = {"show": show, "reset": reset, "clone": clone}

@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from reput.cli.exit_codes import EXIT_DAMAGE
+from reput.cli.options import BeginOption, EndOption, LiveOption, Session, command, parse_pairs
+from reput.cli.printing import Block, View, print_note
+from reput.errors import InvalidOption
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from reput.cli.printing import Clock
     from reput.store.config import StoreConfig
 
 StoreOption = Annotated[
@@ -32,15 +36,6 @@ TopicOption = Annotated[
     list[str] | None,
     typer.Option("--topic", metavar="TOPIC", help="Only this topic; repeatable."),
 ]
-BeginOption = Annotated[
-    str | None, typer.Option("--from", metavar="TIME", help="Only what was stored from then on.")
-]
-EndOption = Annotated[
-    str | None, typer.Option("--to", metavar="TIME", help="Only what was stored before then.")
-]
-LiveOption = Annotated[
-    bool, typer.Option("--live", help="Read although a broker is running on the store.")
-]
 MasterOption = Annotated[
     str, typer.Option("--master", metavar="MASTER", help="Where Spark runs, as spark://HOST:7077.")
 ]
@@ -48,34 +43,7 @@ ConfOption = Annotated[
     list[str] | None,
     typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark; repeatable."),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, with ms for times.")]
-UtcOption = Annotated[bool, typer.Option("--utc", help="Show times in UTC, and read them so.")]
-
 _LOCAL = "local[*]"
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    pipeline = typer.Typer(help="Rebuild, audit, salvage, compare and archive stores with Spark.")
-
-    @pipeline.callback(invoke_without_command=True)
-    def root(context: typer.Context) -> None:
-        if context.invoked_subcommand is None:
-            print(context.get_help())
-
-    for command in (
-        dispatch,
-        follow,
-        audit,
-        salvage,
-        compare,
-        archive,
-        verify,
-        restore,
-        compact,
-    ):
-        pipeline.command()(command)
-    app.add_typer(pipeline, name="pipeline")
 
 
 class _Job(NamedTuple):
@@ -88,8 +56,6 @@ def _job(name: str, master: str, conf: list[str] | None) -> Iterator[_Job]:
     """Start Spark, and show how far its tasks are; what it prints itself is kept if it fails."""
     import tempfile
 
-    from reput.cli import printing
-    from reput.cli.connecting import parse_pairs
     from reput.cli.progress import ProgressBar
     from reput.spark.jobs.running import TaskFailed
     from reput.spark.session import local_session
@@ -102,7 +68,7 @@ def _job(name: str, master: str, conf: list[str] | None) -> Iterator[_Job]:
             with local_session(f"reput {name}", log_file, master, settings) as spark:
                 yield _Job(spark, bar.update)
         except TaskFailed:
-            printing.print_note(f"what Spark printed: {log_file}")
+            print_note(f"what Spark printed: {log_file}")
             raise
     log_file.unlink(missing_ok=True)
     folder.rmdir()
@@ -118,25 +84,16 @@ def _store_config(path: str | None) -> "StoreConfig | None":
     return config.load(StoreConfig, path).value
 
 
-def _time(option: str, text: str | None, utc: bool) -> int | None:
-    from reput.cli.printing import Clock, parse_time
-
-    return None if text is None else parse_time(option, text, Clock(utc))
-
-
-def _print(result: Any, show: Callable[[Any, "Clock"], None], as_json: bool, utc: bool) -> None:
-    from reput.cli import printing
-
-    if as_json:
-        printing.print_json(result.as_json())
-    else:
-        show(result, printing.Clock(utc))
+def _view(result: Any, show: Callable[[Any], list[Block]], *, is_bad: bool = False) -> View:
+    return View(result.as_json(), *show(result), exit_code=EXIT_DAMAGE if is_bad else 0)
 
 
 # --- the commands -------------------------------------------------------------------------------
 
 
+@command("json", "utc")
 def dispatch(
+    session: Session,
     store: StoreOption,
     config: ConfigOption = None,
     target: Annotated[
@@ -158,9 +115,7 @@ def dispatch(
     live: LiveOption = False,
     master: MasterOption = _LOCAL,
     conf: ConfOption = None,
-    json: JsonOption = False,
-    utc: UtcOption = False,
-) -> None:
+) -> View:
     """Derive consume queues and index from the commit log, byte for byte as a broker does.
 
     Into --target or --in-place; with --dry-run a comparison only.
@@ -178,19 +133,23 @@ def dispatch(
             target=target,
             in_place=in_place,
             topics=topic or None,
-            start_ms=_time("--from", begin, utc),
-            end_ms=_time("--to", end, utc),
+            start_ms=session.time_ms("--from", begin),
+            end_ms=session.time_ms("--to", end),
             dry_run=dry_run,
             allow_live=live,
             skip_batch_queues=skip_batch_queues,
             progress=progress,
         )
-    _print(result, pipeline_text.dispatch, json, utc)
-    if result.difference is not None and not result.difference.is_same:
-        raise typer.Exit(1)
+    return _view(
+        result,
+        pipeline_text.dispatch,
+        is_bad=result.difference is not None and not result.difference.is_same,
+    )
 
 
+@command("json", "utc")
 def follow(
+    session: Session,
     store: StoreOption,
     target: Annotated[
         str,
@@ -209,9 +168,7 @@ def follow(
     ] = False,
     master: MasterOption = _LOCAL,
     conf: ConfOption = None,
-    json: JsonOption = False,
-    utc: UtcOption = False,
-) -> None:
+) -> View:
     """Keep consume queues and index of a running broker's log in a folder of their own.
 
     Goes on until Ctrl-C. Killed at any moment and called again, it goes on where it was.
@@ -232,10 +189,12 @@ def follow(
             skip_batch_queues=skip_batch_queues,
             progress=progress,
         )
-    _print(result, pipeline_text.follow, json, utc)
+    return _view(result, pipeline_text.follow)
 
 
+@command("json", "utc")
 def audit(
+    session: Session,
     store: StoreOption,
     config: ConfigOption = None,
     table: Annotated[
@@ -255,9 +214,7 @@ def audit(
     live: LiveOption = False,
     master: MasterOption = _LOCAL,
     conf: ConfOption = None,
-    json: JsonOption = False,
-    utc: UtcOption = False,
-) -> None:
+) -> View:
     """Give each message and each hole a verdict: dispatched, lost, damaged, consumed by whom.
 
     With --table also what is stored twice, and what became of delayed messages and transactions.
@@ -274,19 +231,19 @@ def audit(
             store,
             config=_store_config(config),
             table=table,
-            now_ms=_time("--at", at, utc),
+            now_ms=session.time_ms("--at", at),
             allow_live=live,
             sample=most,
             progress=progress,
         )
     if report is not None:
         report.write_text(audit_page.render(result), encoding="utf-8")
-    _print(result, pipeline_text.audit, json, utc)
-    if not result.is_clean:
-        raise typer.Exit(1)
+    return _view(result, pipeline_text.audit, is_bad=not result.is_clean)
 
 
+@command("json", "utc")
 def salvage(
+    session: Session,
     store: StoreOption,
     target: TargetOption,
     config: ConfigOption = None,
@@ -295,9 +252,7 @@ def salvage(
     ] = False,
     master: MasterOption = _LOCAL,
     conf: ConfOption = None,
-    json: JsonOption = False,
-    utc: UtcOption = False,
-) -> None:
+) -> View:
     """Write a clean store with every whole message of a damaged one.
 
     Exit code 0: no message is known to be lost; 1: some are; 2: it cannot be done.
@@ -314,12 +269,12 @@ def salvage(
             include_stale=include_stale,
             progress=progress,
         )
-    _print(result, pipeline_text.salvage, json, utc)
-    if result.lost_count:
-        raise typer.Exit(1)
+    return _view(result, pipeline_text.salvage, is_bad=result.lost_count > 0)
 
 
+@command("json", "utc")
 def compare(
+    session: Session,
     store: StoreOption,
     other: Annotated[
         str | None,
@@ -354,15 +309,12 @@ def compare(
     live: LiveOption = False,
     master: MasterOption = _LOCAL,
     conf: ConfOption = None,
-    json: JsonOption = False,
-    utc: UtcOption = False,
-) -> None:
+) -> View:
     """Compare two stores: files, messages, queues and tables; or one and a running broker.
 
     Exit code 0: nothing differs; 1: something does; 2: one cannot be read.
     """
     from reput.cli import pipeline_text
-    from reput.errors import InvalidOption
     from reput.spark.jobs import compare as job
 
     if (other is None) == (namesrv is None):
@@ -384,12 +336,12 @@ def compare(
             allow_live=live,
             progress=progress,
         )
-    _print(result, pipeline_text.compare, json, utc)
-    if not result.is_equal:
-        raise typer.Exit(1)
+    return _view(result, pipeline_text.compare, is_bad=not result.is_equal)
 
 
+@command("json", "utc")
 def archive(
+    session: Session,
     store: StoreOption,
     archive: ArchiveOption,
     include_last: Annotated[
@@ -405,9 +357,7 @@ def archive(
     live: LiveOption = False,
     master: MasterOption = _LOCAL,
     conf: ConfOption = None,
-    json: JsonOption = False,
-    utc: UtcOption = False,
-) -> None:
+) -> View:
     """Keep the closed log files of a store as Parquet: those that are not in the archive yet.
 
     Exit code 0: done; 2: it cannot be done.
@@ -426,19 +376,19 @@ def archive(
             level=level,
             progress=progress,
         )
-    _print(result, pipeline_text.archive, json, utc)
+    return _view(result, pipeline_text.archive)
 
 
+@command("json", "utc")
 def verify(
+    session: Session,
     archive: ArchiveOption,
     quick: Annotated[
         bool, typer.Option("--quick", help="Check files only; put no log file together again.")
     ] = False,
     master: MasterOption = _LOCAL,
     conf: ConfOption = None,
-    json: JsonOption = False,
-    utc: UtcOption = False,
-) -> None:
+) -> View:
     """Check an archive: all its files against their counts and checksums.
 
     Exit code 0: it is whole; 1: it is not; 2: it cannot be read.
@@ -448,12 +398,12 @@ def verify(
 
     with _job("verify", master, conf) as (spark, progress):
         result = job.verify(spark, archive, is_deep=not quick, progress=progress)
-    _print(result, pipeline_text.verify, json, utc)
-    if not result.is_whole:
-        raise typer.Exit(1)
+    return _view(result, pipeline_text.verify, is_bad=not result.is_whole)
 
 
+@command("json", "utc")
 def restore(
+    session: Session,
     archive: ArchiveOption,
     target: TargetOption,
     topic: TopicOption = None,
@@ -468,9 +418,7 @@ def restore(
     ] = None,
     master: MasterOption = _LOCAL,
     conf: ConfOption = None,
-    json: JsonOption = False,
-    utc: UtcOption = False,
-) -> None:
+) -> View:
     """Make a store from an archive, byte for byte, or from a part of it.
 
     Exit code 0: done; 2: it cannot be done.
@@ -484,16 +432,18 @@ def restore(
             archive,
             target,
             topics=topic or None,
-            begin_ms=_time("--from", begin, utc),
-            end_ms=_time("--to", end, utc),
+            begin_ms=session.time_ms("--from", begin),
+            end_ms=session.time_ms("--to", end),
             repack=repack,
             file_bytes=file_bytes,
             progress=progress,
         )
-    _print(result, pipeline_text.restore, json, utc)
+    return _view(result, pipeline_text.restore)
 
 
+@command("json", "utc")
 def compact(
+    session: Session,
     keep: Annotated[
         list[str],
         typer.Option(
@@ -518,9 +468,7 @@ def compact(
     ] = False,
     master: MasterOption = _LOCAL,
     conf: ConfOption = None,
-    json: JsonOption = False,
-    utc: UtcOption = False,
-) -> None:
+) -> View:
     """Take out messages whose topic's retention is over, of closed log files.
 
     The first --keep that fits a topic counts; topics that none fits are left as they are.
@@ -528,7 +476,6 @@ def compact(
     Exit code 0: done; 2: it cannot be done.
     """
     from reput.cli import pipeline_text
-    from reput.errors import InvalidOption
     from reput.spark.jobs import compact as job
     from reput.spark.jobs.compact.expired import retention_from
 
@@ -543,4 +490,17 @@ def compact(
             dry_run=dry_run,
             progress=progress,
         )
-    _print(result, pipeline_text.compact, json, utc)
+    return _view(result, pipeline_text.compact)
+
+
+COMMANDS = {
+    "dispatch": dispatch,
+    "follow": follow,
+    "audit": audit,
+    "salvage": salvage,
+    "compare": compare,
+    "archive": archive,
+    "verify": verify,
+    "restore": restore,
+    "compact": compact,
+}

@@ -1,9 +1,9 @@
-"""What jobs of the pipeline found and did, as text: fields first, then a table for each list."""
+"""Results of the pipeline's jobs as text: fields first, then a table for each list."""
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from reput.cli.printing import Clock, Row, print_fields, print_table, size_text
+from reput.cli.printing import Block, Column, Fields, Table, size_text
 
 if TYPE_CHECKING:
     from reput.spark.jobs.archive import ArchiveResult, VerifyResult
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from reput.spark.jobs.salvage import Salvaged
 
 _ROWS_MAX = 100
-"""Of a table; JSON has them all."""
+"""Rows of a table that are shown; JSON has all of them."""
 
 
-def dispatch(result: "DispatchResult", clock: Clock) -> None:
-    """Print what a dispatch made, or how what is there differs."""
-    print_fields(
+def dispatch(result: "DispatchResult") -> list[Block]:
+    """Show what a dispatch made, or how the existing files differ."""
+    fields = Fields(
         {
             "store": result.store,
             "log": f"physical offset {result.log_start} to {result.log_end}",
@@ -33,15 +33,13 @@ def dispatch(result: "DispatchResult", clock: Clock) -> None:
             **({"written to": result.target} if result.target is not None else {}),
         }
     )
-    _table(["in no queue", "#messages"], result.unqueued.items())
-    _table(["#hole at", "#bytes", "why"], result.holes)
-    if result.difference is not None:
-        _difference(result.difference)
+    difference = _difference(result.difference) if result.difference is not None else []
+    return [fields, *_unqueued_and_holes(result), *difference]
 
 
-def follow(result: "Followed", clock: Clock) -> None:
-    """Print how far a dispatch that follows has come."""
-    print_fields(
+def follow(result: "Followed") -> list[Block]:
+    """Show how far a dispatch that follows a broker has come."""
+    fields = Fields(
         {
             "store": result.store,
             "kept in": result.target,
@@ -52,32 +50,34 @@ def follow(result: "Followed", clock: Clock) -> None:
             "index": f"{result.index_files} files",
         }
     )
-    _table(["in no queue", "#messages"], result.unqueued.items())
-    _table(["#hole at", "#bytes", "why"], result.holes)
+    return [fields, *_unqueued_and_holes(result)]
 
 
-def _difference(found: "Difference") -> None:
-    print()
-    fields: dict[str, object] = {
-        "compared with": found.compared_with,
-        "byte-identical": found.is_same,
-    }
+def _unqueued_and_holes(result: "DispatchResult | Followed") -> list[Block]:
+    return [
+        _table(["in no queue", "#messages"], result.unqueued.items()),
+        _table(["#hole at", "#bytes", "why"], result.holes),
+    ]
+
+
+def _difference(found: "Difference") -> list[Block]:
+    fields = Fields({"compared with": found.compared_with, "byte-identical": found.is_same})
     if found.expired_units:
         fields["expired"] = f"{found.expired_units} units of messages that the log has no more"
-    print_fields(fields)
-    _table(
-        ["topic", "#queue", "#missing", "#different", "#too many"],
-        ((one.topic, one.queue_id, one.missing, one.different, one.extra) for one in found.queues),
-    )
-    _table(
-        ["#index file", "name", "#first byte that differs"],
-        ((one.number, one.name, one.first_byte) for one in found.index),
-    )
+    queues: dict[str, Column] = {
+        "topic": "topic",
+        "#queue": "queue_id",
+        "#missing": "missing",
+        "#different": "different",
+        "#too many": "extra",
+    }
+    index = {"#index file": "number", "name": "name", "#first byte that differs": "first_byte"}
+    return [fields, _table(queues, found.queues), _table(index, found.index)]
 
 
-def audit(result: "AuditResult", clock: Clock) -> None:
-    """Print what became of the messages, and what is wrong."""
-    print_fields(
+def audit(result: "AuditResult") -> list[Block]:
+    """Show what became of the messages, and what is wrong."""
+    fields = Fields(
         {
             "store": result.store,
             "broker": f"{result.broker or 'not named'}, left {result.condition}",
@@ -94,73 +94,53 @@ def audit(result: "AuditResult", clock: Clock) -> None:
             "clean": result.is_clean,
         }
     )
-    _table(
-        ["topic", "#queue", "#queue offset", "#physical offset", "@stored", "verdict", "why"],
-        (
-            (
-                one.topic,
-                one.queue_id,
-                one.queue_offset,
-                one.physical_offset,
-                _time(clock, one.store_timestamp),
-                one.verdict,
-                one.reason.replace("_", " "),
-            )
-            for one in result.lost
-        ),
-    )
-    _table(
-        ["#hole at", "#bytes", "file", "@from", "@to", "#messages lost", "why"],
-        (
-            (
-                one.physical_offset,
-                one.length,
-                one.file,
-                _time(clock, one.before_ms),
-                _time(clock, one.after_ms),
-                one.lost_count,
-                one.reason,
-            )
-            for one in result.holes
-        ),
-    )
-    _table(
-        ["fault", "where", "what"],
-        ((one.fault.replace("_", " "), one.where, one.text) for one in result.findings),
-    )
-    _table(
-        ["group", "topic", "#behind", "#bytes", "@oldest stored", "#expired unread"],
-        (
-            (
-                one.group,
-                one.topic,
-                one.lag,
-                one.pending_bytes,
-                _time(clock, one.oldest_pending_ms),
-                one.expired,
-            )
-            for one in result.groups
-        ),
-    )
-    _table(
-        ["#delay level", "#delivered", "#due", "#waiting", "#bytes", "@oldest due"],
-        (
-            (
-                one.level,
-                one.delivered,
-                one.due,
-                one.waiting,
-                one.backlog_bytes,
-                _time(clock, one.oldest_due_ms),
-            )
-            for one in result.delays
-        ),
-    )
+    lost: dict[str, Column] = {
+        "topic": "topic",
+        "#queue": "queue_id",
+        "#queue offset": "queue_offset",
+        "#physical offset": "physical_offset",
+        "@stored": _time("store_timestamp"),
+        "verdict": "verdict",
+        "why": _words("reason"),
+    }
+    holes: dict[str, Column] = {
+        "#hole at": "physical_offset",
+        "#bytes": "length",
+        "file": "file",
+        "@from": _time("before_ms"),
+        "@to": _time("after_ms"),
+        "#messages lost": "lost_count",
+        "why": "reason",
+    }
+    groups: dict[str, Column] = {
+        "group": "group",
+        "topic": "topic",
+        "#behind": "lag",
+        "#bytes": "pending_bytes",
+        "@oldest stored": _time("oldest_pending_ms"),
+        "#expired unread": "expired",
+    }
+    delays: dict[str, Column] = {
+        "#delay level": "level",
+        "#delivered": "delivered",
+        "#due": "due",
+        "#waiting": "waiting",
+        "#bytes": "backlog_bytes",
+        "@oldest due": _time("oldest_due_ms"),
+    }
+    return [
+        fields,
+        _table(lost, result.lost),
+        _table(holes, result.holes),
+        _table({"fault": _words("fault"), "where": "where", "what": "text"}, result.findings),
+        _table(groups, result.groups),
+        _table(delays, result.delays),
+    ]
 
 
-def salvage(result: "Salvaged", clock: Clock) -> None:
-    """Print what was recovered, and what was not."""
-    print_fields(
+def salvage(result: "Salvaged") -> list[Block]:
+    """Show what was recovered, and what was not."""
+    fields = Fields(
         {
             "store": result.source,
             "written to": result.target,
@@ -172,77 +152,75 @@ def salvage(result: "Salvaged", clock: Clock) -> None:
             **{path: state for path, state in result.tables if state != "copied"},
         }
     )
-    _table(
-        ["#hole at", "#bytes", "file", "@stored about", "why"],
-        (
-            (one.physical_offset, one.length, one.file, _time(clock, one.store_timestamp), why)
-            for one in result.holes
-            for why in [one.reason]
-        ),
-    )
-    _table(
-        ["topic", "#queue", "#recovered", "#from", "#to", "#lost", "#duplicates"],
-        (
-            (
-                one.topic,
-                one.queue_id,
-                one.message_count,
-                one.start,
-                one.stop,
-                one.lost_count,
-                one.duplicate_count,
-            )
-            for one in result.queues
-        ),
-    )
-    _table(
-        ["offset of", "topic", "#queue", "#was", "#is"],
-        (
-            (one.name, one.topic, one.queue_id, one.before, one.after)
-            for one in result.moved_offsets
-        ),
-    )
-    for note in result.notes:
-        print(f"\n{note}")
+    holes: dict[str, Column] = {
+        "#hole at": "physical_offset",
+        "#bytes": "length",
+        "file": "file",
+        "@stored about": _time("store_timestamp"),
+        "why": "reason",
+    }
+    queues: dict[str, Column] = {
+        "topic": "topic",
+        "#queue": "queue_id",
+        "#recovered": "message_count",
+        "#from": "start",
+        "#to": "stop",
+        "#lost": "lost_count",
+        "#duplicates": "duplicate_count",
+    }
+    moved: dict[str, Column] = {
+        "offset of": "name",
+        "topic": "topic",
+        "#queue": "queue_id",
+        "#was": "before",
+        "#is": "after",
+    }
+    return [
+        fields,
+        _table(holes, result.holes),
+        _table(queues, result.queues),
+        _table(moved, result.moved_offsets),
+        *result.notes,
+    ]
 
 
-def compare(result: "Comparison", clock: Clock) -> None:
-    """Print how two stores differ."""
-    fields: dict[str, object] = {"left": result.left, "right": result.right}
+def compare(result: "Comparison") -> list[Block]:
+    """Show how two stores differ."""
+    fields = Fields({"left": result.left, "right": result.right})
     if result.matched_by:
         fields["messages matched by"] = (
             "physical offset" if result.matched_by == "physical" else "topic, queue, queue offset"
         )
     for section in result.sections:
         kinds = {kind: count for kind, count in result.counts.get(section, {}).items() if count}
-        told = ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in kinds.items())
-        fields[section] = told or "equal"
-    print_fields({**fields, "equal": result.is_equal})
-    _table(
-        ["section", "kind", "what"],
-        ((one.section, one.kind.replace("_", " "), one.text) for one in result.findings),
-    )
+        text = ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in kinds.items())
+        fields[section] = text or "equal"
+    fields["equal"] = result.is_equal
+    columns: dict[str, Column] = {"section": "section", "kind": _words("kind"), "what": "text"}
+    return [fields, _table(columns, result.findings)]
 
 
-def archive(result: "ArchiveResult", clock: Clock) -> None:
-    """Print what was archived."""
-    print_fields(
-        {
-            "store": result.store,
-            "archive": result.archive,
-            "archived": f"{result.log_files} log files, {result.messages} messages, "
-            f"{size_text(result.log_bytes)}",
-            "as": f"{result.parquet_files} Parquet files, {size_text(result.archive_bytes)}",
-            "there before": f"{result.already_archived} log files",
-            "left": f"{result.left} log files that are written to",
-            "damaged": f"{result.damaged_runs} runs, {size_text(result.damaged_bytes)}, kept",
-        }
-    )
+def archive(result: "ArchiveResult") -> list[Block]:
+    """Show what was archived."""
+    return [
+        Fields(
+            {
+                "store": result.store,
+                "archive": result.archive,
+                "archived": f"{result.log_files} log files, {result.messages} messages, "
+                f"{size_text(result.log_bytes)}",
+                "as": f"{result.parquet_files} Parquet files, {size_text(result.archive_bytes)}",
+                "there before": f"{result.already_archived} log files",
+                "left": f"{result.left} log files that are written to",
+                "damaged": f"{result.damaged_runs} runs, {size_text(result.damaged_bytes)}, kept",
+            }
+        )
+    ]
 
 
-def verify(result: "VerifyResult", clock: Clock) -> None:
-    """Print whether an archive is whole."""
-    print_fields(
+def verify(result: "VerifyResult") -> list[Block]:
+    """Show whether an archive is whole."""
+    fields = Fields(
         {
             "archive": result.archive,
             "holds": f"{result.log_files} log files, {result.messages} messages, "
@@ -250,51 +228,47 @@ def verify(result: "VerifyResult", clock: Clock) -> None:
             "whole": result.is_whole,
         }
     )
-    _table(["problem"], ([problem] for problem in result.problems))
+    return [fields, _table(["problem"], ([problem] for problem in result.problems))]
 
 
-def restore(result: "RestoreResult", clock: Clock) -> None:
-    """Print what was restored."""
-    print_fields(
-        {
-            "archive": result.archive,
-            "written to": result.store,
-            "log": f"{result.log_files} files, {result.messages} messages, "
-            f"{size_text(result.log_bytes)}",
-            "byte-identical": result.is_identical,
-            "damaged": f"{size_text(result.damaged_bytes)}, as they were",
-            "mappedFileSizeCommitLog": result.file_bytes,
-        }
-    )
+def restore(result: "RestoreResult") -> list[Block]:
+    """Show what was restored."""
+    return [
+        Fields(
+            {
+                "archive": result.archive,
+                "written to": result.store,
+                "log": f"{result.log_files} files, {result.messages} messages, "
+                f"{size_text(result.log_bytes)}",
+                "byte-identical": result.is_identical,
+                "damaged": f"{size_text(result.damaged_bytes)}, as they were",
+                "mappedFileSizeCommitLog": result.file_bytes,
+            }
+        )
+    ]
 
 
-def compact(result: "CompactResult", clock: Clock) -> None:
-    """Print what went, or would go."""
+def compact(result: "CompactResult") -> list[Block]:
+    """Show what was removed, or would be."""
     would = "would go" if result.is_dry_run else "went"
-    print_fields(
+    changed = f"{result.changed_log_files} less or changed"
+    fields = Fields(
         {
             "compacted": result.source,
             "written to": result.target if result.is_written else "nothing",
-            "log files": f"{result.log_files} closed, {result.changed_log_files} less or changed",
+            "log files": f"{result.log_files} closed, {changed}",
             would: f"{result.messages_dropped} messages",
             "stay": f"{result.messages_kept} messages",
             "freed": size_text(result.freed_bytes),
             **({"mappedFileSizeCommitLog": result.file_bytes} if result.file_bytes else {}),
         }
     )
-    _table(
-        ["topic", "#messages", "#bytes"],
-        ((one.topic, one.messages, one.record_bytes) for one in result.topics),
-    )
+    topics = {"topic": "topic", "#messages": "messages", "#bytes": "record_bytes"}
+    return [fields, _table(topics, result.topics)]
 
 
-def _table(columns: list[str], rows: Iterable[Row]) -> None:
-    found = list(rows)
-    if found:
-        print()
-        print_table(columns, found[:_ROWS_MAX])
-        if len(found) > _ROWS_MAX:
-            print(f"... and {len(found) - _ROWS_MAX} more, see --json")
+def _table(columns: Mapping[str, Column] | Sequence[str], rows: Iterable[Any]) -> Table:
+    return Table(columns, rows, is_optional=True, count_max=_ROWS_MAX)
 
 
 def _counts(counts: Mapping[str, int]) -> str:
@@ -303,5 +277,11 @@ def _counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in ordered if count)
 
 
-def _time(clock: Clock, timestamp_ms: int | None) -> str:
-    return clock.text(timestamp_ms or None)
+def _words(name: str) -> Callable[[Any], object]:
+    """Return a column that shows the name in an attribute as words."""
+    return lambda row: str(getattr(row, name)).replace("_", " ")
+
+
+def _time(name: str) -> Callable[[Any], object]:
+    """Return a column that shows an attribute in ms, where 0 means none."""
+    return lambda row: getattr(row, name) or None

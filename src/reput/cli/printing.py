@@ -1,4 +1,8 @@
-"""Printing: tables, fields, times and JSON, for people and for pipes.
+"""Rendering: what a command found, as text for people and pipes, or as JSON.
+
+A command returns a ``View``: the document that ``--json`` prints, and the fields and tables that
+show it as text. A column of a table is named by its heading, and says which value of a row it
+holds; ``#`` before a heading marks numbers, ``@`` times in ms.
 
 On a terminal tables are drawn by rich. In a pipe they are plain columns, whole and uncoloured,
 however wide. Text that comes from a store is never sent to a terminal as it is: a body may hold
@@ -9,16 +13,21 @@ import json
 import re
 import sys
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
+
+from reput.errors import ReputError
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _MARKS = "#@"
 _STYLES = {"damage": "bold red", "warning": "yellow", "note": "cyan", "ok": "green"}
 
-Row = Sequence[object]
+Document = dict[str, Any]
+Column = str | Callable[[Any], object]
+"""Key or attribute of a row, with a format if that follows a colon, or a function of the row."""
 
 
 # --- values -------------------------------------------------------------------------------------
@@ -92,7 +101,96 @@ def parse_time(option: str, text: str, clock: Clock) -> int:
     return found
 
 
-# --- documents ----------------------------------------------------------------------------------
+# --- views --------------------------------------------------------------------------------------
+
+
+class Fields(dict[str, object]):
+    """Names and values, one a line."""
+
+
+class Table:
+    """Rows of a table."""
+
+    def __init__(
+        self,
+        columns: Mapping[str, Column] | Sequence[str],
+        rows: Iterable[Any],
+        *,
+        is_optional: bool = False,
+        count_max: int | None = None,
+    ) -> None:
+        """Create a table.
+
+        Args:
+            columns: Heading to value; or headings alone, of rows that are sequences.
+            rows: The rows.
+            is_optional: Whether a table without rows is left out.
+            count_max: Rows that are shown at most.
+        """
+        self.headings = list(columns)
+        self.cells = [_values(columns, row) for row in rows]
+        self.is_shown = bool(self.cells) or not is_optional
+        self.count_max = count_max
+
+
+def _values(columns: Mapping[str, Column] | Sequence[str], row: Any) -> list[object]:
+    if not isinstance(columns, Mapping):
+        return list(row)
+    return [_value(column, row) for column in columns.values()]
+
+
+def _value(column: Column, row: Any) -> object:
+    if callable(column):
+        return column(row)
+    key, _, form = column.partition(":")
+    value = row[key] if isinstance(row, Mapping) else getattr(row, key)
+    return format(value, form) if form and value is not None else value
+
+
+Block = Fields | Table | str | Callable[["Clock"], None] | None
+
+
+class View:
+    """Result of a command."""
+
+    def __init__(
+        self,
+        document: object,
+        *blocks: Block,
+        exit_code: int = 0,
+        failure: ReputError | None = None,
+    ) -> None:
+        """Create a view.
+
+        Args:
+            document: The JSON document.
+            *blocks: The same as text, separated by empty lines; a function prints by itself.
+            exit_code: The exit code of the command.
+            failure: The error that the command ends with, after it has printed.
+        """
+        self.document = document
+        self.blocks = blocks
+        self.exit_code = exit_code
+        self.failure = failure
+
+
+def print_view(view: View, clock: Clock, *, as_json: bool) -> None:
+    """Print the result of a command."""
+    if as_json:
+        print_json(view.document)
+        return
+    shown = [one for one in view.blocks if not isinstance(one, Table) or one.is_shown]
+    for number, block in enumerate(one for one in shown if one is not None):
+        if number:
+            print()
+        if isinstance(block, Fields):
+            print_fields(block, clock)
+        elif isinstance(block, Table):
+            print_table(block, clock)
+        elif isinstance(block, str):
+            print(block)
+        else:
+            block(clock)
 
 
 def print_json(document: object) -> None:
@@ -101,24 +199,30 @@ def print_json(document: object) -> None:
 
 
 def print_json_line(document: object) -> None:
-    """Print one JSON document on one line."""
-    print(json.dumps(document, ensure_ascii=False, separators=(",", ":")))
+    """Print one JSON document on one line, at once."""
+    print(json.dumps(document, ensure_ascii=False, separators=(",", ":")), flush=True)
 
 
-def print_fields(fields: Mapping[str, object]) -> None:
+def print_fields(fields: Mapping[str, object], clock: Clock) -> None:
     """Print names and values, one a line."""
-    width = max(map(len, fields), default=0)
+    width = max((len(name.lstrip("@")) for name in fields), default=0)
     for name, value in fields.items():
-        print(f"{name:<{width}}  {_cell(value)}".rstrip())
+        print(f"{name.lstrip('@'):<{width}}  {_cell(name, value, clock)}".rstrip())
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Row]) -> None:
-    """Print a table; columns marked ``#`` hold numbers, those marked ``@`` times."""
-    cells = [[_cell(value) for value in row] for row in rows]
+def print_table(table: Table, clock: Clock) -> None:
+    """Print a table."""
+    columns = table.headings
+    cells = [
+        [_cell(column, value, clock) for column, value in zip(columns, row, strict=True)]
+        for row in table.cells[: table.count_max]
+    ]
     if sys.stdout.isatty():
         _draw_table(columns, cells)
     else:
         _print_columns(columns, cells)
+    if len(cells) < len(table.cells):
+        print(f"... and {len(table.cells) - len(cells)} more, see --json")
 
 
 def print_note(text: str) -> None:
@@ -126,11 +230,15 @@ def print_note(text: str) -> None:
     print(f"reput: {printable(text)}", file=sys.stderr)
 
 
-def _cell(value: object) -> str:
-    if value is None:
+def _cell(heading: str, value: Any, clock: Clock) -> str:
+    if heading.startswith("@") and not isinstance(value, str):
+        return clock.text(value)
+    if value is None or value == []:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, list):
+        value = " ".join(map(str, value))
     return printable(str(value))
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from reput import config as settings, descriptors
 from reput.cli import garbage
+from reput.cli.connecting import fast_loop_factory
 from reput.cli.exit_codes import EXIT_INTERRUPTED
 from reput.errors import InvalidOption, ReputError, StoreUnavailable
 from reput.limits import Refusals
@@ -258,17 +259,9 @@ def run(body: "Body") -> int:
     was, now = descriptors.raise_limit()
     if now != was:
         _log.info("up to %d descriptors instead of %d: the hard limit", now, was)
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=fast_loop_factory()) as runner:
         runner.run(body(Until()))
     return 0
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
 
 
 class Until:

@@ -1,93 +1,65 @@
-"""What brokers count and measure: ``topic stats``, ``cluster counter``, ``delay list``."""
+"""Counters of brokers: ``reput topic stats`` and ``reput cluster counter``."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reput.cli.connecting import (
-    DEFAULT_NAMESRV,
-    DEFAULT_TIMEOUT_S,
-    BrokerOption,
-    ClusterOption,
-    JsonOption,
-    NamesrvOption,
-    TimeoutOption,
-    ask,
-    command_group,
-    masters,
-)
+from reput.cli.connecting import kind_in, masters
+from reput.cli.options import CLUSTER, BrokerOption, ClusterOption, Session, command
+from reput.cli.printing import Document, Table, View
 from reput.errors import NotInStore
 
 if TYPE_CHECKING:
     from reput.client.admin import Admin
     from reput.format.bodies import BrokerStats
 
-Document = dict[str, Any]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands that are not of another group."""
-    command_group(
-        app,
-        "delay",
-        "Delayed messages: how many wait, and how long.",
-        {"list": delay_list},
-    )
-
 
 # --- topics -------------------------------------------------------------------------------------
 
 
+@command(*CLUSTER)
 def topic_stats(
+    session: Session,
     topic: Annotated[
         str | None,
         typer.Argument(metavar="[TOPIC]", help="This one; all but the system's if none."),
     ] = None,
     cluster: ClusterOption = None,
-    namesrv: NamesrvOption = DEFAULT_NAMESRV,
-    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
-    json: JsonOption = False,
-) -> None:
+) -> View:
     """Show how much goes into topics, and how much groups get out of them.
 
     Rates are of the last minute, counts of the last 24 hours; of all brokers together. The lag is
     what a group has not consumed yet.
     """
-    from reput.cli import printing
+    topics = session.ask(lambda admin: _topic_stats(admin, topic, cluster))
+    return View(
+        {"topics": topics},
+        Table(
+            {
+                "topic": "topic",
+                "#put/s": "put_tps:.1f",
+                "#put 24 h": "put_day_count",
+                "group": "group",
+                "#get/s": "get_tps:.1f",
+                "#got 24 h": "got_day_count",
+                "#lag": "lag",
+            },
+            [one | group for one in topics for group in one["groups"] or [_NO_GROUP]],
+        ),
+    )
 
-    found = ask(namesrv, timeout, lambda admin: _topic_stats(admin, topic, cluster))
-    if json:
-        printing.print_json({"topics": found})
-        return
-    rows = []
-    for one in found:
-        put = [one["topic"], f"{one['put_tps']:.1f}", one["put_day_count"]]
-        groups = one["groups"] or [None]
-        for group in groups:
-            got: list[object] = [None] * 4
-            if group is not None:
-                got = [
-                    group["group"],
-                    f"{group['get_tps']:.1f}",
-                    group["got_day_count"],
-                    group["lag"],
-                ]
-            rows.append([*put, *got])
-    columns = ["topic", "#put/s", "#put 24 h", "group", "#get/s", "#got 24 h", "#lag"]
-    printing.print_table(columns, rows)
+
+_NO_GROUP = dict.fromkeys(("group", "get_tps", "got_day_count", "lag"))
 
 
 async def _topic_stats(admin: "Admin", topic: str | None, cluster: str | None) -> list[Document]:
     from reput.format import names
 
     known = await admin.clusters()
-    own = known.cluster_addr_table.keys() | known.broker_addr_table.keys()
     wanted = [topic] if topic is not None else await admin.topics(cluster=cluster)
     found = []
     for name in wanted:
-        kind = names.kind_of(name)
-        is_left_out = kind == "system" or name in own or name.endswith("_REPLY_TOPIC")
-        if topic is None and is_left_out:
+        if topic is None and kind_in(known, name) == "system":
             continue
         brokers = sorted((await admin.topic_route(name)).brokers)
         tps, day_count = await _sums(admin, brokers, "TOPIC_PUT_NUMS", name)
@@ -106,7 +78,7 @@ async def _topic_stats(admin: "Admin", topic: str | None, cluster: str | None) -
         found.append(
             {
                 "topic": name,
-                "kind": kind,
+                "kind": names.kind_of(name),
                 "put_tps": tps,
                 "put_day_count": day_count,
                 "groups": groups,
@@ -137,7 +109,9 @@ def _day_count(stats: "BrokerStats") -> int:
 # --- counters -----------------------------------------------------------------------------------
 
 
+@command(*CLUSTER)
 def counter(
+    session: Session,
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="TOPIC_PUT_NUMS, GROUP_GET_SIZE, ...")
     ],
@@ -146,15 +120,11 @@ def counter(
     ],
     cluster: ClusterOption = None,
     broker: BrokerOption = None,
-    namesrv: NamesrvOption = DEFAULT_NAMESRV,
-    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
-    json: JsonOption = False,
-) -> None:
+) -> View:
     """Show a counter of the brokers, under RocketMQ's names: sum, rate and size of its windows.
 
     The windows are the last minute, hour and day; they are sampled every 10 s, 10 min and 1 h.
     """
-    from reput.cli import printing
 
     async def work(admin: "Admin") -> list[Document]:
         found = []
@@ -179,93 +149,14 @@ def counter(
             ]
         return found
 
-    found = ask(namesrv, timeout, work)
-    if not found:
+    windows = session.ask(work)
+    if not windows:
         raise NotInStore(f"no broker has counted {name} of {key} since it started")
-    if json:
-        printing.print_json({"name": name, "key": key, "windows": found})
-        return
-    printing.print_table(
-        ["broker", "window", "#sum", "#a second", "#a time"],
-        [
-            [
-                one["broker_name"],
-                one["window"],
-                one["sum"],
-                f"{one['tps']:.2f}",
-                f"{one['average']:.2f}",
-            ]
-            for one in found
-        ],
-    )
-
-
-# --- delayed messages ---------------------------------------------------------------------------
-
-
-def delay_list(
-    cluster: ClusterOption = None,
-    broker: BrokerOption = None,
-    namesrv: NamesrvOption = DEFAULT_NAMESRV,
-    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
-    json: JsonOption = False,
-) -> None:
-    """Show the delay levels that messages were sent with: how many wait, and were delivered."""
-    from reput.cli import printing
-
-    async def work(admin: "Admin") -> list[Document]:
-        found = []
-        for one in masters(await admin.clusters(), cluster, broker):
-            found += await _levels(admin, one)
-        return found
-
-    found = ask(namesrv, timeout, work)
-    if json:
-        printing.print_json({"levels": found})
-        return
-    printing.print_table(
-        ["broker", "#level", "delay", "#waiting", "#delivered"],
-        [
-            [
-                one["broker_name"],
-                one["level"],
-                one["delay"],
-                one["waiting_count"],
-                one["delivered_count"],
-            ]
-            for one in found
-        ],
-    )
-
-
-async def _levels(admin: "Admin", broker: str) -> list[Document]:
-    """Return the delay levels of a broker that have had messages: level n is queue n - 1.
-
-    What is delivered a broker says as ``scheduleMessageOffset_n``, some only after the first.
-    """
-    from reput.client.core.route_cache import NoRoute
-    from reput.format import names
-
-    try:
-        queues = await admin.topic_status(names.SCHEDULE_TOPIC)
-    except NoRoute:
-        return []
-    status = await admin.broker_status(broker)
-    delays = (await admin.broker_config(broker)).get("messageDelayLevel", "").split()
-    found = []
-    for queue, one in queues.items():
-        if queue.broker_name != broker or not one.max_offset:
-            continue
-        level = queue.queue_id + 1
-        reached, _, _ = status.get(f"scheduleMessageOffset_{level}", "").partition(",")
-        delivered_count = max(int(reached or 0), one.min_offset)
-        found.append(
-            {
-                "broker_name": broker,
-                "level": level,
-                "delay": delays[level - 1] if level <= len(delays) else None,
-                "waiting_count": one.max_offset - delivered_count,
-                "delivered_count": delivered_count,
-            }
-        )
-    return found
+    columns = {
+        "broker": "broker_name",
+        "window": "window",
+        "#sum": "sum",
+        "#a second": "tps:.2f",
+        "#a time": "average:.2f",
+    }
+    return View({"name": name, "key": key, "windows": windows}, Table(columns, windows))

@@ -1,26 +1,35 @@
 """``reput store``: what is in a store folder, and whether it is sound."""
 
 import enum
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from reput.cli import message_view
+from reput.cli.exit_codes import EXIT_DAMAGE
 from reput.cli.message_view import Body
+from reput.cli.options import BodyOption, LiveOption, Session, command
+from reput.cli.printing import (
+    Clock,
+    Document,
+    Fields,
+    Table,
+    View,
+    parse_time,
+    print_json_line,
+    print_note,
+    size_text,
+)
+from reput.errors import InvalidOption, NotInStore
 
 if TYPE_CHECKING:
-    from reput.cli.printing import Clock
     from reput.format.message import StoredMessage
     from reput.store.reader import StoreReader
 
 FolderArgument = Annotated[
     str, typer.Argument(metavar="DIR", help="Folder that holds commitlog/; a path or a URI.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, with ms for times.")]
-LiveOption = Annotated[
-    bool, typer.Option("--live", help="Read although a broker is running on the store.")
-]
-UtcOption = Annotated[bool, typer.Option("--utc", help="Show times in UTC, and read them so.")]
 
 
 class Listing(enum.StrEnum):
@@ -33,58 +42,29 @@ class Listing(enum.StrEnum):
     GROUPS = "groups"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    store = typer.Typer(help="Look into a store folder. Nothing in it is ever changed.")
-
-    @store.callback(invoke_without_command=True)
-    def root(context: typer.Context) -> None:
-        if context.invoked_subcommand is None:
-            print(context.get_help())
-
-    for command in (info, ls, show, dump, verify):
-        store.command()(command)
-    app.add_typer(store, name="store")
-
-
 def _open(folder: str, live: bool) -> "StoreReader":
     from reput.store.reader import StoreReader
 
     return StoreReader.open(folder, allow_live=live)
 
 
-def _clock(utc: bool) -> "Clock":
-    from reput.cli.printing import Clock
-
-    return Clock(utc)
-
-
 # --- info ---------------------------------------------------------------------------------------
 
 
-def info(
-    folder: FolderArgument,
-    json: JsonOption = False,
-    live: LiveOption = False,
-    utc: UtcOption = False,
-) -> None:
+@command("json", "utc")
+def info(session: Session, folder: FolderArgument, live: LiveOption = False) -> View:
     """Say what a store holds, and how it was left.
 
     Condition, sizes, first and last message, queues, index, checkpoint, what is behind the end of
     the log. Reads heads and tails of files only, so it is quick on a store of any size.
     """
-    from reput.cli import documents, printing
+    from reput.cli import documents
 
     document = documents.info(_open(folder, live))
-    if json:
-        printing.print_json(document)
-    else:
-        printing.print_fields(_info_fields(document, _clock(utc)))
+    return View(document, _info_fields(document, session.clock))
 
 
-def _info_fields(document: dict[str, Any], clock: "Clock") -> dict[str, str]:
-    from reput.cli.printing import size_text
-
+def _info_fields(document: Document, clock: Clock) -> Fields:
     log, queues, index = document["log"], document["queues"], document["index"]
     fields = {
         "store": document["location"],
@@ -112,10 +92,10 @@ def _info_fields(document: dict[str, Any], clock: "Clock") -> dict[str, str]:
             hole = log[name]
             place = f"{hole['length']} bytes from physical offset {hole['physical_offset']}"
             fields["behind the end"] = f"{place}: {text}"
-    return fields
+    return Fields(fields)
 
 
-def _condition_text(document: dict[str, Any]) -> str:
+def _condition_text(document: Document) -> str:
     condition = str(document["condition"])
     if condition == "running":
         return f"running (process {document['lock_holder']})"
@@ -124,7 +104,7 @@ def _condition_text(document: dict[str, Any]) -> str:
     )
 
 
-def _checkpoint_text(document: dict[str, Any], clock: "Clock") -> str:
+def _checkpoint_text(document: Document, clock: Clock) -> str:
     checkpoint = document["checkpoint"]
     if checkpoint is None:
         return document["checkpoint_problem"] or "none"
@@ -138,31 +118,25 @@ def _checkpoint_text(document: dict[str, Any], clock: "Clock") -> str:
 # --- ls -----------------------------------------------------------------------------------------
 
 
+@command("json", "utc")
 def ls(
+    session: Session,
     folder: FolderArgument,
     what: Annotated[Listing, typer.Option(help="What to list.")] = Listing.LOG,
-    json: JsonOption = False,
     live: LiveOption = False,
-    utc: UtcOption = False,
-) -> None:
+) -> View:
     """List log files, queues, index files, topics or groups."""
-    from reput.cli import documents, printing
+    from reput.cli import documents
 
-    listings: dict[Listing, Callable[[StoreReader], list[documents.Document]]] = {
+    listings = {
         Listing.LOG: documents.log_files,
         Listing.QUEUES: documents.queues,
         Listing.INDEX: documents.index_files,
         Listing.TOPICS: documents.topics,
         Listing.GROUPS: documents.groups,
     }
-    found = listings[what](_open(folder, live))
-    if json:
-        printing.print_json({what.value: found})
-        return
-    columns = _COLUMNS[what]
-    clock = _clock(utc)
-    rows = [[_cell(key, one[key], clock) for key in columns.values()] for one in found]
-    printing.print_table(list(columns), rows)
+    listed = listings[what](_open(folder, live))
+    return View({what.value: listed}, Table(_COLUMNS[what], listed))
 
 
 _COLUMNS: dict[Listing, dict[str, str]] = {
@@ -215,17 +189,15 @@ _COLUMNS: dict[Listing, dict[str, str]] = {
         "#lag": "lag",
     },
 }
-"""Heading to key of the document; for ``#`` and ``@`` see ``printing.print_table``."""
-
-
-def _cell(key: str, value: Any, clock: "Clock") -> Any:
-    return clock.text(value) if key.endswith("_timestamp") else value
+"""Heading to key of the document; see ``printing`` for ``#`` and ``@``."""
 
 
 # --- show ---------------------------------------------------------------------------------------
 
 
+@command("json", "utc")
 def show(
+    session: Session,
     folder: FolderArgument,
     offset: Annotated[
         int | None, typer.Option(min=0, help="The message at this physical offset.")
@@ -248,42 +220,30 @@ def show(
             help="The first message stored then or later; with --queue TOPIC/ID, of that queue.",
         ),
     ] = None,
-    body: Annotated[Body, typer.Option(help="How to show bodies.")] = Body.AUTO,
-    json: JsonOption = False,
+    body: BodyOption = Body.AUTO,
     live: LiveOption = False,
-    utc: UtcOption = False,
-) -> None:
+) -> View:
     """Show messages in full.
 
     By physical offset, place in a queue, id, key or time: one of these. Keys are looked up in the
     index, and all hits are shown, checked on the message.
     """
-    from reput.cli import message_view, printing
-    from reput.errors import NotInStore
-
-    clock = _clock(utc)
     ways = (offset, queue if time is None else None, message_id, key, time)
     if sum(way is not None for way in ways) != 1:
         raise typer.BadParameter("give one of --offset, --queue, --id, --key and --time")
     reader = _open(folder, live)
-    found, unreadable = _find(reader, clock, offset, queue, message_id, key, time)
+    found, unreadable = _find(reader, session.clock, offset, queue, message_id, key, time)
     for problem in unreadable:
-        printing.print_note(f"cannot be read, and may be meant too: {problem}")
+        print_note(f"cannot be read, and may be meant too: {problem}")
     if not found:
         raise NotInStore(f"no message of {folder} answers to that")
     shown = [message_view.document(one, body) for one in found]
-    if json:
-        printing.print_json({"messages": shown, "unreadable": unreadable})
-        return
-    for number, document in enumerate(shown):
-        if number:
-            print()
-        message_view.print_whole(document, clock)
+    return message_view.view(shown, unreadable=unreadable)
 
 
 def _find(
     reader: "StoreReader",
-    clock: "Clock",
+    clock: Clock,
     offset: int | None,
     queue: str | None,
     message_id: str | None,
@@ -291,7 +251,7 @@ def _find(
     time: str | None,
 ) -> tuple[list["StoredMessage"], list[str]]:
     """Return the messages, and what could not be read and may be one of them."""
-    from reput.cli import printing, selecting
+    from reput.cli import selecting
 
     if offset is not None:
         return selecting.unwrapped(reader.message_at(offset)), []
@@ -303,20 +263,19 @@ def _find(
     if queue is not None:
         return [_find_in_queue(reader, clock, queue, time)], []
     assert time is not None
-    return [selecting.at_time(reader, printing.parse_time("--time", time, clock))], []
+    return [selecting.at_time(reader, parse_time("--time", time, clock))], []
 
 
 def _find_in_queue(
-    reader: "StoreReader", clock: "Clock", queue: str, time: str | None
+    reader: "StoreReader", clock: Clock, queue: str, time: str | None
 ) -> "StoredMessage":
-    from reput.cli import printing, selecting
-    from reput.errors import InvalidOption
+    from reput.cli import selecting
 
     topic, queue_id, queue_offset = selecting.parse_queue(queue)
     if (queue_offset is None) == (time is None):
         raise InvalidOption("--queue", queue, "TOPIC/ID/N, or TOPIC/ID together with --time")
     if queue_offset is None:
-        timestamp_ms = printing.parse_time("--time", time or "", clock)
+        timestamp_ms = parse_time("--time", time or "", clock)
         return selecting.in_queue_at_time(reader, topic, queue_id, timestamp_ms)
     return selecting.in_queue(reader, topic, queue_id, queue_offset)
 
@@ -324,7 +283,9 @@ def _find_in_queue(
 # --- dump ---------------------------------------------------------------------------------------
 
 
+@command("json", "utc")
 def dump(
+    session: Session,
     folder: FolderArgument,
     topic: Annotated[
         list[str] | None, typer.Option(metavar="TOPIC", help="Only this topic; repeatable.")
@@ -341,10 +302,8 @@ def dump(
         typer.Option("--to", metavar="PLACE", help="Up to before this physical offset or time."),
     ] = None,
     limit: Annotated[int | None, typer.Option(min=0, help="No more messages than this.")] = None,
-    body: Annotated[Body, typer.Option(help="How to show bodies.")] = Body.AUTO,
-    json: JsonOption = False,
+    body: BodyOption = Body.AUTO,
     live: LiveOption = False,
-    utc: UtcOption = False,
 ) -> None:
     """Print messages in log order, one a line.
 
@@ -354,12 +313,11 @@ def dump(
     """
     import itertools
 
-    from reput.cli import message_view, printing, selecting
+    from reput.cli import selecting
 
-    clock = _clock(utc)
     selection = selecting.Selection(
         _open(folder, live),
-        selecting.parse_bounds(begin, end, clock),
+        selecting.parse_bounds(begin, end, session.clock),
         frozenset(topic or ()),
         frozenset(
             one.strip() for one in (tags or "").split(selecting.TAG_SEPARATOR) if one.strip()
@@ -367,57 +325,48 @@ def dump(
     )
     for one in itertools.islice(selection.messages(), limit):
         document = message_view.document(one, body)
-        if json:
-            printing.print_json_line(document)
+        if session.as_json:
+            print_json_line(document)
         else:
             place = f"{one.topic}/{one.queue_id}/{one.queue_offset}"
-            print(message_view.line(document, clock, str(one.physical_offset), place))
+            print(message_view.line(document, session.clock, str(one.physical_offset), place))
     for damage in selection.damage:
-        printing.print_note(f"left out: {damage.error()}")
+        print_note(f"left out: {damage.error()}")
     if selection.damage:
-        raise typer.Exit(1)
+        raise typer.Exit(EXIT_DAMAGE)
 
 
 # --- verify -------------------------------------------------------------------------------------
 
 
+@command("json")
 def verify(
+    session: Session,
     folder: FolderArgument,
     everything: Annotated[
         bool, typer.Option("--all", help="List every file and every finding.")
     ] = False,
-    json: JsonOption = False,
     live: LiveOption = False,
-) -> None:
+) -> View:
     """Check a store, all of it.
 
     Walks every byte of the log, and compares queues, index and tables with what is there.
 
     Exit code 0: sound, perhaps with notes and warnings; 1: damage; 2: cannot be read.
     """
-    from reput.cli import documents, printing
+    from reput.cli import documents
     from reput.cli.progress import ProgressBar
     from reput.store import verify as verification
 
     reader = _open(folder, live)
     with ProgressBar() as bar:
         found = verification.verify(reader, progress=bar.update)
-    document = documents.report(found)
-    if json:
-        printing.print_json(document)
-    else:
-        _print_report(document, everything)
-    if found.is_damaged:
-        raise typer.Exit(1)
+    return _report_view(documents.report(found), everything)
 
 
-def _print_report(document: dict[str, Any], everything: bool) -> None:
-    from collections import Counter
-
-    from reput.cli import printing
-
+def _report_view(document: Document, everything: bool) -> View:
     counts = Counter(file["verdict"] for file in document["files"])
-    printing.print_fields(
+    fields = Fields(
         {
             "store": document["location"],
             "condition": document["condition"],
@@ -432,33 +381,41 @@ def _print_report(document: dict[str, Any], everything: bool) -> None:
     )
     files = [one for one in document["files"] if everything or one["verdict"] != "ok"]
     files.sort(key=lambda one: -_VERDICTS.index(one["verdict"]))
-    _print_part(
-        ["file", "#size", "#holds", "verdict", "why"],
-        [[one[key] for key in ("path", "size", "count", "verdict", "text")] for one in files],
+    return View(
+        document,
+        fields,
+        Table(
+            {
+                "file": "path",
+                "#size": "size",
+                "#holds": "count",
+                "verdict": "verdict",
+                "why": "text",
+            },
+            files,
+            is_optional=True,
+        ),
+        Table(
+            {
+                "#hole at": "physical_offset",
+                "#bytes": "length",
+                "file": "file",
+                "verdict": "severity",
+                "why": "text",
+            },
+            document["holes"],
+            is_optional=True,
+        ),
+        Table(
+            {"finding": "kind", "verdict": "severity", "where": "path", "what": "text"},
+            document["findings"] if everything else [],
+            is_optional=True,
+        ),
+        exit_code=EXIT_DAMAGE if document["is_damaged"] else 0,
     )
-    _print_part(
-        ["#hole at", "#bytes", "file", "verdict", "why"],
-        [
-            [one[key] for key in ("physical_offset", "length", "file", "severity", "text")]
-            for one in document["holes"]
-        ],
-    )
-    if everything:
-        _print_part(
-            ["finding", "verdict", "where", "what"],
-            [
-                [one[key] for key in ("kind", "severity", "path", "text")]
-                for one in document["findings"]
-            ],
-        )
 
 
 _VERDICTS = ("ok", "note", "warning", "damage")
 
 
-def _print_part(columns: list[str], rows: list[list[Any]]) -> None:
-    from reput.cli import printing
-
-    if rows:
-        print()
-        printing.print_table(columns, rows)
+COMMANDS = {"info": info, "ls": ls, "show": show, "dump": dump, "verify": verify}

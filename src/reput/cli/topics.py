@@ -1,131 +1,87 @@
 """``reput topic``: which topics there are, where they are, and how many queues they have."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reput.cli import clients, statistics
-from reput.cli.connecting import (
-    DEFAULT_NAMESRV,
-    DEFAULT_TIMEOUT_S,
+from reput.cli import producers, statistics
+from reput.cli.connecting import CommandFailed, all_masters, kind_in, masters
+from reput.cli.options import (
+    CLUSTER,
     BrokerOption,
     ClusterOption,
-    CommandFailed,
-    JsonOption,
-    NamesrvOption,
-    TimeoutOption,
-    UtcOption,
-    YesOption,
-    ask,
-    command_group,
-    masters,
+    OfClusterOption,
+    Session,
+    TopicArgument,
+    command,
     parse_pairs,
-    print_preview_note,
 )
+from reput.cli.printing import Column, Document, Fields, Table, View, print_note
+from reput.errors import InvalidOption
+from reput.format.codes import PERM_READ, PERM_WRITE
+from reput.format.names import ORDER_TOPIC_CONFIG
 
 if TYPE_CHECKING:
     from reput.client.admin import Admin
     from reput.client.core.route_cache import TopicRoute
-    from reput.format.bodies import ClusterInfo, TopicConfigData
-
-Document = dict[str, Any]
-TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The name of the topic.")]
-
-_PERMS = {"r": 4, "w": 2, "rw": 6, "none": 0}
-_REPLY_TOPIC_SUFFIX = "_REPLY_TOPIC"
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    command_group(
-        app,
-        "topic",
-        "Topics: list, show, create, update, delete them, and send to them.",
-        {
-            "list": list_topics,
-            "show": show,
-            "create": create,
-            "update": update,
-            "delete": delete,
-            "stats": statistics.topic_stats,
-            "order": order_config,
-            "send": clients.send,
-        },
-    )
+    from reput.format.bodies import TopicConfigData
 
 
 # --- list ---------------------------------------------------------------------------------------
 
 
+@command(*CLUSTER)
 def list_topics(
+    session: Session,
     everything: Annotated[
         bool, typer.Option("--all", help="Retry, dead-letter and system topics, too.")
     ] = False,
     long: Annotated[
         bool, typer.Option("--long", "-l", help="With brokers, queues and permission.")
     ] = False,
-    cluster: Annotated[str | None, typer.Option(metavar="NAME", help="Of this cluster.")] = None,
-    namesrv: NamesrvOption = DEFAULT_NAMESRV,
-    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
-    json: JsonOption = False,
-) -> None:
+    cluster: OfClusterOption = None,
+) -> View:
     """List the topics that name servers know.
 
     With --long each broker is asked for the settings of its topics.
     """
-    from reput.cli import printing
+    topics = session.ask(lambda admin: _list(admin, cluster, everything, long))
+    columns: dict[str, Column] = {"topic": "topic", "kind": "kind"}
+    return View({"topics": topics}, Table(columns | _LONG_COLUMNS if long else columns, topics))
 
-    found = ask(namesrv, timeout, lambda admin: _list(admin, cluster, everything, long))
-    if json:
-        printing.print_json({"topics": found})
-    elif long:
-        rows = [
-            [
-                one["topic"],
-                one["kind"],
-                " ".join(broker["broker_name"] for broker in one["brokers"]),
-                sum(broker["read_queue_count"] for broker in one["brokers"]),
-                sum(broker["write_queue_count"] for broker in one["brokers"]),
-                "/".join(sorted({_perm_text(broker["perm"]) for broker in one["brokers"]})),
-            ]
-            for one in found
-        ]
-        printing.print_table(["topic", "kind", "brokers", "#read", "#write", "perm"], rows)
-    else:
-        printing.print_table(["topic", "kind"], [[one["topic"], one["kind"]] for one in found])
+
+def _total(key: str) -> Callable[[Document], object]:
+    return lambda topic: sum(broker[key] for broker in topic["brokers"])
+
+
+_LONG_COLUMNS: dict[str, Column] = {
+    "brokers": lambda topic: [broker["broker_name"] for broker in topic["brokers"]],
+    "#read": _total("read_queue_count"),
+    "#write": _total("write_queue_count"),
+    "perm": lambda topic: "/".join(sorted(map(_perm_text, topic["brokers"]))),
+}
 
 
 async def _list(
     admin: "Admin", cluster: str | None, everything: bool, long: bool
 ) -> list[Document]:
-    from reput.format.names import kind_of
-
     known = await admin.clusters()
-    own_names = known.cluster_addr_table.keys() | known.broker_addr_table.keys()
-    found: list[Document] = []
+    topics: list[Document] = []
     for topic in await admin.topics(cluster=cluster):
-        is_own = topic in own_names or topic.endswith(_REPLY_TOPIC_SUFFIX)
-        kind = "system" if is_own else kind_of(topic)
+        kind = kind_in(known, topic)
         if everything or kind in ("user", "light"):
-            found.append({"topic": topic, "kind": kind})
+            topics.append({"topic": topic, "kind": kind})
     if long:
-        tables = await _tables(admin, known, cluster)
-        for one in found:
+        names = all_masters(known) if cluster is None else masters(known, cluster, None)
+        tables = {name: await admin.topic_configs(name) for name in names}
+        for one in topics:
             one["brokers"] = [
                 {"broker_name": name, **_settings(table[one["topic"]])}
                 for name, table in tables.items()
                 if one["topic"] in table
             ]
-    return found
-
-
-async def _tables(
-    admin: "Admin", known: "ClusterInfo", cluster: str | None
-) -> "dict[str, dict[str, TopicConfigData]]":
-    """Return, by broker name, the topics of all brokers with a master."""
-    clusters = [cluster] if cluster is not None else sorted(known.cluster_addr_table)
-    names = [name for one in clusters for name in masters(known, one, None)]
-    return {name: await admin.topic_configs(name) for name in names}
+    return topics
 
 
 def _settings(config: "TopicConfigData") -> Document:
@@ -141,58 +97,42 @@ def _settings(config: "TopicConfigData") -> Document:
 # --- show ---------------------------------------------------------------------------------------
 
 
-def show(
-    topic: TopicArgument,
-    namesrv: NamesrvOption = DEFAULT_NAMESRV,
-    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
-    json: JsonOption = False,
-    utc: UtcOption = False,
-) -> None:
+@command(*CLUSTER, "utc")
+def show(session: Session, topic: TopicArgument) -> View:
     """Show where a topic is, what is in its queues, and who reads it."""
-    from reput.cli import printing
-
-    found = ask(namesrv, timeout, lambda admin: _describe(admin, topic))
-    if json:
-        printing.print_json(found)
-        return
-    clock = printing.Clock(utc)
-    printing.print_fields(
-        {
-            "topic": topic,
-            "kind": found["kind"],
-            "messages": found["message_count"],
-            "groups": " ".join(found["groups"]) or None,
-        }
-    )
-    print()
-    printing.print_table(
-        ["broker", "cluster", "addresses", "#read", "#write", "perm"],
-        [
-            [
-                one["broker_name"],
-                one["cluster"],
-                " ".join(f"{broker_id}={at}" for broker_id, at in one["addresses"].items()),
-                one["read_queue_count"],
-                one["write_queue_count"],
-                _perm_text(one["perm"]),
-            ]
-            for one in found["brokers"]
-        ],
-    )
-    print()
-    printing.print_table(
-        ["broker", "#queue", "#min", "#max", "#messages", "@last stored"],
-        [
-            [
-                one["broker_name"],
-                one["queue_id"],
-                one["min_offset"],
-                one["max_offset"],
-                one["message_count"],
-                clock.text(one["last_store_timestamp"]),
-            ]
-            for one in found["queues"]
-        ],
+    document = session.ask(lambda admin: _describe(admin, topic))
+    return View(
+        document,
+        Fields(
+            {
+                "topic": topic,
+                "kind": document["kind"],
+                "messages": document["message_count"],
+                "groups": document["groups"],
+            }
+        ),
+        Table(
+            {
+                "broker": "broker_name",
+                "cluster": "cluster",
+                "addresses": lambda broker: [f"{i}={at}" for i, at in broker["addresses"].items()],
+                "#read": "read_queue_count",
+                "#write": "write_queue_count",
+                "perm": _perm_text,
+            },
+            document["brokers"],
+        ),
+        Table(
+            {
+                "broker": "broker_name",
+                "#queue": "queue_id",
+                "#min": "min_offset",
+                "#max": "max_offset",
+                "#messages": "message_count",
+                "@last stored": "last_store_timestamp",
+            },
+            document["queues"],
+        ),
     )
 
 
@@ -252,7 +192,9 @@ AttributeOption = Annotated[
 ]
 
 
+@command(*CLUSTER)
 def create(
+    session: Session,
     topic: TopicArgument,
     queues: Annotated[int, typer.Option(min=1, help="Queues on each broker.")] = 8,
     write_queues: Annotated[
@@ -265,10 +207,7 @@ def create(
     attribute: AttributeOption = None,
     cluster: ClusterOption = None,
     broker: BrokerOption = None,
-    namesrv: NamesrvOption = DEFAULT_NAMESRV,
-    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
-    json: JsonOption = False,
-) -> None:
+) -> View:
     """Create a topic on the brokers of a cluster, or on one broker.
 
     One that is there already is refused. Waits until name servers tell of it.
@@ -291,13 +230,15 @@ def create(
         if order:
             await _mark_ordered(admin, topic, dict.fromkeys(names, write_count))
         done = [await _put(admin, topic, name, wanted) for name in names]
-        await _wait_until_known(admin, topic, timeout)
+        await _wait_until_known(admin, topic, session.timeout_s)
         return done
 
-    _print_receipt(topic, ask(namesrv, timeout, work), as_json=json)
+    return _receipt(topic, session.ask(work))
 
 
+@command(*CLUSTER)
 def update(
+    session: Session,
     topic: TopicArgument,
     queues: Annotated[
         int | None, typer.Option(min=1, help="Queues on each broker, to read and to write.")
@@ -312,10 +253,7 @@ def update(
     attribute: AttributeOption = None,
     cluster: ClusterOption = None,
     broker: BrokerOption = None,
-    namesrv: NamesrvOption = DEFAULT_NAMESRV,
-    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
-    json: JsonOption = False,
-) -> None:
+) -> View:
     """Change a topic, on the brokers that have it.
 
     What is not named stays as it is.
@@ -348,10 +286,10 @@ def update(
             counts = {name: one["write_queue_count"] for name, one in changes.items()}
             await _mark_ordered(admin, topic, counts)
         elif order is False:
-            await admin.delete_kv(_ORDERED_TOPICS, topic)
+            await admin.delete_kv(ORDER_TOPIC_CONFIG, topic)
         return [await _put(admin, topic, name, one) for name, one in changes.items()]
 
-    _print_receipt(topic, ask(namesrv, timeout, work), as_json=json)
+    return _receipt(topic, session.ask(work))
 
 
 async def _mark_ordered(admin: "Admin", topic: str, queue_counts: dict[str, int]) -> None:
@@ -359,13 +297,10 @@ async def _mark_ordered(admin: "Admin", topic: str, queue_counts: dict[str, int]
 
     Source: rocketmq 4.9.8 ``UpdateTopicSubCommand``, ``MQAdminImpl.createOrUpdateOrderConf``.
     """
-    known = await admin.kv(_ORDERED_TOPICS, topic) or ""
+    known = await admin.kv(ORDER_TOPIC_CONFIG, topic) or ""
     parts = dict(part.split(":", 1) for part in known.split(";") if ":" in part)
     parts |= {name: str(count) for name, count in queue_counts.items()}
-    await admin.put_kv(_ORDERED_TOPICS, topic, ";".join(map(":".join, parts.items())))
-
-
-_ORDERED_TOPICS = "ORDER_TOPIC_CONFIG"
+    await admin.put_kv(ORDER_TOPIC_CONFIG, topic, ";".join(map(":".join, parts.items())))
 
 
 async def _put(admin: "Admin", topic: str, broker: str, settings: Document) -> Document:
@@ -384,7 +319,6 @@ async def _put(admin: "Admin", topic: str, broker: str, settings: Document) -> D
 async def _wait_until_known(admin: "Admin", topic: str, timeout_s: float) -> None:
     import asyncio
 
-    from reput.cli import printing
     from reput.client.core.route_cache import NoRoute
 
     try:
@@ -397,77 +331,60 @@ async def _wait_until_known(admin: "Admin", topic: str, timeout_s: float) -> Non
                 else:
                     return
     except TimeoutError:
-        printing.print_note(f"name servers do not tell of topic {topic} yet")
+        print_note(f"name servers do not tell of topic {topic} yet")
 
 
 _LOOK_AGAIN_S = 0.05
 
 
-def _print_receipt(topic: str, done: list[Document], *, as_json: bool) -> None:
-    from reput.cli import printing
-
-    if as_json:
-        printing.print_json({"topic": topic, "brokers": done})
-        return
-    printing.print_table(
-        ["topic", "broker", "#read", "#write", "perm", "order"],
-        [
-            [
-                topic,
-                one["broker_name"],
-                one["read_queue_count"],
-                one["write_queue_count"],
-                _perm_text(one["perm"]),
-                one["order"],
-            ]
-            for one in done
-        ],
-    )
+def _receipt(topic: str, brokers: list[Document]) -> View:
+    columns: dict[str, Column] = {
+        "topic": lambda _: topic,
+        "broker": "broker_name",
+        "#read": "read_queue_count",
+        "#write": "write_queue_count",
+        "perm": _perm_text,
+        "order": "order",
+    }
+    return View({"topic": topic, "brokers": brokers}, Table(columns, brokers))
 
 
-def delete(
-    topic: TopicArgument,
-    yes: YesOption = False,
-    cluster: ClusterOption = None,
-    namesrv: NamesrvOption = DEFAULT_NAMESRV,
-    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
-    json: JsonOption = False,
-) -> None:
+@command("yes", *CLUSTER)
+def delete(session: Session, topic: TopicArgument, cluster: ClusterOption = None) -> View:
     """Delete a topic with all of its messages.
 
     Without --yes it only says what would go.
     """
-    from reput.cli import printing
 
     async def work(admin: "Admin") -> Document:
-        found = await _describe(admin, topic)
-        if yes:
+        document = await _describe(admin, topic)
+        if session.is_done:
             await admin.delete_topic(topic, cluster=cluster)
-            if await admin.kv(_ORDERED_TOPICS, topic) is not None:
-                await admin.delete_kv(_ORDERED_TOPICS, topic)
-        return found
+            if await admin.kv(ORDER_TOPIC_CONFIG, topic) is not None:
+                await admin.delete_kv(ORDER_TOPIC_CONFIG, topic)
+        return document
 
-    found = ask(namesrv, timeout, work)
-    if json:
-        keys = ("topic", "message_count", "groups", "brokers")
-        printing.print_json({"is_deleted": yes, **{key: found[key] for key in keys}})
-    else:
-        brokers = " ".join(one["broker_name"] for one in found["brokers"])
-        fields = {
-            "deleted" if yes else "would delete": topic,
-            "messages": found["message_count"],
-            "brokers": brokers,
-            "groups": " ".join(found["groups"]) or None,
-        }
-        printing.print_fields(fields)
-    if not yes:
-        print_preview_note()
+    document = session.ask(work)
+    keys = ("topic", "message_count", "groups", "brokers")
+    return View(
+        {"is_deleted": session.is_done, **{key: document[key] for key in keys}},
+        Fields(
+            {
+                "deleted" if session.is_done else "would delete": topic,
+                "messages": document["message_count"],
+                "brokers": [broker["broker_name"] for broker in document["brokers"]],
+                "groups": document["groups"],
+            }
+        ),
+    )
 
 
 # --- the order of ordered topics ----------------------------------------------------------------
 
 
+@command(*CLUSTER)
 def order_config(
+    session: Session,
     topic: Annotated[
         str | None, typer.Argument(metavar="[TOPIC]", help="Of this topic; of all if none.")
     ] = None,
@@ -478,18 +395,12 @@ def order_config(
         ),
     ] = None,
     delete: Annotated[bool, typer.Option("--delete", help="Its order matters no longer.")] = False,
-    namesrv: NamesrvOption = DEFAULT_NAMESRV,
-    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
-    json: JsonOption = False,
-) -> None:
+) -> View:
     """Show or change which queues topics have whose order matters.
 
     Name servers keep it, and producers and consumers use exactly these queues, also while a broker
     is away. `reput topic create --order` sets it for all brokers of a topic.
     """
-    from reput.cli import printing
-    from reput.errors import InvalidOption
-
     if topic is None and (set_ or delete):
         raise typer.BadParameter("--set and --delete take a TOPIC")
     if set_ and delete:
@@ -501,36 +412,46 @@ def order_config(
 
     async def work(admin: "Admin") -> dict[str, str]:
         if topic is not None and set_:
-            await admin.put_kv(_ORDERED_TOPICS, topic, ";".join(set_))
+            await admin.put_kv(ORDER_TOPIC_CONFIG, topic, ";".join(set_))
         if topic is not None and delete:
-            await admin.delete_kv(_ORDERED_TOPICS, topic)
-        return await admin.kv_of_namespace(_ORDERED_TOPICS)
+            await admin.delete_kv(ORDER_TOPIC_CONFIG, topic)
+        return await admin.kv_of_namespace(ORDER_TOPIC_CONFIG)
 
-    table = ask(namesrv, timeout, work)
-    found = [
+    topics = [
         {"topic": name, "broker_name": part.rpartition(":")[0], "queue_count": int(count)}
-        for name, value in sorted(table.items())
+        for name, value in sorted(session.ask(work).items())
         for part in value.split(";")
         if topic in (None, name) and (count := part.rpartition(":")[2]).isdecimal()
     ]
-    if json:
-        printing.print_json({"topics": found})
-    else:
-        rows = [[one["topic"], one["broker_name"], one["queue_count"]] for one in found]
-        printing.print_table(["topic", "broker", "#queues"], rows)
+    columns = {"topic": "topic", "broker": "broker_name", "#queues": "queue_count"}
+    return View({"topics": topics}, Table(columns, topics))
 
 
 # --- permissions --------------------------------------------------------------------------------
 
 
 def _parse_perm(text: str) -> int:
-    from reput.errors import InvalidOption
-
-    perm = int(text) if text in ("0", "2", "4", "6") else _PERMS.get(text.lower())
+    names = {"r": PERM_READ, "w": PERM_WRITE, "rw": PERM_READ | PERM_WRITE, "none": 0}
+    perm = names.get(text.lower())
+    if text.isdigit() and int(text) in names.values():
+        perm = int(text)
     if perm is None:
         raise InvalidOption("--perm", text, "r, w, rw, none, or 0, 2, 4, 6")
     return perm
 
 
-def _perm_text(perm: int) -> str:
-    return ("r" if perm & 4 else "") + ("w" if perm & 2 else "") or "none"
+def _perm_text(config: Document) -> str:
+    perm = config["perm"]
+    return ("r" if perm & PERM_READ else "") + ("w" if perm & PERM_WRITE else "") or "none"
+
+
+COMMANDS = {
+    "list": list_topics,
+    "show": show,
+    "create": create,
+    "update": update,
+    "delete": delete,
+    "stats": statistics.topic_stats,
+    "order": order_config,
+    "send": producers.send,
+}

@@ -1,64 +1,50 @@
 """``reput message trace``: who sent a message, and who consumed it."""
 
 import dataclasses
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reput.cli.connecting import (
-    DEFAULT_NAMESRV,
-    DEFAULT_TIMEOUT_S,
-    JsonOption,
-    NamesrvOption,
-    TimeoutOption,
-    UtcOption,
-    ask,
-)
+from reput.cli.options import CLUSTER, Session, command
+from reput.cli.printing import Document, Table, View
 from reput.errors import NotInStore
+from reput.format.names import TRACE_TOPIC
 
 if TYPE_CHECKING:
     from reput.client.admin.traces import FoundTrace
 
 
+@command(*CLUSTER, "utc")
 def trace(
+    session: Session,
     message_id: Annotated[
         str, typer.Argument(metavar="ID", help="The id that the message's producer was told.")
     ],
     topic: Annotated[
         str, typer.Option("--topic", metavar="TOPIC", help="Where clients write their traces.")
-    ] = "RMQ_SYS_TRACE_TOPIC",
-    namesrv: NamesrvOption = DEFAULT_NAMESRV,
-    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
-    json: JsonOption = False,
-    utc: UtcOption = False,
-) -> None:
+    ] = TRACE_TOPIC,
+) -> View:
     """Show who sent a message and who consumed it, if their clients write traces.
 
     Java clients do with enableMsgTrace, Python ones with ClientConfig(enable_trace=True); a trace
     is there about a second later.
     """
-    from reput.cli import printing
-
-    found = ask(namesrv, timeout, lambda admin: admin.message_trace(message_id, topic=topic))
+    found = session.ask(lambda admin: admin.message_trace(message_id, topic=topic))
     if not found:
         raise NotInStore(f"no trace of message {message_id} in topic {topic}")
-    if json:
-        printing.print_json({"traces": [_document(one) for one in found]})
-        return
-    clock = printing.Clock(utc)
-    printing.print_table(
-        ("@time", "what", "group", "client", "#ms", "result"),
-        [
-            (
-                clock.text(one.time_ms),
-                _KINDS[type(one.trace).__name__],
-                getattr(one.trace, "group", None),
-                one.client_address,
-                getattr(one.trace, "cost_ms", None),
-                _result(one),
-            )
-            for one in found
-        ],
+    return View(
+        {"traces": [_document(one) for one in found]},
+        Table(
+            {
+                "@time": "time_ms",
+                "what": lambda one: _KINDS[type(one.trace).__name__],
+                "group": lambda one: getattr(one.trace, "group", None),
+                "client": "client_address",
+                "#ms": lambda one: getattr(one.trace, "cost_ms", None),
+                "result": _result,
+            },
+            found,
+        ),
     )
 
 
@@ -81,7 +67,7 @@ def _result(one: "FoundTrace") -> str | None:
     return "success" if is_success else "failed"
 
 
-def _document(one: "FoundTrace") -> dict[str, Any]:
+def _document(one: "FoundTrace") -> Document:
     trace = dataclasses.asdict(one.trace)
     for name in ("kind", "outcome"):
         if name in trace:

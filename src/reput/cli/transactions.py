@@ -1,54 +1,25 @@
 """``reput transaction``: half messages that brokers have given up, and asking about them again."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from reput.cli import messages
-from reput.cli.connecting import (
-    DEFAULT_NAMESRV,
-    DEFAULT_TIMEOUT_S,
-    JsonOption,
-    NamesrvOption,
-    TimeoutOption,
-    UtcOption,
-    YesOption,
-    ask,
-    command_group,
-    print_preview_note,
-    queue_text,
-    run,
-)
 from reput.cli.message_view import Body
+from reput.cli.options import CLUSTER, BodyOption, LimitOption, Session, command
+from reput.cli.printing import Document, Fields, View
 from reput.errors import NotInStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from reput.client.admin import Admin
     from reput.client.config import ClientConfig
     from reput.client.message import ReceivedMessage
 
-Document = dict[str, Any]
 
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    command_group(
-        app,
-        "transaction",
-        "Transactions: half messages whose producers never said what became of them.",
-        {"list": list_given_up, "resume": resume},
-    )
-
-
+@command(*CLUSTER, "utc")
 def list_given_up(
-    limit: Annotated[int | None, typer.Option(min=1, help="No more messages than this.")] = None,
-    body: messages.BodyOption = Body.AUTO,
-    namesrv: NamesrvOption = DEFAULT_NAMESRV,
-    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
-    json: JsonOption = False,
-    utc: UtcOption = False,
+    session: Session, limit: LimitOption = None, body: BodyOption = Body.AUTO
 ) -> None:
     """Print the half messages that brokers have given up, oldest first, one a line.
 
@@ -56,25 +27,18 @@ def list_given_up(
     Time, queue and offset, the topic it was sent to, the producer group, tags, keys, id, body; with
     --json a document a line.
     """
-    from reput.cli import message_view, printing
-
-    clock = printing.Clock(utc)
 
     async def work(client: "ClientConfig") -> None:
         count = 0
         async for one in _given_up(client):
-            found = _document(one, body)
-            if json:
-                printing.print_json_line(found)
-            else:
-                place = f"{queue_text(one.queue)}:{one.queue_offset}"
-                origin, group = found["origin_topic"] or "-", found["producer_group"] or "-"
-                print(message_view.line(found, clock, place, origin, group))
+            document = _document(one, body)
+            columns = document["origin_topic"] or "-", document["producer_group"] or "-"
+            messages.print_line(session, one, document, *columns)
             count += 1
             if count == limit:
                 return
 
-    run(namesrv, timeout, work)
+    session.run(work)
 
 
 async def _given_up(client: "ClientConfig") -> "AsyncIterator[ReceivedMessage]":
@@ -106,21 +70,18 @@ def _document(one: "ReceivedMessage", body: Body) -> Document:
     }
 
 
+@command("yes", *CLUSTER)
 def resume(
+    session: Session,
     message_id: Annotated[
         str, typer.Argument(metavar="ID", help="Any id of the message; see `transaction list`.")
     ],
-    yes: YesOption = False,
-    namesrv: NamesrvOption = DEFAULT_NAMESRV,
-    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
-    json: JsonOption = False,
-) -> None:
+) -> View:
     """Have the producers of a half message asked again, as often as at first.
 
     Without --yes it only shows the message. It stays in the list: resuming it twice may deliver it
     twice.
     """
-    from reput.cli import printing
 
     async def find(client: "ClientConfig") -> "ReceivedMessage":
         async for one in _given_up(client):
@@ -128,22 +89,20 @@ def resume(
                 return one
         raise NotInStore(f"no half message that was given up has id {message_id}")
 
-    async def again(admin: "Admin") -> None:
-        await admin.resume_check(found)
-
-    found = run(namesrv, timeout, find)
-    if yes:
-        ask(namesrv, timeout, again)
+    found = session.run(find)
+    if session.is_done:
+        session.ask(lambda admin: admin.resume_check(found))
     document = _document(found, Body.NONE)
-    if json:
-        printing.print_json({"is_done": yes, "message": document})
-    else:
-        printing.print_fields(
+    return View(
+        {"is_done": session.is_done, "message": document},
+        Fields(
             {
-                "asked again" if yes else "would ask again": found.message_id,
+                "asked again" if session.is_done else "would ask again": found.message_id,
                 "topic": document["origin_topic"],
                 "producer group": document["producer_group"],
             }
-        )
-    if not yes:
-        print_preview_note()
+        ),
+    )
+
+
+COMMANDS = {"list": list_given_up, "resume": resume}

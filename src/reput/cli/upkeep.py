@@ -1,46 +1,22 @@
 """What an operator does to a cluster: write permission, cleaning up, and the key-value table."""
 
 import enum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reput.cli.connecting import (
-    DEFAULT_NAMESRV,
-    DEFAULT_TIMEOUT_S,
-    BrokerOption,
-    ClusterOption,
-    JsonOption,
-    NamesrvOption,
-    TimeoutOption,
-    YesOption,
-    ask,
-    command_group,
-    masters,
-    print_preview_note,
-)
+from reput.cli.connecting import masters
+from reput.cli.options import CLUSTER, BrokerOption, ClusterOption, Session, command
+from reput.cli.printing import Fields, Table, View
 from reput.errors import InvalidOption, NotInStore
 
 if TYPE_CHECKING:
     from reput.client.admin import Admin
 
-Document = dict[str, Any]
 NamespaceArgument = Annotated[
     str, typer.Argument(metavar="NAMESPACE", help="Which part of the table.")
 ]
 KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="The key.")]
-
-
-def register(cluster: typer.Typer) -> None:
-    """Add the commands to those of ``reput cluster``."""
-    cluster.command("write-permission")(write_permission)
-    cluster.command("clean")(clean)
-    command_group(
-        cluster,
-        "kv",
-        "The key-value table of name servers, which clients and brokers read.",
-        {"list": kv_list, "set": kv_set, "delete": kv_delete},
-    )
 
 
 # --- write permission ---------------------------------------------------------------------------
@@ -53,23 +29,21 @@ class Switch(enum.StrEnum):
     OFF = "off"
 
 
+@command(*CLUSTER)
 def write_permission(
+    session: Session,
     broker: Annotated[
         str, typer.Argument(metavar="BROKER", help="The name of the broker, not its address.")
     ],
     switch: Annotated[
         Switch, typer.Argument(metavar="on|off", help="Whether producers may send to it.")
     ],
-    namesrv: NamesrvOption = DEFAULT_NAMESRV,
-    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
-    json: JsonOption = False,
-) -> None:
+) -> View:
     """Take a broker out of the routes of producers, or put it back.
 
     Name servers note it, until the broker registers a change of its topics; consumers go on. Before
     a broker is stopped: off, and wait until producers have fetched new routes (30 s).
     """
-    from reput.cli import printing
 
     async def work(admin: "Admin") -> int:
         known = (await admin.clusters()).broker_addr_table
@@ -78,12 +52,11 @@ def write_permission(
         tell = admin.wipe_write_perm if switch is Switch.OFF else admin.add_write_perm
         return await tell(broker)
 
-    count = ask(namesrv, timeout, work)
-    found = {"broker_name": broker, "write_permission": str(switch), "topic_count": count}
-    if json:
-        printing.print_json(found)
-    else:
-        printing.print_fields({"broker": broker, "write permission": switch, "topics": count})
+    count = session.ask(work)
+    return View(
+        {"broker_name": broker, "write_permission": str(switch), "topic_count": count},
+        Fields({"broker": broker, "write permission": switch, "topics": count}),
+    )
 
 
 # --- cleaning up --------------------------------------------------------------------------------
@@ -97,7 +70,9 @@ class Waste(enum.StrEnum):
     LOG = "log"
 
 
+@command("yes", *CLUSTER)
 def clean(
+    session: Session,
     what: Annotated[
         Waste,
         typer.Argument(
@@ -106,24 +81,19 @@ def clean(
             "files past their time.",
         ),
     ],
-    yes: YesOption = False,
     cluster: ClusterOption = None,
     broker: BrokerOption = None,
-    namesrv: NamesrvOption = DEFAULT_NAMESRV,
-    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
-    json: JsonOption = False,
-) -> None:
+) -> View:
     """Let brokers delete now what they would delete by themselves at some time, or never.
 
     queues: those whose messages have all expired. topics: queues of topics that are gone. log:
     files older than fileReservedTime, whatever deleteWhen says. Without --yes it only names the
     brokers.
     """
-    from reput.cli import printing
 
     async def work(admin: "Admin") -> list[str]:
         names = masters(await admin.clusters(), cluster, broker)
-        if yes:
+        if session.is_done:
             for name in names:
                 await {
                     Waste.QUEUES: admin.clean_expired_queues,
@@ -132,51 +102,43 @@ def clean(
                 }[what](broker=name)
         return names
 
-    names = ask(namesrv, timeout, work)
-    if json:
-        printing.print_json({"is_done": yes, "what": str(what), "brokers": names})
-    else:
-        label = "cleaned" if yes else "would clean"
-        printing.print_fields({label: what, "brokers": " ".join(names) or None})
-    if not yes:
-        print_preview_note()
+    names = session.ask(work)
+    label = "cleaned" if session.is_done else "would clean"
+    return View(
+        {"is_done": session.is_done, "what": str(what), "brokers": names},
+        Fields({label: what, "brokers": names}),
+    )
 
 
 # --- the key-value table ------------------------------------------------------------------------
 
 
+@command(*CLUSTER)
 def kv_list(
+    session: Session,
     namespace: NamespaceArgument,
     key: Annotated[str | None, typer.Argument(metavar="[KEY]", help="Only this key.")] = None,
-    namesrv: NamesrvOption = DEFAULT_NAMESRV,
-    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
-    json: JsonOption = False,
-) -> None:
+) -> View:
     """Show the keys and values of a namespace.
 
     ORDER_TOPIC_CONFIG is RocketMQ's own: topics whose order matters; see `reput topic order`.
     """
-    from reput.cli import printing
-
-    table = ask(namesrv, timeout, lambda admin: admin.kv_of_namespace(namespace))
+    table = session.ask(lambda admin: admin.kv_of_namespace(namespace))
     if key is not None:
         if key not in table:
             raise NotInStore(f"namespace {namespace} has no key {key}")
         table = {key: table[key]}
-    if json:
-        printing.print_json({"namespace": namespace, "table": dict(sorted(table.items()))})
-    else:
-        printing.print_table(["key", "value"], sorted(table.items()))
+    pairs = sorted(table.items())
+    return View({"namespace": namespace, "table": dict(pairs)}, Table(["key", "value"], pairs))
 
 
+@command(*CLUSTER)
 def kv_set(
+    session: Session,
     namespace: NamespaceArgument,
     key: KeyArgument,
     value: Annotated[str, typer.Argument(metavar="VALUE", help="Its new value.")],
-    namesrv: NamesrvOption = DEFAULT_NAMESRV,
-    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
-    json: JsonOption = False,
-) -> None:
+) -> View:
     """Set a value at all name servers. Shows what it was and what it is."""
 
     async def work(admin: "Admin") -> tuple[str | None, str | None]:
@@ -184,39 +146,36 @@ def kv_set(
         await admin.put_kv(namespace, key, value)
         return before, await admin.kv(namespace, key)
 
-    _print_change(namespace, key, *ask(namesrv, timeout, work), as_json=json)
+    return _change(namespace, key, *session.ask(work))
 
 
-def kv_delete(
-    namespace: NamespaceArgument,
-    key: KeyArgument,
-    yes: YesOption = False,
-    namesrv: NamesrvOption = DEFAULT_NAMESRV,
-    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
-    json: JsonOption = False,
-) -> None:
+@command("yes", *CLUSTER)
+def kv_delete(session: Session, namespace: NamespaceArgument, key: KeyArgument) -> View:
     """Delete a key at all name servers. Without --yes it only shows it."""
 
     async def work(admin: "Admin") -> tuple[str | None, str | None]:
         before = await admin.kv(namespace, key)
         if before is None:
             raise NotInStore(f"namespace {namespace} has no key {key}")
-        if yes:
+        if session.is_done:
             await admin.delete_kv(namespace, key)
         return before, await admin.kv(namespace, key)
 
-    _print_change(namespace, key, *ask(namesrv, timeout, work), as_json=json)
-    if not yes:
-        print_preview_note()
+    return _change(namespace, key, *session.ask(work))
 
 
-def _print_change(
-    namespace: str, key: str, before: str | None, after: str | None, *, as_json: bool
-) -> None:
-    from reput.cli import printing
+def _change(namespace: str, key: str, before: str | None, after: str | None) -> View:
+    return View(
+        {"namespace": namespace, "key": key, "before": before, "after": after},
+        Table(["key", "before", "after"], [[key, before, after]]),
+    )
 
-    if as_json:
-        found = {"namespace": namespace, "key": key, "before": before, "after": after}
-        printing.print_json(found)
-    else:
-        printing.print_table(["key", "before", "after"], [[key, before, after]])
+
+COMMANDS = {
+    "write-permission": write_permission,
+    "clean": clean,
+    "kv": (
+        "The key-value table of name servers, which clients and brokers read.",
+        {"list": kv_list, "set": kv_set, "delete": kv_delete},
+    ),
+}

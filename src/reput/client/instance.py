@@ -26,7 +26,6 @@ from typing import Protocol
 from reput.client.config import DEFAULT_INSTANCE_NAME, ClientConfig, name_servers
 from reput.client.core import requests
 from reput.client.core.route_cache import (
-    MASTER_ID,
     NoRoute,
     RouteCache,
     TopicRoute,
@@ -44,7 +43,7 @@ from reput.errors import (
 )
 from reput.format import bodies, command, message as records, properties as props
 from reput.format.bodies import ConsumerData, HeartbeatData, ProducerData
-from reput.format.codes import RequestCode, ResponseCode
+from reput.format.codes import MASTER_ID, RequestCode, ResponseCode
 from reput.format.command import Command
 from reput.remoting.client import RemotingClient
 

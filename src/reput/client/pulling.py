@@ -7,14 +7,13 @@ import enum
 from dataclasses import dataclass
 
 from reput.client.core import requests
-from reput.client.core.route_cache import MASTER_ID
 from reput.client.core.subscription import Subscription
 from reput.client.instance import ClientInstance
 from reput.client.message import R, ReceivedMessage, received
 from reput.errors import Answered, CorruptRecord
 from reput.format import headers
 from reput.format.bodies import MessageQueue
-from reput.format.codes import PullFlag, RequestCode, ResponseCode
+from reput.format.codes import MASTER_ID, PullFlag, RequestCode, ResponseCode
 
 
 class PullStatus(enum.Enum):

@@ -1,7 +1,8 @@
-"""Numbers of the remoting protocol: request and response codes, languages, the version.
+"""Numbers of the protocol: request and response codes, permissions, languages, the version.
 
 Names are Java's. Source: rocketmq 4.9.8 ``RequestCode``, ``ResponseCode``,
-``RemotingSysResponseCode``, ``LanguageCode``, ``MQVersion``; those of 5.x are marked.
+``RemotingSysResponseCode``, ``LanguageCode``, ``MQVersion``, ``PermName``, ``MixAll``; those of 5.x
+are marked.
 """
 
 import enum
@@ -9,6 +10,14 @@ import enum
 VERSION = 407
 """What we say we are. Clients use SQL filters from V4_1_0 on, standard JSON from V4_9_4 on."""
 VERSION_NAME = "V4_9_7"
+
+MASTER_ID = 0
+"""Broker id of a master."""
+
+PERM_READ = 4
+PERM_WRITE = 2
+PERM_INHERIT = 1
+"""Clients may have topics made with the settings of this one."""
 
 
 class LanguageCode(enum.IntEnum):

@@ -43,12 +43,21 @@ RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 LMQ_PREFIX = "%LMQ%"
 
+ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
+"""Namespace of the name servers' key-value table: which brokers have how many queues of an ordered
+topic."""
+
+TOOLS_CONSUMER = "TOOLS_CONSUMER"
+"""Group of tools that read without being members of a group: every broker has it."""
+TOOLS_PRODUCER = "TOOLS_PRODUCER"
+"""Group of tools that send."""
+
 BROADCAST_SYSTEM_GROUPS = frozenset(
     {"CID_ONS-HTTP-PROXY", "CID_ONSAPI_PULL", "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER"}
 )
 """Those of the system's groups that may broadcast."""
 SYSTEM_GROUPS = BROADCAST_SYSTEM_GROUPS | {
-    "TOOLS_CONSUMER",
+    TOOLS_CONSUMER,
     "FILTERSRV_CONSUMER",
     "SELF_TEST_C_GROUP",
 }

@@ -20,9 +20,6 @@ from reput.errors import InvalidBody, InvalidHeader, InvalidOption, excerpt
 from reput.format import bodies
 from reput.limits import Limit
 
-ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
-"""The namespace of ordered topics."""
-
 _PAIR_BYTES = 8
 """Of the file, beside names and values."""
 

@@ -16,14 +16,15 @@ from reput.clock import Clock
 from reput.errors import InvalidBody, InvalidHeader, ReputError, excerpt
 from reput.format import bodies, command, headers
 from reput.format.bodies import ClusterInfo, DataVersion
-from reput.format.codes import RequestCode, ResponseCode
+from reput.format.codes import MASTER_ID, RequestCode, ResponseCode
 from reput.format.command import Command
+from reput.format.names import ORDER_TOPIC_CONFIG
 from reput.limits import Refusals
-from reput.namesrv import kv_table, registration_body
+from reput.namesrv import registration_body
 from reput.namesrv.config import CurrentConfig
 from reput.namesrv.kv_saver import KvSaver
 from reput.namesrv.kv_table import KvChange, KvTable
-from reput.namesrv.route_table import MASTER_ID, Registration, RouteTable
+from reput.namesrv.route_table import Registration, RouteTable
 from reput.remoting import long_replies
 from reput.remoting.channel import Channel
 from reput.remoting.client_faults import ClientFaults
@@ -108,7 +109,7 @@ def register_broker(parts: Parts, channel: Channel, request: Command) -> LongRep
     )
     order = None
     if parts.config.value.return_order_topic_config_to_broker:
-        order = parts.kv.namespace(kv_table.ORDER_TOPIC_CONFIG)
+        order = parts.kv.namespace(ORDER_TOPIC_CONFIG)
     return command.reply(
         request,
         ext_fields=headers.encode(fields),
@@ -196,7 +197,7 @@ def route_of_topic(parts: Parts, channel: Channel, request: Command) -> LongRepl
         remark = f"No topic route info in name server for the topic: {excerpt(topic)}"
         return command.reply(request, ResponseCode.TOPIC_NOT_EXIST, remark)
     if config.order_message_enable:
-        route.order_topic_conf = parts.kv.get(kv_table.ORDER_TOPIC_CONFIG, topic)
+        route.order_topic_conf = parts.kv.get(ORDER_TOPIC_CONFIG, topic)
     return command.reply(request, body=bodies.encode(route))
 
 

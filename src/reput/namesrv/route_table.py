@@ -42,18 +42,16 @@ from reput import limits
 from reput.errors import LimitExceeded, excerpt
 from reput.format import bodies
 from reput.format.bodies import BrokerData, DataVersion, QueueData, TopicRouteData
+from reput.format.codes import MASTER_ID, PERM_READ, PERM_WRITE
 from reput.limits import Limit
 from reput.remoting import long_replies
 from reput.remoting.time_slices import Steps
 
-MASTER_ID = 0
 EXPIRY_MS = 120_000
 """After this without a word a broker is taken for dead."""
 EXPIRED_MAX = 1_000
 """Brokers that are removed in one go because they are silent."""
 
-PERM_READ = 4
-PERM_WRITE = 2
 
 SYS_FLAG_UNIT = 1
 """A topic of one unit of a deployment."""

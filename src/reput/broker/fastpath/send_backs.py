@@ -22,10 +22,9 @@ from reput.broker.fastpath.request_table import (
     take_rows,
 )
 from reput.broker.parts import Parts
-from reput.broker.settings.config import PERM_WRITE
 from reput.errors import RequestRefused
 from reput.format import java, properties as props
-from reput.format.codes import RequestCode
+from reput.format.codes import PERM_WRITE, RequestCode
 from reput.remoting.channel import Channel
 from reput.store.kernels import collect_rules as rules, hot
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 from reput import limits
 from reput.broker import quotas
 from reput.broker.quotas import OWN, AddressQuota, Reservation, Reservations
-from reput.broker.settings.config import PERM_READ, BrokerConfig
+from reput.broker.settings.config import BrokerConfig
 from reput.broker.topic import light_queues
 from reput.errors import RequestRefused
 from reput.format import names
-from reput.format.codes import ResponseCode
+from reput.format.codes import PERM_READ, ResponseCode
 from reput.store.table_files import SubscriptionGroup, SubscriptionGroupTable
 
 

@@ -7,7 +7,6 @@ not come here but goes through ``parts.send_backs``, whose work must equal this.
 import logging
 
 from reput.broker.parts import Parts
-from reput.broker.settings.config import PERM_WRITE
 from reput.errors import RequestRefused
 from reput.format import (
     command as commands,
@@ -16,7 +15,7 @@ from reput.format import (
     names,
     properties as props,
 )
-from reput.format.codes import ResponseCode
+from reput.format.codes import PERM_WRITE, ResponseCode
 from reput.format.command import Command
 from reput.format.headers import SendBackHeader
 from reput.remoting.channel import Channel

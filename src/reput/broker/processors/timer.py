@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 
 from reput.broker.parts import Parts
-from reput.broker.settings.config import PERM_WRITE
 from reput.broker.topic import closed as closed_topics
 from reput.errors import InvalidHeader, RequestRefused
 from reput.format import (
@@ -15,7 +14,7 @@ from reput.format import (
     recall_handle as handles,
     timer_check,
 )
-from reput.format.codes import ResponseCode
+from reput.format.codes import PERM_WRITE, ResponseCode
 from reput.format.command import Command
 from reput.format.headers import RecallMessageHeader
 from reput.format.recall_handle import RecallHandle

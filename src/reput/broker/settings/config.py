@@ -16,16 +16,13 @@ from reput import config, limits
 from reput.broker.settings.keys import ACCEPTED_WITHOUT_EFFECT, ONLY
 from reput.config import JAVA_LONG_MAX, Range
 from reput.errors import InvalidOption
+from reput.format.codes import PERM_READ, PERM_WRITE
 from reput.remote_settings import RemoteSettings
 from reput.store.config import StoreConfig
 
 Milliseconds = Annotated[int, Range(0)]
 Count = Annotated[int, Range(1)]
 Port = Annotated[int, Range(0, 65535)]
-
-PERM_READ = 4
-PERM_WRITE = 2
-PERM_INHERIT = 1
 
 
 class MessageRequestMode(enum.StrEnum):

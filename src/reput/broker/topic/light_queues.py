@@ -6,8 +6,8 @@ without being made, saved or told to name servers. Source: ``LmqTopicConfigManag
 ``LmqSubscriptionGroupManager``.
 """
 
-from reput.broker.settings.config import PERM_READ, PERM_WRITE
 from reput.format import names
+from reput.format.codes import PERM_READ, PERM_WRITE
 from reput.store.config_tables import TopicConfig
 from reput.store.table_files import SubscriptionGroup
 

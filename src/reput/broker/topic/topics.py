@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from reput import limits
 from reput.broker import quotas
 from reput.broker.quotas import OWN, AddressQuota, Reservation, Reservations
-from reput.broker.settings.config import PERM_INHERIT, PERM_READ, PERM_WRITE, BrokerConfig
+from reput.broker.settings.config import BrokerConfig
 from reput.broker.topic import light_queues
 from reput.errors import LimitExceeded, RequestRefused, WriteFailed
 from reput.format import names
 from reput.format.bodies import DataVersion, TopicConfigData, TopicConfigTable
-from reput.format.codes import ResponseCode
+from reput.format.codes import PERM_INHERIT, PERM_READ, PERM_WRITE, ResponseCode
 from reput.store.config_tables import TopicConfig
 from reput.store.table_files import TopicTable
 

@@ -9,13 +9,13 @@ from typing import Self
 
 from reput.client.config import ClientConfig
 from reput.client.core import requests
-from reput.client.core.route_cache import MASTER_ID, NoRoute, TopicRoute
+from reput.client.core.route_cache import NoRoute, TopicRoute
 from reput.client.instance import ClientInstance, Guest, NotStarted
 from reput.clock import Clock
 from reput.errors import Answered, InvalidOption, RemotingError, ReputError
 from reput.format import bodies, names
 from reput.format.bodies import ClusterInfo, MessageQueue
-from reput.format.codes import RequestCode, ResponseCode
+from reput.format.codes import MASTER_ID, RequestCode, ResponseCode
 from reput.format.command import Command
 
 

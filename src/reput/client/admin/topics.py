@@ -10,9 +10,8 @@ from reput.client.message import check_topic
 from reput.errors import InvalidOption
 from reput.format import bodies, headers, names
 from reput.format.bodies import MessageQueue, TopicConfigData, TopicOffset
-from reput.format.codes import RequestCode
+from reput.format.codes import PERM_READ, PERM_WRITE, RequestCode
 
-PERM_READ_WRITE = 6
 DEFAULT_QUEUE_COUNT = 8
 
 
@@ -45,7 +44,7 @@ async def create_topic(
     *,
     queue_count: int = DEFAULT_QUEUE_COUNT,
     write_queue_count: int | None = None,
-    perm: int = PERM_READ_WRITE,
+    perm: int = PERM_READ | PERM_WRITE,
     is_ordered: bool = False,
     cluster: str | None = None,
     broker: str | None = None,

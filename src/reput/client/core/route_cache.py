@@ -11,10 +11,7 @@ import msgspec
 
 from reput.errors import RemotingError
 from reput.format.bodies import BrokerData, MessageQueue, QueueData, TopicRouteData
-
-MASTER_ID = 0
-PERM_READ = 4
-PERM_WRITE = 2
+from reput.format.codes import MASTER_ID, PERM_READ, PERM_WRITE
 
 
 class NoRoute(RemotingError):

@@ -33,6 +33,7 @@ from pathlib import Path
 from reput.clock import Clock, SystemClock
 from reput.errors import CorruptRecord, InvalidOption, NotInStore, StoreUnavailable, WriteFailed
 from reput.format import names
+from reput.format.codes import PERM_READ, PERM_WRITE
 from reput.spark.importing import files as import_files
 from reput.spark.importing.files import Stitch, log_path
 from reput.spark.importing.options import ImportOptions
@@ -51,7 +52,6 @@ from reput.store.table_files import TopicTable
 DRAFTS_SUFFIX = ".imports"
 """Beside the store's folder: drafts of the imports that run, a folder each."""
 _SCHEDULE_QUEUE_COUNT = 18
-_READ_WRITE = 6
 _SETTLE_TRIES = 5
 _DEAD_AFTER_MS = 86_400_000
 """A draft in which nothing has changed for so long is nobody's."""
@@ -456,7 +456,7 @@ class Commit:
             known = table.get(topic)
             if known is None:
                 count = max(self._new_queue_count(topic), queue_id + 1)
-                table.put(TopicConfig(topic, count, count, _READ_WRITE), now_ms)
+                table.put(TopicConfig(topic, count, count, PERM_READ | PERM_WRITE), now_ms)
             elif queue_id >= max(known.read_queue_count, known.write_queue_count):
                 raise InvalidOption(
                     "queue_id",

@@ -17,11 +17,11 @@ from reput.client.admin import Admin
 from reput.client.blocking import Facade
 from reput.client.config import ClientConfig
 from reput.client.core import requests
-from reput.client.core.route_cache import MASTER_ID, NoRoute, TopicRoute
+from reput.client.core.route_cache import NoRoute, TopicRoute
 from reput.errors import Answered, CorruptRecord, InvalidOption, RemotingError, ReputError
 from reput.format import bodies, headers, message as record, names
 from reput.format.bodies import MessageQueue
-from reput.format.codes import PullFlag, RequestCode, ResponseCode
+from reput.format.codes import MASTER_ID, PullFlag, RequestCode, ResponseCode
 from reput.format.command import Buffer, Command
 from reput.spark.live.line import Lines, PullTemplate
 from reput.spark.options import FROM_SLAVE, LiveOptions
