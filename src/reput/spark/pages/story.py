@@ -1,9 +1,11 @@
-"""Chapters of the report's page that tell what ``reput demo`` did: the flow, lag and checks."""
+"""Chapters of the report's page about what the demo did: the flow, the lag and the checks."""
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from reput.spark.pages import parts
+from reput.spark.pages import charts
+from reput.spark.pages.texts import time_text
 
 if TYPE_CHECKING:
     from reput.spark.report_story import Samples, Story, Streamed
@@ -12,19 +14,29 @@ _Series = tuple[str, str, "Samples"]
 """Name, color and samples of a line."""
 
 
-def chapters(story: "Story") -> Iterator[parts.Html]:
-    """Yield the chapters, those without anything to tell left out."""
-    if story.facts:
-        pairs = [
-            parts.element("div", parts.element("dt", name), parts.element("dd", text))
-            for name, text in story.facts
-        ]
-        yield parts.card("What was done", parts.element("dl", pairs))
+@dataclass(frozen=True)
+class _Flow:
+    """Number of messages over time, a line for each way through the broker."""
+
+    note: str
+    height: int
+    lines: list[tuple[str, str]]
+    """(color, points) of each line."""
+    values: list[charts.ValueTick]
+    times: list[charts.Label]
+    legend: list[tuple[str, str, bool]]
+    table: charts.Table
+
+
+def values(story: "Story") -> dict[str, Any]:
+    """Return what the template shows; parts of the story that were not done are empty."""
     series = _series(story)
-    if series:
-        yield _flow(series)
-    if story.streamed is not None and story.streamed.batches:
-        yield _micro_batches(story.streamed)
+    streamed = story.streamed
+    return {
+        "facts": story.facts,
+        "flow": _flow(series) if series else None,
+        "stream_lags": _lags(streamed) if streamed is not None and streamed.batches else [],
+    }
 
 
 def _series(story: "Story") -> list[_Series]:
@@ -34,89 +46,57 @@ def _series(story: "Story") -> list[_Series]:
     if (streamed := story.streamed) is not None and streamed.batches:
         begin = streamed.batches[0].end_ms - round(1000 * streamed.batches[0].seconds)
         samples, count = [(begin, 0)], 0
-        for one in streamed.batches:
-            count += one.rows
-            samples.append((one.end_ms, count))
+        for batch in streamed.batches:
+            count += batch.rows
+            samples.append((batch.end_ms, count))
         series.append(("streamed into Parquet", "s1", samples))
-    return [one for one in series if len(one[2]) > 1]
+    return [line for line in series if len(line[2]) > 1]
 
 
-def _flow(series: Sequence[_Series]) -> parts.Html:
-    """Draw how many messages were through at each time: what lies between two lines is a lag."""
+def _flow(series: Sequence[_Series]) -> _Flow:
     start = min(samples[0][0] for _, _, samples in series)
     span = max(max(samples[-1][0] for _, _, samples in series) - start, 1)
     peak = max(samples[-1][1] for _, _, samples in series) or 1
-    drawn = []
-    for _, color, samples in series:
-        points = " ".join(
-            f"{1000 * (moment - start) / span:.1f},{parts.PLOT_HEIGHT * (1 - count / peak):.1f}"
-            for moment, count in samples
-        )
-        drawn.append(
-            parts.element(
-                "polyline",
-                class_=f"series line {color}",
-                points=points,
-                vector_effect="non-scaling-stroke",
-            )
-        )
-    box = f"0 0 1000 {parts.PLOT_HEIGHT}"
-    lines = parts.element(
-        "svg", drawn, viewBox=box, preserveAspectRatio="none", height=parts.PLOT_HEIGHT
-    )
-    grid, labels = parts.value_axis(peak)
-    note = "How many were through by then. The height between two lines is how far one is behind."
-    heads = ["What", "Begin", "End", "Messages", "A second"]
-    rows = [
-        (
-            name,
-            parts.moment(samples[0][0]),
-            parts.moment(samples[-1][0]),
-            samples[-1][1],
-            round(1000 * samples[-1][1] / max(samples[-1][0] - samples[0][0], 1)),
-        )
-        for name, _, samples in series
-    ]
-    return parts.card(
-        "Through the broker",
-        parts.element("p", note, class_="note"),
-        parts.plot(
-            "Through the broker",
-            note,
-            parts.PLOT_HEIGHT + 26,
-            [grid, lines, labels, parts.time_axis(start, span)],
-            "stacks",
+    return _Flow(
+        note="Messages so far. The height between two lines is the lag of the lower one.",
+        height=charts.PLOT_HEIGHT,
+        lines=[(color, _points(samples, start, span, peak)) for _, color, samples in series],
+        values=charts.value_axis(peak),
+        times=charts.time_axis(start, span),
+        legend=[(color, name, False) for name, color, _ in series],
+        table=charts.Table(
+            "Messages that went through",
+            [
+                *(("What", "name"), ("Begin", "time"), ("End", "time")),
+                *(("Messages", "number"), ("A second", "number")),
+            ],
+            [_row(name, samples) for name, _, samples in series],
         ),
-        parts.legend([(color, name) for name, color, _ in series]),
-        parts.details(parts.data_table("Messages that went through", heads, rows)),
     )
 
 
-def _micro_batches(streamed: "Streamed") -> parts.Html:
-    """List the lag that each micro-batch of the stream left."""
-    bars = [
-        (f"{parts.time_text(one.end_ms, 'seconds')} · {one.rows:,} in {one.seconds:.1f} s", one.lag)
-        for one in streamed.batches
+def _points(samples: "Samples", start: int, span: int, peak: int) -> str:
+    return " ".join(
+        f"{1000 * (time_ms - start) / span:.1f},{charts.PLOT_HEIGHT * (1 - count / peak):.1f}"
+        for time_ms, count in samples
+    )
+
+
+def _row(name: str, samples: "Samples") -> tuple[object, ...]:
+    (begin, _), (end, count) = samples[0], samples[-1]
+    return name, begin, end, count, round(1000 * count / max(end - begin, 1))
+
+
+def _lags(streamed: "Streamed") -> list[charts.Bar]:
+    """Return a bar for the lag after each micro-batch."""
+    most = max(max(batch.lag for batch in streamed.batches), 1)
+    return [
+        charts.Bar(
+            f"{time_text(batch.end_ms, 'seconds')} · {batch.rows:,} in {batch.seconds:.1f} s",
+            batch.lag,
+            f"{batch.lag:,} behind",
+            100 * batch.lag / most,
+            "s1",
+        )
+        for batch in streamed.batches
     ]
-    most = max(lag for _, lag in bars)
-    items = []
-    for text, lag in bars:
-        line = parts.element(
-            "p", parts.element("span", text), parts.element("span", f"{lag:,} behind")
-        )
-        width = 100 * lag / max(most, 1)
-        drawn = parts.element(
-            "svg",
-            parts.rectangle("track", 0, 100, 0, 6, rx=3),
-            parts.rectangle("s1", 0, width, 0, 6, rx=3),
-            width="100%",
-            height=6,
-            aria_hidden="true",
-        )
-        items.append(parts.element("li", line, drawn))
-    note = "Messages that waited when a micro-batch was through; others were sent meanwhile."
-    return parts.card(
-        "Lag of the stream",
-        parts.element("p", note, class_="note"),
-        parts.element("ul", items, class_="bars"),
-    )
