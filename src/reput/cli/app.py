@@ -3,7 +3,6 @@
 A command's module is imported with it, so at its top it imports nothing but typer.
 """
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -52,7 +51,6 @@ def build_app() -> typer.Typer:
         part.register(app)
     store.register(app)
     pipeline.register(app)
-    app.command()(demo)
     return app
 
 
@@ -75,24 +73,3 @@ def _root(
 ) -> None:
     if context.invoked_subcommand is None:
         print(context.get_help())
-
-
-def demo(
-    folder: Annotated[
-        Path | None,
-        typer.Argument(metavar="[DIR]", help="A store folder; if left out, a broker makes one."),
-    ] = None,
-    bundled: Annotated[
-        bool, typer.Option("--bundled", help="Report on a small store that a Java broker wrote.")
-    ] = False,
-    report: Annotated[Path, typer.Option(help="Where to write the page.")] = Path("report.html"),
-    master: Annotated[str, typer.Option(help="Which Spark to use.")] = "local[*]",
-    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON, too.")] = False,
-) -> None:
-    """Start a broker, send and consume messages, read its store with Spark, and report.
-
-    Totals, topics and damage, in the terminal and as a page with plots. With DIR: of that store.
-    """
-    from reput.cli import demo as job
-
-    raise typer.Exit(job.run(folder, report, master, is_bundled=bundled, as_json=json))

@@ -67,6 +67,7 @@ def register(app: typer.Typer) -> None:
         dispatch,
         follow,
         audit,
+        report,
         salvage,
         compare,
         archive,
@@ -283,6 +284,38 @@ def audit(
         report.write_text(audit_page.render(result), encoding="utf-8")
     _print(result, pipeline_text.audit, json, utc)
     if not result.is_clean:
+        raise typer.Exit(1)
+
+
+def report(
+    store: StoreOption,
+    page: Annotated[
+        Path, typer.Option("--report", metavar="FILE", help="Where to write the HTML page.")
+    ] = Path("report.html"),
+    live: LiveOption = False,
+    master: MasterOption = _LOCAL,
+    conf: ConfOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Report on a store: totals, topics, damage, lag, and what agrees with the log.
+
+    Exit code 0: the log is whole; 1: it is damaged; 2: it cannot be read.
+    """
+    import time
+
+    from rich.console import Console
+
+    from reput.cli import report_text
+    from reput.spark import report as job
+    from reput.spark.pages import store as store_page
+
+    started = time.monotonic()
+    with _job("report", master, conf) as (spark, progress):
+        result = job.collect(spark, store, progress, allow_live=live)
+    result.seconds = round(time.monotonic() - started, 1)
+    page.write_text(store_page.render(result), encoding="utf-8")
+    _print(result, lambda result, clock: report_text.show(Console(), result), json, utc=True)
+    if result.damage:
         raise typer.Exit(1)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from reput.spark.pages import charts, environment, story
+from reput.spark.pages import charts, environment
 from reput.spark.pages.texts import (
     CONDITIONS,
     NONE,
@@ -34,10 +34,7 @@ _FILE_HEIGHT = 32
 
 def render(report: "Report") -> str:
     """Return the page."""
-    if report.story is None:
-        return environment.render("store.html.j2", values(report))
-    shown = values(report, report.story.problems) | story.values(report.story)
-    return environment.render("story.html.j2", shown)
+    return environment.render("store.html.j2", values(report))
 
 
 def values(report: "Report", problems: Sequence[str] = ()) -> dict[str, Any]:

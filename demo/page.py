@@ -1,16 +1,22 @@
-"""Chapters of the report's page about what the demo did: the flow, the lag and the checks."""
+"""The page of the demo: the report of the store, with chapters about what was done with it before.
+
+The template ``demo.html.j2`` extends that of the report.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from reput.spark.pages import charts
+from jinja2 import FileSystemLoader
+
+from demo.story import Samples, Story, Streamed
+from reput.spark.pages import charts, store
+from reput.spark.pages.environment import make_environment
 from reput.spark.pages.texts import time_text
+from reput.spark.report import Report
 
-if TYPE_CHECKING:
-    from reput.spark.report_story import Samples, Story, Streamed
-
-_Series = tuple[str, str, "Samples"]
+_Series = tuple[str, str, Samples]
 """Name, color and samples of a line."""
 
 
@@ -28,7 +34,16 @@ class _Flow:
     table: charts.Table
 
 
-def values(story: "Story") -> dict[str, Any]:
+def render(report: Report, story: Story | None) -> str:
+    """Return the page; without a story, that of the report."""
+    if story is None:
+        return store.render(report)
+    pages = make_environment(FileSystemLoader(Path(__file__).parent))
+    values = store.values(report, story.problems) | _values(story)
+    return pages.get_template("demo.html.j2").render(values)
+
+
+def _values(story: Story) -> dict[str, Any]:
     """Return what the template shows; parts of the story that were not done are empty."""
     series = _series(story)
     streamed = story.streamed
@@ -39,7 +54,7 @@ def values(story: "Story") -> dict[str, Any]:
     }
 
 
-def _series(story: "Story") -> list[_Series]:
+def _series(story: Story) -> list[_Series]:
     series: list[_Series] = []
     if (traffic := story.traffic) is not None:
         series += [("published", "s0", traffic.published), ("consumed", "s2", traffic.consumed)]
@@ -75,19 +90,19 @@ def _flow(series: Sequence[_Series]) -> _Flow:
     )
 
 
-def _points(samples: "Samples", start: int, span: int, peak: int) -> str:
+def _points(samples: Samples, start: int, span: int, peak: int) -> str:
     return " ".join(
         f"{1000 * (time_ms - start) / span:.1f},{charts.PLOT_HEIGHT * (1 - count / peak):.1f}"
         for time_ms, count in samples
     )
 
 
-def _row(name: str, samples: "Samples") -> tuple[object, ...]:
+def _row(name: str, samples: Samples) -> tuple[object, ...]:
     (begin, _), (end, count) = samples[0], samples[-1]
     return name, begin, end, count, round(1000 * count / max(end - begin, 1))
 
 
-def _lags(streamed: "Streamed") -> list[charts.Bar]:
+def _lags(streamed: Streamed) -> list[charts.Bar]:
     """Return a bar for the lag after each micro-batch."""
     most = max(max(batch.lag for batch in streamed.batches), 1)
     return [
