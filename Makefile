@@ -45,7 +45,7 @@ jdk-dev:
 	@scripts/ensure-jdk --dev
 
 run: jdk venv ## Install, then run a broker, send and consume, and report on its store with Spark
-	$(BIN)/reput demo
+	$(BIN)/python -m demo
 
 test: jdk-dev venv lint types layers ## Install, then lint, types, layers and all tests
 	$(PYTEST)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession, functions as F
 
-from reput.cli import demo_traffic
+from demo import traffic as demo_traffic
 from reput.spark import lag_of
 from reput.store.reader import StoreReader
 

@@ -6,7 +6,6 @@ the one group that a command line names, and lists the others.
 
 import importlib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -75,7 +74,6 @@ def build_app(only: str | None = None) -> typer.Typer:
         if only in (None, name):
             commands = importlib.import_module(f"reput.cli.{group.module}").COMMANDS
         _add_group(app, name, group.help, commands)
-    app.command()(demo)
     return app
 
 
@@ -121,24 +119,3 @@ def _root(
     ] = False,
 ) -> None:
     _show_help(context)
-
-
-def demo(
-    folder: Annotated[
-        Path | None,
-        typer.Argument(metavar="[DIR]", help="A store folder; if left out, a broker makes one."),
-    ] = None,
-    bundled: Annotated[
-        bool, typer.Option("--bundled", help="Report on a small store that a Java broker wrote.")
-    ] = False,
-    report: Annotated[Path, typer.Option(help="Where to write the page.")] = Path("report.html"),
-    master: Annotated[str, typer.Option(help="Which Spark to use.")] = "local[*]",
-    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON, too.")] = False,
-) -> None:
-    """Start a broker, send and consume messages, read its store with Spark, and report.
-
-    Totals, topics and damage, in the terminal and as a page with plots. With DIR: of that store.
-    """
-    from reput.cli import demo as job
-
-    raise typer.Exit(job.run(folder, report, master, is_bundled=bundled, as_json=json))

@@ -242,6 +242,41 @@ def audit(
 
 
 @command("json", "utc")
+def report(
+    session: Session,
+    store: StoreOption,
+    page: Annotated[
+        Path, typer.Option("--report", metavar="FILE", help="Where to write the HTML page.")
+    ] = Path("report.html"),
+    live: LiveOption = False,
+    master: MasterOption = _LOCAL,
+    conf: ConfOption = None,
+) -> View:
+    """Report on a store: totals, topics, damage, lag, and what agrees with the log.
+
+    Exit code 0: the log is whole; 1: it is damaged; 2: it cannot be read.
+    """
+    import time
+
+    from rich.console import Console
+
+    from reput.cli import report_text
+    from reput.spark import report as job
+    from reput.spark.pages import store as store_page
+
+    started = time.monotonic()
+    with _job("report", master, conf) as (spark, progress):
+        result = job.collect(spark, store, progress, allow_live=live)
+    result.seconds = round(time.monotonic() - started, 1)
+    page.write_text(store_page.render(result), encoding="utf-8")
+    return _view(
+        result,
+        lambda result: [lambda clock: report_text.show(Console(), result)],
+        is_bad=bool(result.damage),
+    )
+
+
+@command("json", "utc")
 def salvage(
     session: Session,
     store: StoreOption,
@@ -497,6 +532,7 @@ COMMANDS = {
     "dispatch": dispatch,
     "follow": follow,
     "audit": audit,
+    "report": report,
     "salvage": salvage,
     "compare": compare,
     "archive": archive,

@@ -15,7 +15,6 @@ from pyspark.sql.types import IntegerType
 
 from reput import __version__
 from reput.format import index_entry
-from reput.spark.report_story import Story
 from reput.store.reader import StoreReader
 
 Progress = Callable[[str, int, int], None]
@@ -116,8 +115,6 @@ class Report:
     lags: list[LagRow] = field(default_factory=list)
     seconds: float = 0.0
     """How long the jobs took."""
-    story: Story | None = None
-    """What was done with the store before, if that was a demo."""
 
     @property
     def damage(self) -> list[GapRow]:

@@ -18,7 +18,7 @@ from hypothesis import given, settings, strategies as st
 pytest.importorskip("pyspark", reason="reput.spark.report imports it")
 
 from reput.spark import report as report_module
-from reput.spark.pages import parts as page_parts, store as report_page
+from reput.spark.pages import charts, store as report_page
 from reput.spark.report import Agreement, FileRow, GapRow, LagRow, Report, TopicRow
 from reput.store.reader import Condition
 
@@ -496,7 +496,7 @@ def test_damage_is_marked_at_its_place_in_its_file() -> None:
 
 def test_long_lists_are_cut_and_say_so() -> None:
     report = sample()
-    rows = page_parts.ROWS_MAX
+    rows = charts.ROWS_MAX
     report.topics = [TopicRow(f"t{n}", 10, 100, 5, 1, START_MS, START_MS) for n in range(rows + 1)]
     report.messages, report.bytes = 10 * (rows + 1), 100 * (rows + 1)
     report.files = [FileRow(f"{n:020d}", 1, 0, None, None) for n in range(rows + 7)]
@@ -509,8 +509,8 @@ def test_long_lists_are_cut_and_say_so() -> None:
     assert "and 7 more files" in texts(page)
     assert cells[-1].findtext("title") == f"{rows + 6:020d}"  # the one with damage is drawn
     bars = section(page, "Messages by topic").findall("ul/li")
-    assert len(bars) == page_parts.BARS_MAX + 1
-    others = rows + 1 - page_parts.BARS_MAX
+    assert len(bars) == charts.BARS_MAX + 1
+    others = rows + 1 - charts.BARS_MAX
     assert "".join(bars[-1].itertext()) == f"{others} other topics{10 * others:,}"
 
 

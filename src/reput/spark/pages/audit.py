@@ -1,15 +1,16 @@
-"""What an audit found as one HTML page, which loads nothing: ``page.write_text(render(result))``.
+"""The result of an audit as one HTML page: ``page.write_text(render(result))``.
 
-Told from the top, as a reader asks: is anything lost, what, where, and who has yet to read what.
-What a plot rounds is in a table beside it; of what the result has a sample of, the page says how
-many there are.
+The template ``audit.html.j2`` lists the chapters as a reader asks: is anything lost, what, where,
+and who has yet to read what. Where a chart rounds, a table beside it does not; where the result
+has a sample only, the page says how many there are.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from reput import __version__
 from reput.spark.jobs.audit.verdicts import NOTES, Fault, Indexed, Stage, Verdict
-from reput.spark.pages import parts
+from reput.spark.pages import charts, environment
+from reput.spark.pages.texts import CONDITIONS, NONE, count_text, number_text, size_text
 
 if TYPE_CHECKING:
     from reput.spark.jobs.audit.verdicts import AuditedHole, AuditResult, TopicAudit
@@ -23,59 +24,62 @@ _VERDICT_COLORS = {
     Verdict.DELETED: "sx",
 }
 _MISSING_SHOWN = 5
-"""Queues of a hole that are named before the rest is a number."""
+"""Queues of a hole that are named; the rest is a number."""
 
 
 def render(result: "AuditResult") -> str:
     """Return the page."""
-    chapters = [
-        _header(result),
-        _verdict(result),
-        _figures(result),
-        parts.pair_of(_verdicts(result), _sizes(result)),
-        parts.pair_of(_lags(result), _delays(result)),
-        _lost(result),
-        _holes(result),
-        _findings(result),
-        _topics(result),
-        _groups(result),
-    ]
-    return parts.page(f"{result.broker or result.store}: audit", chapters)
+    return environment.render("audit.html.j2", _values(result))
 
 
-def _header(result: "AuditResult") -> parts.Html:
-    state = "state ok" if result.condition == "clean" else "state warn"
-    note = parts.CONDITIONS.get(result.condition)
-    condition = parts.element("span", result.condition, class_=state, title=note)
-    firsts = [one.first_ms for one in result.topics if one.first_ms is not None]
-    lasts = [one.last_ms for one in result.topics if one.last_ms is not None]
-    facts: list[tuple[str, object]] = []
-    if firsts:
-        facts += [("First message", parts.moment(min(firsts)))]
-        facts += [("Last message", parts.moment(max(lasts)))]
-    facts += [
-        ("Log", f"{result.log_start:,} to {result.log_end:,}"),
-        ("Due by", parts.moment(result.now_ms)),
-        ("Table", parts.name_text(result.table) if result.table else "none"),
-        ("Read with", f"reput {__version__}"),
-    ]
-    told = [
-        parts.element("div", parts.element("dt", name), parts.element("dd", value))
-        for name, value in facts
-    ]
-    return parts.element(
-        "header",
-        parts.element("p", parts.LOGO, parts.element("b", "reput"), " audit", class_="brand"),
-        parts.element("h1", parts.name_text(result.broker or "Message store"), " ", condition),
-        parts.element("p", parts.name_text(result.store), class_="path"),
-        parts.element("dl", told),
-    )
+def _values(result: "AuditResult") -> dict[str, Any]:
+    verdicts = result.verdicts
+    return {
+        "title": f"{result.broker or result.store}: audit",
+        "heading": _heading(result),
+        "verdict": _verdict(result),
+        "figures": _figures(result),
+        "verdict_bars": _verdict_bars(result),
+        "size_bars": _size_bars(result),
+        "lag_bars": _lag_bars(result),
+        "without_lag": "Every group has read what it reads."
+        if result.groups
+        else "No group has an offset.",
+        "delay_bars": _delay_bars(result),
+        "delays": _delays(result),
+        "lost": _lost(result),
+        "lost_count": verdicts.get(Verdict.LOST, 0) + verdicts.get(Verdict.DAMAGED, 0),
+        "holes": _holes(result),
+        "hole_count": result.hole_count,
+        "findings": _findings(result),
+        "findings_left": _findings_left(result),
+        "topics": _topics(result),
+        "groups": _groups(result),
+    }
 
 
-def _verdict(result: "AuditResult") -> parts.Html:
+def _heading(result: "AuditResult") -> dict[str, Any]:
+    firsts = [topic.first_ms for topic in result.topics if topic.first_ms is not None]
+    lasts = [topic.last_ms for topic in result.topics if topic.last_ms is not None]
+    return {
+        "store": result.store,
+        "broker": result.broker,
+        "condition": result.condition,
+        "condition_note": CONDITIONS.get(result.condition),
+        "first_ms": min(firsts, default=None),
+        "last_ms": max(lasts, default=None),
+        "log_start": result.log_start,
+        "log_end": result.log_end,
+        "now_ms": result.now_ms,
+        "table": result.table,
+        "reput_version": __version__,
+    }
+
+
+def _verdict(result: "AuditResult") -> dict[str, Any]:
     """Say in words whether anything is wrong."""
     verdicts = result.verdicts
-    gone = sum(one.missing for one in result.topics)
+    gone = sum(topic.missing for topic in result.topics)
     problems = [
         (verdicts.get(Verdict.LOST, 0), "message", "without a unit that leads to it"),
         (verdicts.get(Verdict.DAMAGED, 0), "message", "of which only the unit is left"),
@@ -85,240 +89,219 @@ def _verdict(result: "AuditResult") -> parts.Html:
         (result.hole_count, "hole", "in the log"),
         (result.fault_count - result.faults.get(Fault.HOLE, 0), "other fault", "found"),
     ]
-    told = [
-        parts.element("li", parts.count_text(count, noun), f" {what}")
-        for count, noun, what in problems
-        if count
-    ]
-    if told:
-        title, text, state = "Not clean", parts.element("ul", told), "verdict warn"
-    elif result.messages:
-        waiting = verdicts.get(Verdict.UNDISPATCHED, 0)
-        words = "No message is lost, and nothing is at fault."
-        if waiting:
-            words += f" {parts.count_text(waiting, 'message')} will be dispatched by the broker."
-        title, text, state = "Clean", parts.element("p", words), "verdict ok"
-    else:
-        words = "The store holds no messages."
-        title, text, state = "Empty", parts.element("p", words), "verdict"
-    return parts.element("section", parts.element("h2", title), text, class_=state)
+    found = [f"{count_text(count, noun)} {what}" for count, noun, what in problems if count]
+    if found:
+        return {"title": "Not clean", "problems": found, "state": "warn"}
+    if result.messages:
+        text = "No message is lost, and nothing is at fault."
+        if waiting := verdicts.get(Verdict.UNDISPATCHED, 0):
+            text += f" {count_text(waiting, 'message')} will be dispatched by the broker."
+        return {"title": "Clean", "text": text, "problems": [], "state": "ok"}
+    text = "The store holds no messages."
+    return {"title": "Empty", "text": text, "problems": [], "state": ""}
 
 
-def _figures(result: "AuditResult") -> parts.Html:
+def _figures(result: "AuditResult") -> list[charts.Figure]:
     counts = result.indexed
     keyed = sum(counts.values()) - counts.get(Indexed.NO_KEYS, 0)
     found = counts.get(Indexed.INDEXED, 0)
     missing = counts.get(Indexed.MISSING, 0)
-    pending = sum(one.pending for one in result.groups)
-    groups = len({one.group for one in result.groups})
-    backlog = sum(one.due + one.waiting for one in result.delays)
-    due = parts.count_text(sum(one.due for one in result.delays), "message")
-    if result.duplicated is None:
-        duplicated, note = parts.NONE, "told by a table only"
-    else:
-        duplicated, note = parts.number_text(result.duplicated), "beyond the first of each"
-    figures = [
-        parts.figure("Messages", parts.number_text(result.messages), parts.size_text(result.bytes)),
-        parts.figure(
+    covered = f"{missing:,} missing, {keyed - found - missing:,} not covered"
+    pending = sum(group.pending for group in result.groups)
+    groups = count_text(len({group.group for group in result.groups}), "group")
+    backlog = sum(delay.due + delay.waiting for delay in result.delays)
+    due = count_text(sum(delay.due for delay in result.delays), "message")
+    return [
+        charts.Figure("Messages", number_text(result.messages), size_text(result.bytes)),
+        charts.Figure(
             "Lost",
-            parts.number_text(result.lost_count),
+            number_text(result.lost_count),
             "consumers do not get them",
             "warn" if result.lost_count else "ok",
         ),
-        parts.figure(
+        charts.Figure(
             "Holes",
-            parts.number_text(result.hole_count),
-            parts.size_text(result.hole_bytes),
+            number_text(result.hole_count),
+            size_text(result.hole_bytes),
             "warn" if result.hole_count else "ok",
         ),
-        parts.figure(
-            "Found by key",
-            parts.number_text(found),
-            f"{missing:,} missing, {keyed - found - missing:,} not covered",
-            "warn" if missing else "ok",
+        charts.Figure("Found by key", number_text(found), covered, "warn" if missing else "ok"),
+        charts.Figure("To be read", number_text(pending), f"by {groups}"),
+        charts.Figure("Delayed", number_text(backlog), f"{due} due"),
+        charts.Figure("Stored again", NONE, "told by a table only")
+        if result.duplicated is None
+        else charts.Figure(
+            "Stored again", number_text(result.duplicated), "beyond the first of each"
         ),
-        parts.figure(
-            "To be read", parts.number_text(pending), f"by {parts.count_text(groups, 'group')}"
-        ),
-        parts.figure("Delayed", parts.number_text(backlog), f"{due} due"),
-        parts.figure("Stored again", duplicated, note),
     ]
-    return parts.element("section", figures, class_="figures", aria_label="Key figures")
 
 
-def _verdicts(result: "AuditResult") -> parts.Html:
+def _verdict_bars(result: "AuditResult") -> list[charts.Bar]:
     counts = result.verdicts
-    rows = [(str(one), counts.get(one, 0), _VERDICT_COLORS[one]) for one in Verdict]
-    total = sum(counts.values())
-    shown = [row for row in rows if row[1]]
-    return parts.card("Verdicts", parts.bar_list(shown, "others", total, parts.number_text))
-
-
-def _sizes(result: "AuditResult") -> parts.Html:
-    ordered = sorted(result.topics, key=lambda one: -one.bytes)
     rows = [
-        (one.topic, one.bytes, f"s{number}" if number < parts.COLOR_COUNT else "sx")
-        for number, one in enumerate(ordered)
+        (str(verdict), counts[verdict], _VERDICT_COLORS[verdict])
+        for verdict in Verdict
+        if counts.get(verdict)
     ]
-    others = parts.count_text(len(rows) - parts.BARS_MAX, "other topic")
-    return parts.card("Bytes by topic", parts.bar_list(rows, others, result.bytes, parts.size_text))
+    return charts.bars_of(rows, "others", sum(counts.values()), number_text)
 
 
-def _lags(result: "AuditResult") -> parts.Html:
+def _size_bars(result: "AuditResult") -> list[charts.Bar]:
+    ordered = sorted(result.topics, key=lambda topic: -topic.bytes)
+    rows = [
+        (topic.topic, topic.bytes, f"s{number}" if number < charts.COLOR_COUNT else "sx")
+        for number, topic in enumerate(ordered)
+    ]
+    others = count_text(len(rows) - charts.BARS_MAX, "other topic")
+    return charts.bars_of(rows, others, result.bytes, size_text)
+
+
+def _lag_bars(result: "AuditResult") -> list[charts.Bar]:
     by_group: dict[str, int] = {}
-    for one in result.groups:
-        by_group[one.group] = by_group.get(one.group, 0) + one.pending
-    rows = [(group, pending, "plain") for group, pending in by_group.items() if pending]
-    if not rows:
-        words = "Every group has read what it reads." if by_group else "No group has an offset."
-        return parts.card("To be read, by group", parts.nothing(words))
-    others = parts.count_text(len(rows) - parts.BARS_MAX, "other group")
-    total = sum(by_group.values())
-    return parts.card(
-        "To be read, by group", parts.bar_list(rows, others, total, parts.number_text)
+    for group in result.groups:
+        by_group[group.group] = by_group.get(group.group, 0) + group.pending
+    rows = [(name, pending, "plain") for name, pending in by_group.items() if pending]
+    others = count_text(len(rows) - charts.BARS_MAX, "other group")
+    return charts.bars_of(rows, others, sum(by_group.values()), number_text)
+
+
+def _delay_bars(result: "AuditResult") -> list[charts.Bar]:
+    rows = [
+        (f"level {delay.level}", delay.due + delay.waiting, "s1" if delay.due else "plain")
+        for delay in result.delays
+        if delay.due + delay.waiting
+    ]
+    others = count_text(len(rows) - charts.BARS_MAX, "other level")
+    return charts.bars_of(rows, others, sum(count for _, count, _ in rows), number_text)
+
+
+def _delays(result: "AuditResult") -> charts.Table:
+    return charts.Table(
+        "Delay levels",
+        [
+            *(("Level", "number"), ("Delivered", "number"), ("Due", "number")),
+            *(("Waiting", "number"), ("Bytes to come", "number"), ("Oldest due", "time")),
+        ],
+        [
+            (
+                *(delay.level, delay.delivered, delay.due, delay.waiting, delay.backlog_bytes),
+                delay.oldest_due_ms,
+            )
+            for delay in result.delays
+        ],
+        sorted_by=0,
+        order="ascending",
     )
 
 
-def _delays(result: "AuditResult") -> parts.Html:
-    title = "Delayed, by level"
-    if not result.delays:
-        return parts.card(title, parts.nothing("No delayed message."))
-    rows = [
-        (f"level {one.level}", one.due + one.waiting, "s1" if one.due else "plain")
-        for one in result.delays
-        if one.due + one.waiting
-    ]
-    heads = ["Level", "Delivered", "Due", "Waiting", "Bytes to come", "Oldest due"]
-    lines = [
-        (
-            one.level,
-            one.delivered,
-            one.due,
-            one.waiting,
-            one.backlog_bytes,
-            parts.moment(one.oldest_due_ms),
-        )
-        for one in result.delays
-    ]
-    others = parts.count_text(len(rows) - parts.BARS_MAX, "other level")
-    total = sum(value for _, value, _ in rows)
-    plot = parts.bar_list(rows, others, total, parts.number_text)
-    return parts.card(
-        title,
-        plot if rows else parts.nothing("All are delivered."),
-        parts.details(parts.data_table("Delay levels", heads, lines, by=0, order="ascending")),
+def _lost(result: "AuditResult") -> charts.Table:
+    return charts.Table(
+        "Messages that consumers do not get",
+        [
+            *(("Physical offset", "number"), ("Topic", "name"), ("Queue", "number")),
+            *(("Queue offset", "number"), ("Verdict", "name"), ("Why", "name")),
+            *(("Unique key", "code"), ("Stored", "time")),
+        ],
+        [
+            (
+                *(message.physical_offset, message.topic, message.queue_id, message.queue_offset),
+                *(str(message.verdict), message.reason.replace("_", " ")),
+                *(message.unique_key or NONE, message.store_timestamp),
+            )
+            for message in result.lost
+        ],
     )
 
 
-def _lost(result: "AuditResult") -> parts.Html:
-    counts = result.verdicts
-    total = counts.get(Verdict.LOST, 0) + counts.get(Verdict.DAMAGED, 0)
-    if not total:
-        return parts.card("Lost and damaged messages", parts.nothing("None."))
-    heads = ["Physical offset", "Topic", "Queue", "Queue offset", "Verdict", "Why"]
-    heads += ["Unique key", "Stored"]
-    rows = [
-        (
-            one.physical_offset,
-            one.topic,
-            one.queue_id,
-            one.queue_offset,
-            str(one.verdict),
-            one.reason.replace("_", " "),
-            parts.code_text(one.unique_key or parts.NONE),
-            parts.moment(one.store_timestamp),
-        )
-        for one in result.lost
-    ]
-    return parts.card(
-        "Lost and damaged messages",
-        parts.data_table("Messages that consumers do not get", heads, rows),
-        parts.more_of(total - len(rows), "message"),
+def _holes(result: "AuditResult") -> charts.Table:
+    return charts.Table(
+        "Bytes of the log that are no record",
+        [
+            *(("Physical offset", "number"), ("Bytes", "number"), ("Why", "name")),
+            *(("File", "code"), ("Stored after", "time"), ("Stored before", "time")),
+            *(("Messages lost", "number"), ("Of queues", "name")),
+        ],
+        [
+            (
+                *(hole.physical_offset, hole.length, hole.reason, hole.file),
+                *(hole.before_ms, hole.after_ms, hole.lost_count, _queues_of(hole)),
+            )
+            for hole in result.holes
+        ],
     )
-
-
-def _holes(result: "AuditResult") -> parts.Html:
-    heads = ["Physical offset", "Bytes", "Why", "File", "Stored after", "Stored before"]
-    heads += ["Messages lost", "Of queues"]
-    rows = [
-        (
-            one.physical_offset,
-            one.length,
-            one.reason,
-            parts.code_text(one.file),
-            parts.moment(one.before_ms),
-            parts.moment(one.after_ms),
-            one.lost_count,
-            _queues_of(one),
-        )
-        for one in result.holes
-    ]
-    table = parts.data_table("Bytes of the log that are no record", heads, rows)
-    return parts.card("Holes", table, parts.more_of(result.hole_count - len(rows), "hole"))
 
 
 def _queues_of(hole: "AuditedHole") -> str:
-    told = [
-        f"{one.topic}/{one.queue_id} from {one.queue_offset}, {one.count:,}"
-        for one in hole.missing[:_MISSING_SHOWN]
+    queues = [
+        f"{queue.topic}/{queue.queue_id} from {queue.queue_offset}, {queue.count:,}"
+        for queue in hole.missing[:_MISSING_SHOWN]
     ]
     rest = len(hole.missing) - _MISSING_SHOWN
-    return "; ".join([*told, *([f"{rest:,} more"] if rest > 0 else [])]) or parts.NONE
+    return "; ".join([*queues, *([f"{rest:,} more"] if rest > 0 else [])]) or NONE
 
 
-def _findings(result: "AuditResult") -> parts.Html:
-    heads = ["What", "Where", "Found", "Count", "Kind"]
-    rows = [
-        (
-            one.fault.replace("_", " "),
-            one.where,
-            one.text,
-            one.count,
-            "note" if one.is_note or one.fault in NOTES else "fault",
-        )
-        for one in result.findings
-        if one.fault is not Fault.HOLE
-    ]
-    total = sum(count for name, count in result.faults.items() if name != Fault.HOLE)
-    told = sum(one.count for one in result.findings if one.fault is not Fault.HOLE)
-    table = parts.data_table("What is wrong besides messages", heads, rows)
-    return parts.card("Findings", table, parts.more_of(total - told, "finding"))
-
-
-def _topics(result: "AuditResult") -> parts.Html:
-    heads = ["Topic", "Messages", "Bytes", *(str(one) for one in Verdict)]
-    heads += ["Gone without a trace", "Not found by key", "First stored", "Last stored"]
-    rows = [_topic(one) for one in result.topics]
-    return parts.card("Topics", parts.data_table("Every topic, system topics too", heads, rows))
-
-
-def _topic(one: "TopicAudit") -> tuple[object, ...]:
-    return (
-        one.topic,
-        one.messages,
-        one.bytes,
-        *(one.verdicts.get(verdict, 0) for verdict in Verdict),
-        one.missing,
-        one.indexed.get(Indexed.MISSING, 0),
-        parts.moment(one.first_ms),
-        parts.moment(one.last_ms),
+def _findings(result: "AuditResult") -> charts.Table:
+    return charts.Table(
+        "What is wrong besides messages",
+        [
+            *(("What", "name"), ("Where", "name"), ("Found", "name")),
+            *(("Count", "number"), ("Kind", "name")),
+        ],
+        [
+            (
+                *(finding.fault.replace("_", " "), finding.where, finding.text, finding.count),
+                "note" if finding.is_note or finding.fault in NOTES else "fault",
+            )
+            for finding in result.findings
+            if finding.fault is not Fault.HOLE
+        ],
     )
 
 
-def _groups(result: "AuditResult") -> parts.Html:
-    heads = ["Group", "Topic", "Lag", "Read", "To be read", "Bytes to be read", "Oldest of them"]
-    heads += ["Expired unread"]
-    rows = [
-        (
-            one.group,
-            one.topic,
-            one.lag,
-            one.consumed,
-            one.pending,
-            one.pending_bytes,
-            parts.moment(one.oldest_pending_ms),
-            one.expired,
-        )
-        for one in result.groups
-    ]
-    return parts.card("Groups", parts.data_table("What groups have read", heads, rows))
+def _findings_left(result: "AuditResult") -> int:
+    """Return how many findings are not on the page; holes have a table of their own."""
+    total = sum(count for name, count in result.faults.items() if name != Fault.HOLE)
+    return total - sum(
+        finding.count for finding in result.findings if finding.fault is not Fault.HOLE
+    )
+
+
+def _topics(result: "AuditResult") -> charts.Table:
+    verdicts: list[tuple[str, charts.CellKind]] = [(str(verdict), "number") for verdict in Verdict]
+    return charts.Table(
+        "Every topic, system topics too",
+        [
+            *(("Topic", "name"), ("Messages", "number"), ("Bytes", "number")),
+            *verdicts,
+            *(("Gone without a trace", "number"), ("Not found by key", "number")),
+            *(("First stored", "time"), ("Last stored", "time")),
+        ],
+        [_topic(topic) for topic in result.topics],
+    )
+
+
+def _topic(topic: "TopicAudit") -> tuple[object, ...]:
+    return (
+        *(topic.topic, topic.messages, topic.bytes),
+        *(topic.verdicts.get(verdict, 0) for verdict in Verdict),
+        *(topic.missing, topic.indexed.get(Indexed.MISSING, 0)),
+        *(topic.first_ms, topic.last_ms),
+    )
+
+
+def _groups(result: "AuditResult") -> charts.Table:
+    return charts.Table(
+        "What groups have read",
+        [
+            *(("Group", "name"), ("Topic", "name"), ("Lag", "number"), ("Read", "number")),
+            *(("To be read", "number"), ("Bytes to be read", "number")),
+            *(("Oldest of them", "time"), ("Expired unread", "number")),
+        ],
+        [
+            (
+                *(group.group, group.topic, group.lag, group.consumed, group.pending),
+                *(group.pending_bytes, group.oldest_pending_ms, group.expired),
+            )
+            for group in result.groups
+        ],
+    )

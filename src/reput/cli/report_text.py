@@ -1,7 +1,8 @@
-"""The report of ``reput demo`` in the terminal."""
+"""The report of a store in the terminal."""
 
 import datetime
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from reput.cli.printing import size_text
@@ -10,21 +11,20 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from reput.spark.report import Agreement, Report
-    from reput.spark.report_story import Story
 
 _SPARK_BLOCKS = "▁▂▃▄▅▆▇█"
 _ROWS_SHOWN = 12
 
 
-def show(console: "Console", report: "Report") -> None:
-    """Print the report."""
+def show(console: "Console", report: "Report", facts: Iterable[tuple[str, str]] = ()) -> None:
+    """Print the report, below other facts about the store: names and values."""
     from rich.panel import Panel
     from rich.table import Table
 
-    facts = Table.grid(padding=(0, 3))
+    grid = Table.grid(padding=(0, 3))
     span = f"{_iso(report.first_ms)} to {_iso(report.last_ms)}"
     for name, value in (
-        *_story(report.story),
+        *facts,
         ("broker", f"{report.broker or 'not named'}, left {report.condition}"),
         ("messages", f"{report.messages:,} in {len(report.topics)} topics"),
         ("bytes", f"{size_text(report.bytes)}, bodies {size_text(report.body_bytes)}"),
@@ -38,8 +38,8 @@ def show(console: "Console", report: "Report") -> None:
             f"Spark {report.spark_version}, reput {report.reput_version}, {report.seconds} s",
         ),
     ):
-        facts.add_row(f"[dim]{name}[/]", value)
-    console.print(Panel(facts, title=report.store, title_align="left"))
+        grid.add_row(f"[dim]{name}[/]", value)
+    console.print(Panel(grid, title=report.store, title_align="left"))
     topics = Table(title="Topics", title_justify="left", box=None, header_style="dim")
     topics.add_column("topic", max_width=44, no_wrap=True)
     for column in ("messages", "bytes", "queues"):
@@ -61,14 +61,6 @@ def show(console: "Console", report: "Report") -> None:
         console.print(
             f"[red]{gap.kind}[/] at {gap.physical_offset:,}, {gap.length:,} bytes: {gap.reason}"
         )
-
-
-def _story(story: "Story | None") -> list[tuple[str, str]]:
-    if story is None:
-        return []
-    facts = [(name.lower(), text) for name, text in story.facts]
-    problems = [("problem", f"[red]{text}[/]") for text in story.problems]
-    return [*facts, *(problems or [("all of it", "[green]as it should be[/]")])]
 
 
 def timeline(report: "Report", width: int = 60) -> str:

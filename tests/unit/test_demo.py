@@ -6,9 +6,9 @@ import pytest
 
 pytest.importorskip("pyspark", reason="reput.spark.report imports it")
 
-from reput.spark.pages import store as report_page
+from demo import page as demo_page
+from demo.story import Audited, MicroBatch, Rebuilt, Story, Streamed, Traffic
 from reput.spark.report import Report
-from reput.spark.report_story import Audited, MicroBatch, Rebuilt, Story, Streamed, Traffic
 
 START_MS = 1_795_227_600_000
 
@@ -42,8 +42,8 @@ def story() -> Story:
 
 
 def page(told: Story) -> str:
-    report = Report("/store", "broker-a", "clean", "0.1.0", "4.3.0", messages=1, story=told)
-    return report_page.render(report)
+    report = Report("/store", "broker-a", "clean", "0.1.0", "4.3.0", messages=1)
+    return demo_page.render(report, told)
 
 
 def test_all_of_it_is_on_the_page() -> None:

@@ -1,6 +1,8 @@
-"""What ``reput demo`` did with the store before the report was made, as the report tells it."""
+"""What the demo did with the store before the report was made."""
 
+import dataclasses
 from dataclasses import dataclass, field
+from typing import Any
 
 Samples = list[tuple[int, int]]
 """(ms since the epoch, how many so far), in order."""
@@ -101,7 +103,7 @@ class Audited:
 
 @dataclass
 class Story:
-    """Of the whole demo; a part is None where it was not done."""
+    """All parts of the demo; a part that was not done is None."""
 
     traffic: Traffic | None = None
     streamed: Streamed | None = None
@@ -175,3 +177,7 @@ class Story:
         if (audited := self.audited) and not audited.is_clean:
             found.append(f"the audit found {audited.lost:,} lost messages")
         return found
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain lists and dictionaries."""
+        return dataclasses.asdict(self)

@@ -1,4 +1,4 @@
-"""What ``reput demo`` does with Spark while its broker runs: its topics, as a stream, into Parquet.
+"""Stream the topics of the running broker into Parquet files, with Spark.
 
 Messages are sent meanwhile, so that there is a lag to be seen.
 """
@@ -8,17 +8,16 @@ import datetime
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from reput.cli import demo_traffic
-from reput.cli.demo_traffic import TOPICS, DemoFailed, Progress
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from demo import traffic as demo_traffic
+from demo.story import MicroBatch, Streamed, Traffic
+from demo.traffic import TOPICS, DemoFailed, Progress
 from reput.client import Producer
 from reput.spark import lag_of
-from reput.spark.report_story import MicroBatch, Streamed, Traffic
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
 MORE_MESSAGES = 50_000
 """Sent while the stream runs."""
@@ -30,7 +29,7 @@ _STALLED_S = 120
 
 
 def run(
-    spark: "SparkSession", namesrv: str, folder: Path, traffic: Traffic, progress: Progress
+    spark: SparkSession, namesrv: str, folder: Path, traffic: Traffic, progress: Progress
 ) -> Streamed:
     """Stream all messages of the demo's topics from the broker into Parquet files.
 
@@ -76,7 +75,7 @@ def run(
 
 
 def _await(
-    query: "StreamingQuery", wanted: int, sender: "_Sender", progress: Progress
+    query: StreamingQuery, wanted: int, sender: "_Sender", progress: Progress
 ) -> list[MicroBatch]:
     """Wait until as many rows are through; return what each micro-batch said."""
     batches: dict[int, MicroBatch] = {}

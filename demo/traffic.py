@@ -1,4 +1,4 @@
-"""What ``reput demo`` measures before Spark comes: a broker, messages to it, and from it.
+"""A broker, messages sent to it, and consumed from it.
 
 The broker is ``reput up`` in a process of its own, as anybody would start it, on a folder of its
 own. Messages are sent and consumed over the wire, by the clients of ``reput.client``.
@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from demo.story import Samples, Traffic
 from reput.client import ConsumeContext, ConsumeResult, Message, Producer, PushConsumer
 from reput.client.config import ConsumeFromWhere, ConsumerConfig
 from reput.client.message import ReceivedMessage
 from reput.clock import SystemClock
 from reput.errors import ReputError
-from reput.spark.report_story import Samples, Traffic
 
 MESSAGE_COUNT = 200_000
 GROUP = "demo-consumers"

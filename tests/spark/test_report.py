@@ -1,0 +1,56 @@
+"""The report of a store: its numbers are those of the store, whatever the broker indexed."""
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import golden
+from reput.cli import main as cli
+from reput.spark.report import Agreement, collect
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
+def test_what_is_derived_agrees_with_the_log_of_java(version: str, spark: SparkSession) -> None:
+    store = golden.unpack(version, "clean")
+    report = collect(spark, str(store))
+    messages = golden.messages(version, "clean")
+    assert report.messages == len(messages)
+    assert report.bytes == sum(topic.bytes for topic in report.topics)
+    assert report.damage == []
+    assert report.queue_agreement is not None
+    assert report.queue_agreement.right > 0
+    assert (report.queue_agreement.wrong, report.queue_agreement.missing) == (0, 0)
+    assert report.index_agreement is not None
+    # 5.5 indexes tags, too.
+    entries = spark.read.format("rocketmq").option("view", "index").load(str(store)).count()
+    assert report.index_agreement == Agreement(entries, 0, 0)
+    assert entries > 0
+
+
+def test_the_command_writes_the_page(
+    spark: SparkSession,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @contextlib.contextmanager
+    def session(*_: object) -> Iterator[SparkSession]:
+        yield spark
+
+    monkeypatch.setattr("reput.spark.session.local_session", session)
+    store, page = str(golden.unpack("4.9.7", "clean")), tmp_path / "page.html"
+    arguments = ["pipeline", "report", "--store", store, "--report", str(page)]
+    assert cli.run([*arguments, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["messages"] == len(golden.messages("4.9.7", "clean"))
+    assert f"{document['messages']:,}" in page.read_text(encoding="utf-8")
+    assert cli.run(arguments) == 0
+    text = capsys.readouterr().out
+    assert "agree with the log" in text
+    assert document["topics"][0]["topic"] in text
