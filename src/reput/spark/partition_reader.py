@@ -18,12 +18,8 @@ from reput.format import (
 from reput.format.message import Verdict
 from reput.spark import plan
 from reput.spark.filters import Constraint
-from reput.spark.options import (
-    FAILFAST,
-    PERMISSIVE,
-    SALVAGE,
-    ReadOptions,
-)
+from reput.spark.option_table import FAILFAST, PERMISSIVE, SALVAGE
+from reput.spark.options import ReadOptions
 from reput.spark.rows import DamagedRow, RowFilter, RowMaker
 from reput.store import paths
 from reput.store.commit_log_view import Damage, LogBatch

@@ -18,7 +18,8 @@ from reput.errors import CorruptRecord, InvalidOption
 from reput.format import names, properties as props, sys_flag as flags
 from reput.format.kernels import Columns, Pairs, Runs, Words
 from reput.spark.filters import Constraint, Span
-from reput.spark.options import DROPMALFORMED, FAILFAST, ReadOptions
+from reput.spark.option_table import DROPMALFORMED, FAILFAST
+from reput.spark.options import ReadOptions
 
 if TYPE_CHECKING:
     from reput.format.sql92 import Filter

@@ -11,9 +11,7 @@ import pyarrow as pa
 from reput.spark import plan
 from reput.spark.archive import files as archive_files
 from reput.spark.filters import Constraint
-from reput.spark.options import (
-    ReadOptions,
-)
+from reput.spark.options import ReadOptions
 from reput.spark.partition_reader import PartitionReader, open_for
 from reput.spark.rows import RowMaker, warn_of_ignored
 from reput.spark.store_opening import store_paths

@@ -32,14 +32,9 @@ from reput.format import (
 from reput.format.message import Verdict
 from reput.spark import plan
 from reput.spark.filters import Constraint, Span
-from reput.spark.options import (
-    EARLIEST,
-    FAILFAST,
-    LATEST,
-    SALVAGE,
-    Bound,
-    ReadOptions,
-)
+from reput.spark.option_kinds import EARLIEST, LATEST
+from reput.spark.option_table import FAILFAST, SALVAGE
+from reput.spark.options import Bound, ReadOptions
 from reput.spark.rows import RowFilter
 from reput.spark.store_opening import open_reader
 from reput.store import paths

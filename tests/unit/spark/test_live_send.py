@@ -14,6 +14,7 @@ from reput.format import command
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
 from reput.remoting.client import RemotingClient
+from reput.spark import option_table
 from reput.spark.live.calls import disconnect
 from reput.spark.sending import options as write_options
 from reput.spark.sending.requests import TaskIdentity
@@ -108,7 +109,7 @@ def faults(mq: LocalBroker, monkeypatch: pytest.MonkeyPatch) -> Faults:
 # --- what arrives -----------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", write_options.SEND_MODES)
+@pytest.mark.parametrize("mode", option_table.SEND_MODES)
 def test_every_row_arrives_once(mq: LocalBroker, mode: str) -> None:
     counts = write(mq.namesrv_addr, numbers(500), sendMode=mode)
     found = by_queue(mq, 500)
@@ -287,12 +288,12 @@ def _nothing(request: Command) -> Command:
     return command.reply(request, ResponseCode.QUERY_NOT_FOUND, "no")
 
 
-@pytest.mark.parametrize("status", write_options.FAIL_STATUSES)
+@pytest.mark.parametrize("status", option_table.FAIL_STATUSES)
 async def test_less_safe_than_wanted_is_a_failure(status: str) -> None:
     code = ResponseCode[status]
     with pytest.raises(SendingFailed, match=f"row 0: .*says {status}; option failOn"):
         await scripted(code)
-    others = ",".join(set(write_options.FAIL_STATUSES) - {status})
+    others = ",".join(set(option_table.FAIL_STATUSES) - {status})
     for fail_on in ("none", others):
         assert (await scripted(code, failOn=fail_on)).unsafe_count == 1
 

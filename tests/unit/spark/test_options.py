@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 
 from reput.errors import InvalidOption
-from reput.spark import options
-from reput.spark.options import (
-    EARLIEST,
-    LATEST,
-    Bound,
-    LiveOptions,
-    ReadOptions,
-    TriggerLimits,
-)
+from reput.spark import option_table, options
+from reput.spark.option_kinds import EARLIEST, LATEST
+from reput.spark.options import Bound, LiveOptions, ReadOptions, TriggerLimits
 
 PATH = {"path": "/store"}
+STORE_ONLY = [
+    option.name
+    for option in option_table.OPTIONS
+    if option.uses & option_table.READS and not option.sources & option_table.Source.BROKERS
+]
+STORE_ONLY = [name for name in STORE_ONLY if name not in ("broker", "mode")]  # have two rows
 QUEUES = {"T": {"b": {"0": 23}}}
 
 
@@ -347,7 +347,7 @@ def test_accepted_of_brokers(name: str, text: str, member: str, value: Any) -> N
     ("name", "text", "allowed"),
     [
         ("nameServer", ";", "host:port, several separated by ;"),
-        *((name, "1", "left out, where nameServer is set") for name in options._STORE_ONLY),
+        *((name, "1", "left out, where nameServer is set") for name in STORE_ONLY),
         ("mode", "SALVAGE", "FAILFAST, where nameServer is set"),
         ("pullBatchSize", "0", "a whole number from 1"),
         ("pullBatchSize", "65537", "a whole number from 1 to 65536"),
@@ -369,7 +369,7 @@ def test_refused_of_brokers(name: str, text: str, allowed: str) -> None:
 def test_secrets_are_never_shown(name: str) -> None:
     for error in (refuse_live(**{name: "pass-1"}), refuse(**{name: "pass-1"})):
         assert "pass-1" not in str(error)
-        assert error.value == options.HIDDEN
+        assert error.value == option_table.HIDDEN
     if name == "accessKey":
         assert "access control is not supported yet" in error.allowed
 

@@ -7,7 +7,8 @@ import pytest
 
 from reput.format import batch, properties as props
 from reput.format.bodies import MessageQueue
-from reput.spark.sending.options import ASYNC, SYNC, RowOptions, SendOptions
+from reput.spark.option_table import ASYNC, SYNC
+from reput.spark.sending.options import RowOptions, SendOptions
 from reput.spark.sending.requests import (
     BATCH_COUNT_MAX,
     KeyMaker,

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from reput.errors import InvalidOption
+from reput.spark.option_table import FAIL_STATUSES
 from reput.spark.sending import options as write_options
-from reput.spark.sending.options import FAIL_STATUSES, RowOptions, SendOptions
+from reput.spark.sending.options import RowOptions, SendOptions
 
 ADDRESS = {"nameServer": "a:1"}
 

@@ -24,7 +24,8 @@ from reput.format.bodies import MessageQueue
 from reput.format.codes import MASTER_ID, PullFlag, RequestCode, ResponseCode
 from reput.format.command import Buffer, Command
 from reput.spark.live.line import Lines, PullTemplate
-from reput.spark.options import FROM_SLAVE, LiveOptions
+from reput.spark.option_table import FROM_SLAVE
+from reput.spark.options import LiveOptions
 
 log = logging.getLogger("reput.spark")
 

@@ -17,7 +17,8 @@ from reput.format.bodies import MessageQueue
 from reput.spark import plan
 from reput.spark.filters import Constraint
 from reput.spark.live.calls import RECORD_BYTES, SAMPLE_COUNT, Asker, queue_name
-from reput.spark.options import EARLIEST, LATEST, Bound, ReadOptions
+from reput.spark.option_kinds import EARLIEST, LATEST
+from reput.spark.options import Bound, ReadOptions
 from reput.spark.rows import RowFilter
 from reput.spark.store_planner import CLOCK_SLACK_MS, DataLoss, Summary, option_constraint
 

@@ -15,7 +15,8 @@ from typing import Final
 
 from reput.format import batch, java, names, properties as props
 from reput.format.bodies import MessageQueue
-from reput.spark.sending.options import ASYNC, BATCH, SendOptions
+from reput.spark.option_table import ASYNC, BATCH
+from reput.spark.sending.options import SendOptions
 from reput.spark.sending.rows import BadRow, OutgoingMessage
 
 BATCH_COUNT_MAX: Final = 1024

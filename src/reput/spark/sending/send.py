@@ -40,9 +40,10 @@ from reput.format.bodies import MessageQueue
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
 from reput.spark.live.calls import connected
+from reput.spark.option_table import ONEWAY, SKIP_ALL, SKIP_DERIVED, SKIP_NONE
 from reput.spark.options import LiveOptions
 from reput.spark.sending import rows as outgoing_rows
-from reput.spark.sending.options import ONEWAY, SKIP_ALL, SKIP_DERIVED, SKIP_NONE, SendOptions
+from reput.spark.sending.options import SendOptions
 from reput.spark.sending.requests import (
     KeyMaker,
     Lane,

@@ -20,7 +20,8 @@ from reput.spark.live import calls as live_calls
 from reput.spark.live.calls import Asker, Cluster, ReadFailed, Sample
 from reput.spark.live.plan import Extent, LiveTask, Planner, all_of, split
 from reput.spark.live.scan import LiveScan
-from reput.spark.options import COMMIT_NONE, DISCOVERY_INTERVAL_MS, LiveOptions, ReadOptions
+from reput.spark.option_table import COMMIT_NONE
+from reput.spark.options import DISCOVERY_INTERVAL_MS, LiveOptions, ReadOptions
 from reput.spark.store_planner import Summary
 from reput.spark.streaming.followed import Part, Sizes, Whereabouts
 from reput.spark.streaming.positions import QueueKey

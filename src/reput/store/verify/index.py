@@ -2,10 +2,11 @@
 
 import bisect
 import dataclasses
+import enum
 import threading
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -23,16 +24,34 @@ from reput.store.verify.runs import NO_OFFSETS, Mask, Offsets
 _ENTRIES_AT_ONCE = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class _EntryBlock:
-    """Some entries of an index file, and where they point."""
+class Coverage(enum.IntEnum):
+    """Where a message is, that the index does not find by all of its keys."""
 
-    file: int
-    first: int
-    count: int
-    low: int
-    high: int
-    """Smallest and largest physical offset."""
+    IN_FILE = 0
+    """Within a file, or after the last one of a store that was stopped: entries are missing."""
+    BEFORE = 1
+    """Before the first message of the index."""
+    BETWEEN = 2
+    """Between two files: after a crash brokers do not write all entries again."""
+    PENDING = 3
+    """After the last message of the index; the broker's next start indexes it."""
+
+
+@dataclass(frozen=True)
+class CheckedFile:
+    """An index file, checked in itself."""
+
+    name: str
+    problem: str | None = None
+    """Why it cannot be read."""
+    begin: int = 0
+    end: int = -1
+    """Physical offsets of the first and the last message that its header names."""
+    blocks: Offsets = field(default_factory=lambda: np.empty((0, 4), np.int64))
+    """A row a block: number of its first entry, entries, smallest and largest physical offset."""
+    broken_links: int = 0
+    slots_used: int = 0
+    """Slots that are not empty, whatever the header says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +62,7 @@ class _Keyless:
     last: int
     """Physical offsets of the first and the last one."""
     count: int
+    coverage: Coverage
     reaches_start: bool
     """No message with keys comes before in what was compared at once."""
     reaches_end: bool
@@ -57,7 +77,8 @@ class Index:
         self._lock = threading.Lock()
         self._files: list[IndexFileView] = []
         """Those that can be read and hold entries."""
-        self._blocks: list[_EntryBlock] = []
+        self._checked: list[CheckedFile] = []
+        """The same files."""
         self._strays: defaultdict[int, list[Offsets]] = defaultdict(list)
         """By file: where entries point that no message has the key of."""
         self._keyless: list[_Keyless] = []
@@ -67,12 +88,12 @@ class Index:
         self.entry_count = 0
 
     @property
-    def _start(self) -> int:
-        return min(file.header.begin_physical_offset for file in self._files)
+    def _is_stopped(self) -> bool:
+        return self._reader.state.condition is Condition.CLEAN
 
     @property
-    def _end(self) -> int:
-        return max(file.header.end_physical_offset for file in self._files)
+    def _start(self) -> int:
+        return min(one.begin for one in self._checked)
 
     # Files
 
@@ -85,33 +106,31 @@ class Index:
             if view.size != usual:
                 text = f"has {view.size} bytes, others {usual}"
                 self._ledger.add(Severity.WARNING, Kind.INDEX_FILE, path, text)
-            try:
-                count = self._check_file(path, view)
-            except CorruptRecord as error:
-                count = 0
-                self._ledger.add(Severity.DAMAGE, Kind.INDEX_FILE, path, error.reason)
-            self._ledger.add_file(path, view.size, count)
+            self._ledger.add_file(path, view.size, self._check_file(path, view))
             progress("index", done + 1, len(views))
         if not self._files and self._reader.log.files:
             text = "holds no entries: messages are not found by key"
             self._ledger.add(Severity.NOTE, Kind.INDEX_ABSENT, paths.INDEX, text)
 
     def _check_file(self, path: str, view: IndexFileView) -> int:
-        count = view.header.entry_count
-        if not count:
+        checked = check_file(view)
+        if checked.problem is not None:
+            self._ledger.add(Severity.DAMAGE, Kind.INDEX_FILE, path, checked.problem)
+        if not len(checked.blocks):
             return 0
-        chains = Chains(view.slot_count)
-        for first in range(1, count + 1, _ENTRIES_AT_ONCE):
-            entries = entries_of(view, first, min(_ENTRIES_AT_ONCE, count + 1 - first))
-            chains.follow(first, entries)
-            places = entries["physical_offset"]
-            low, high = int(places.min()), int(places.max())
-            self._blocks.append(_EntryBlock(len(self._files), first, len(entries), low, high))
         self._files.append(view)
-        self.entry_count += count
+        self._checked.append(checked)
         self._check_header(path, view)
-        self._check_chains(path, view, chains)
-        return count
+        if checked.broken_links:
+            text = f"{checked.broken_links} links of its hash chains are wrong: keys are not found"
+            broken = checked.broken_links
+            self._ledger.add(Severity.DAMAGE, Kind.INDEX_CHAIN, path, text, count=broken)
+        header, in_use = view.header, checked.slots_used
+        if header.slots_used not in (in_use, header.entry_count, header.next_entry):
+            text = f"the header counts {header.slots_used} slots in use, there are {in_use}"
+            self._ledger.add(Severity.NOTE, Kind.INDEX_FILE, path, text)
+        self.entry_count += header.entry_count
+        return header.entry_count
 
     def _check_header(self, path: str, view: IndexFileView) -> None:
         header = view.header
@@ -127,19 +146,6 @@ class Index:
                 text = f"the header's time of the {name} message is not that of the message"
                 self._ledger.add(Severity.WARNING, Kind.INDEX_FILE, path, text)
 
-    def _check_chains(self, path: str, view: IndexFileView, chains: "Chains") -> None:
-        start = index_entry.slot_position(0)
-        size = index_entry.SLOT.size * len(chains.newest)
-        slots = np.frombuffer(view.folder.read(path, start, size), ">i4")
-        broken = chains.broken_count + int((slots != chains.newest).sum())
-        if broken:
-            text = f"{broken} links of its hash chains are wrong: keys are not found"
-            self._ledger.add(Severity.DAMAGE, Kind.INDEX_CHAIN, path, text, count=broken)
-        in_use, counted = int((slots != 0).sum()), view.header.slots_used
-        if counted not in (in_use, view.header.entry_count, view.header.next_entry):
-            text = f"the header counts {counted} slots in use, there are {in_use}"
-            self._ledger.add(Severity.NOTE, Kind.INDEX_FILE, path, text)
-
     # Against the log
 
     def compare(self, columns: kernels.Columns | None, begin: int, end: int) -> None:
@@ -149,14 +155,10 @@ class Index:
         places, hashes, files = self._entries_between(begin, end)
         is_stray = np.ones(len(places), np.bool_)
         if columns is not None:
-            entries = pairs_of(places, hashes, begin)
-            key_places, key_hashes = keys_of(columns)
-            keys = pairs_of(key_places, key_hashes, begin)
-            self._keep_keyless(key_places, runs.is_in(keys, runs.distinct(entries)))
-            is_stray = ~runs.is_in(entries, runs.distinct(keys))
-            if is_stray.any():  # 5.4 and later index tags, too
-                tags = pairs_of(*keys_of(columns, with_tags=True), begin)
-                is_stray &= ~runs.is_in(entries, runs.distinct(tags))
+            key_places, is_found, is_stray = compare_keys(
+                columns, pairs_of(places, hashes, begin), begin
+            )
+            self._keep_keyless(key_places, is_found)
         with self._lock:
             for number in np.unique(files[is_stray]):
                 self._strays[number].append(places[is_stray & (files == number)])
@@ -166,30 +168,33 @@ class Index:
     ) -> tuple[Offsets, Offsets, npt.NDArray[np.int32]]:
         """Return where entries point, their hashes, and the number of their file."""
         places, hashes, files = [NO_OFFSETS], [NO_OFFSETS], [np.empty(0, np.int32)]
-        for block in self._blocks:
-            if block.low < end and block.high >= begin:
-                entries = entries_of(self._files[block.file], block.first, block.count)
-                at = entries["physical_offset"].astype(np.int64)
-                inside = (at >= begin) & (at < end)
-                places.append(at[inside])
-                hashes.append(entries["key_hash"][inside].astype(np.int64))
-                files.append(np.full(len(places[-1]), block.file, np.int32))
+        for number, view in enumerate(self._files):
+            for first, count, low, high in self._checked[number].blocks.tolist():
+                if low < end and high >= begin:
+                    entries = entries_of(view, first, count)
+                    at = entries["physical_offset"].astype(np.int64)
+                    inside = (at >= begin) & (at < end)
+                    places.append(at[inside])
+                    hashes.append(entries["key_hash"][inside].astype(np.int64))
+                    files.append(np.full(len(places[-1]), number, np.int32))
         return np.concatenate(places), np.concatenate(hashes), np.concatenate(files)
 
     def _keep_keyless(self, key_places: Offsets, is_found: Mask) -> None:
         """Note messages of which a key has no entry."""
         messages = runs.distinct(key_places)
         lacks = runs.is_in(messages, runs.distinct(key_places[~is_found]))
-        is_before = messages < self._start
+        codes = coverage(messages, spans_of(self._checked), self._is_stopped)
+        is_before = codes == Coverage.BEFORE
         found = messages[~lacks & ~is_before]
         with self._lock:
             self._before_count += int((lacks & is_before).sum())
             self._first_found += found[:1].tolist()
-            for start, count in runs.of(lacks & ~is_before):
-                end = start + count
-                first, last = int(messages[start]), int(messages[end - 1])
-                run = _Keyless(first, last, count, start == 0, end == len(messages))
-                self._keyless.append(run)
+            for kind in (Coverage.IN_FILE, Coverage.BETWEEN, Coverage.PENDING):
+                for start, count in runs.of(lacks & (codes == kind)):
+                    end = start + count
+                    first, last = int(messages[start]), int(messages[end - 1])
+                    run = _Keyless(first, last, count, kind, start == 0, end == len(messages))
+                    self._keyless.append(run)
 
     def check(self, log: Log) -> None:
         """Report keys without entries and entries without keys. Call after the walk."""
@@ -213,7 +218,8 @@ class Index:
         joined: list[_Keyless] = []
         for run in sorted(self._keyless, key=lambda one: one.first):
             last = joined[-1] if joined else None
-            if last is not None and last.reaches_end and run.reaches_start:
+            is_same = last is not None and last.coverage is run.coverage
+            if is_same and last is not None and last.reaches_end and run.reaches_start:
                 is_same = bisect.bisect(found, last.last) == bisect.bisect(found, run.first)
             else:
                 is_same = False
@@ -230,9 +236,9 @@ class Index:
         for view in self._files:
             if view.header.begin_physical_offset <= run.first <= view.header.end_physical_offset:
                 path = f"{paths.INDEX}/{view.name}"
-        if run.first > self._end and self._reader.state.condition is not Condition.CLEAN:
+        if run.coverage is Coverage.PENDING:
             severity, kind, text = Severity.NOTE, Kind.NOT_INDEXED, f"{span}: not indexed yet"
-        elif self._is_between_files(run):
+        elif run.coverage is Coverage.BETWEEN:
             severity, kind = Severity.WARNING, Kind.NOT_INDEXED
             text = f"{span}: in no index file; after a crash brokers do not write all of them again"
         else:
@@ -242,15 +248,6 @@ class Index:
         self._ledger.add(
             severity, kind, path, text, physical_offset=run.first, length=length, count=run.count
         )
-
-    def _is_between_files(self, run: _Keyless) -> bool:
-        """Whether one index file ends before a run, and the next begins behind it."""
-        headers = [view.header for view in self._files]
-        is_in_one = any(
-            one.begin_physical_offset <= run.last and one.end_physical_offset > run.first
-            for one in headers
-        )
-        return not is_in_one and self._start < run.first <= run.last < self._end
 
     def _report_strays(self, path: str, number: int, log: Log) -> None:
         """Report entries that point at no message with their key; expired ones are no fault."""
@@ -275,11 +272,86 @@ class Index:
     def _behind(self, number: int) -> Iterator[Offsets]:
         """Yield where entries of a file point, if that is behind all that was compared."""
         stop = self._reader.end_offset
-        for block in self._blocks:
-            if block.file == number and block.high >= stop:
-                entries = entries_of(self._files[number], block.first, block.count)
+        for first, count, _, high in self._checked[number].blocks.tolist():
+            if high >= stop:
+                entries = entries_of(self._files[number], first, count)
                 places = entries["physical_offset"].astype(np.int64)
                 yield places[places >= stop]
+
+
+# --- judging, a file or a range at a time ---------------------------------------------------------
+
+
+def check_file(view: IndexFileView) -> CheckedFile:
+    """Check an index file in itself, and note where its entries point."""
+    try:
+        header = view.header
+        if not header.entry_count:
+            return CheckedFile(view.name)
+        chains = Chains(view.slot_count)
+        blocks = []
+        for first in range(1, header.entry_count + 1, _ENTRIES_AT_ONCE):
+            count = min(_ENTRIES_AT_ONCE, header.entry_count + 1 - first)
+            entries = entries_of(view, first, count)
+            chains.follow(first, entries)
+            places = entries["physical_offset"]
+            blocks.append((first, len(entries), int(places.min()), int(places.max())))
+        start, size = index_entry.slot_position(0), index_entry.SLOT.size * len(chains.newest)
+        data = view.folder.read(f"{paths.INDEX}/{view.name}", start, size)
+        slots = np.frombuffer(data, ">i4")
+    except CorruptRecord as error:
+        return CheckedFile(view.name, problem=error.reason)
+    return CheckedFile(
+        view.name,
+        begin=header.begin_physical_offset,
+        end=header.end_physical_offset,
+        blocks=np.array(blocks, np.int64),
+        broken_links=chains.broken_count + int(np.count_nonzero(slots != chains.newest)),
+        slots_used=int(np.count_nonzero(slots)),
+    )
+
+
+def compare_keys(
+    columns: kernels.Columns, entries: Offsets, begin: int
+) -> tuple[Offsets, Mask, Mask]:
+    """Compare the keys of messages with index entries.
+
+    Args:
+        columns: The messages.
+        entries: The entries that point at these bytes of the log, as ``pairs_of`` gives them.
+        begin: Physical offset that the pairs count from.
+
+    Returns:
+        Physical offset of each key's message, whether each key has an entry, and whether each
+        entry points at no message with its key.
+    """
+    places, hashes = keys_of(columns)
+    keys = pairs_of(places, hashes, begin)
+    is_found = runs.is_in(keys, runs.distinct(entries))
+    is_stray = ~runs.is_in(entries, runs.distinct(keys))
+    if is_stray.any():  # 5.4 and later index tags, too
+        tags = pairs_of(*keys_of(columns, with_tags=True), begin)
+        is_stray &= ~runs.is_in(entries, runs.distinct(tags))
+    return places, is_found, is_stray
+
+
+def spans_of(files: Iterable[CheckedFile]) -> Offsets:
+    """Return a row for each index file that holds entries: its first and its last message."""
+    rows = [(one.begin, one.end) for one in files if len(one.blocks)]
+    return np.array(sorted(rows), np.int64).reshape(-1, 2)
+
+
+def coverage(places: Offsets, spans: Offsets, is_stopped: bool) -> npt.NDArray[np.int8]:
+    """Return the ``Coverage`` of messages by the index files of ``spans_of``."""
+    codes = np.full(len(places), Coverage.BETWEEN, np.int8)
+    if not len(spans):
+        return codes
+    begins, reach = spans[:, 0], np.maximum.accumulate(spans[:, 1])
+    at = np.searchsorted(begins, places, "right") - 1
+    codes[at < 0] = Coverage.BEFORE
+    codes[places > reach[-1]] = Coverage.IN_FILE if is_stopped else Coverage.PENDING
+    codes[(at >= 0) & (places <= reach[np.maximum(at, 0)])] = Coverage.IN_FILE
+    return codes
 
 
 def entries_of(view: IndexFileView, first: int, count: int) -> npt.NDArray[np.void]:

@@ -35,7 +35,7 @@ from reput.format import cq_unit
 from reput.spark import plan
 from reput.spark.jobs import queue_runs
 from reput.spark.jobs.audit import links as audit_links, table as audit_table
-from reput.spark.jobs.audit.index import IndexBlock, IndexFound, check_index
+from reput.spark.jobs.audit.index import IndexBlock, check_index
 from reput.spark.jobs.audit.setting import Setting
 from reput.spark.jobs.audit.sums import Sums
 from reput.spark.jobs.audit.units import Unclaimed, UnitsTask, judge_units
@@ -49,6 +49,7 @@ from reput.store.config_tables import ConsumerOffset, Table
 from reput.store.files import absolute, open_folder
 from reput.store.reader import Condition, StoreReader, refuse_rocksdb
 from reput.store.torn_records import find_torn_records
+from reput.store.verify.index import CheckedFile, spans_of
 from reput.store.verify.queues import redispatch_from
 
 if TYPE_CHECKING:
@@ -198,8 +199,7 @@ class _Audit:
         if self._table is not None:
             audit_table.prepare(self._table)
         index = self._check_index(setting, sums)
-        ends = [one.end for one in index]
-        setting = replace(setting, index_end=max(ends, default=-1))
+        setting = replace(setting, index_spans=spans_of(index))
         files = [(file.start, file.nominal_end) for file in log.files]
         cuts = plan_cuts(log.min_offset, self._end, files)
         ranges = plan.split_log(0, cuts, self._end, range_bytes)
@@ -253,7 +253,7 @@ class _Audit:
             known_topics=frozenset(topics),
             groups=_by_topic(self._offsets),
             delays=delays,
-            index_end=-1,
+            index_spans=spans_of(()),
         )
 
     def _torn_spans(self) -> tuple[tuple[int, int], ...]:
@@ -270,14 +270,14 @@ class _Audit:
 
     # Tasks
 
-    def _check_index(self, setting: Setting, sums: Sums) -> list[IndexFound]:
+    def _check_index(self, setting: Setting, sums: Sums) -> list[CheckedFile]:
         """Check index files in themselves; return those that can be used."""
         files = iter([view.name for view in self._reader.index.files])
         check = functools.partial(check_index, setting)
         found = list(self._in_waves("index", check, files))
         for one in found:
             sums.add_index(one)
-        return [one for one in found if len(one.blocks)]
+        return [one.checked for one in found if len(one.checked.blocks)]
 
     def _unit_tasks(self, sums: Sums) -> Iterator[UnitsTask]:
         gathered: list[Unclaimed] = []
@@ -323,22 +323,19 @@ def plan_cuts(start: int, end: int, files: Sequence[tuple[int, int]]) -> list[tu
 
 
 def _record_tasks(
-    ranges: Sequence[plan.LogRange], index: Sequence[IndexFound]
+    ranges: Sequence[plan.LogRange], index: Sequence[CheckedFile]
 ) -> Iterator[RecordsTask]:
     """Yield a task a range, with the blocks of index entries that point into it."""
     blocks = _Blocks(index)
     for part in ranges:
-        spans = tuple(
-            (one.begin, one.end) for one in index if one.begin < part.stop and one.end >= part.start
-        )
-        yield RecordsTask(part, blocks.into(part.start, part.stop), spans)
+        yield RecordsTask(part, blocks.into(part.start, part.stop))
 
 
 class _Blocks:
     """Blocks of index entries by where they point."""
 
-    def __init__(self, index: Sequence[IndexFound]) -> None:
-        self._files = [one.file for one in index]
+    def __init__(self, index: Sequence[CheckedFile]) -> None:
+        self._files = [one.name for one in index]
         rows = [
             np.column_stack((np.full(len(one.blocks), number), one.blocks))
             for number, one in enumerate(index)

@@ -38,8 +38,8 @@ class Setting:
     """Topic -> group -> queue id -> consumer offset."""
     delays: Mapping[int, int]
     """Delay level -> queue offset that is delivered next."""
-    index_end: int
-    """Physical offset of the last message in the index; -1 without one."""
+    index_spans: Offsets
+    """First and last message of each index file, as ``verify.index.spans_of`` gives them."""
 
     @cached_property
     def reader(self) -> StoreReader:

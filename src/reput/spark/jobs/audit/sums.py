@@ -141,12 +141,13 @@ class Sums:
 
     def add_index(self, one: IndexFound) -> None:
         """Add what an index file is in itself."""
-        path = f"{paths.INDEX}/{one.file}"
-        if one.problem is not None:
-            self.find(Fault.INDEX_FILE, path, one.problem)
-        if one.broken_links:
-            text = f"{one.broken_links} links of its hash chains are wrong: keys are not found"
-            self.find(Fault.INDEX_CHAIN, path, text, one.broken_links)
+        checked = one.checked
+        path = f"{paths.INDEX}/{checked.name}"
+        if checked.problem is not None:
+            self.find(Fault.INDEX_FILE, path, checked.problem)
+        if checked.broken_links:
+            text = f"{checked.broken_links} links of its hash chains are wrong: keys are not found"
+            self.find(Fault.INDEX_CHAIN, path, text, checked.broken_links)
         if one.stale:
             text = f"{one.stale} entries point behind the end of the log"
             self.find(Fault.ENTRY_STALE, path, text, one.stale)

@@ -56,8 +56,6 @@ class RecordsTask:
     part: plan.LogRange
     blocks: tuple[IndexBlock, ...]
     """Index entries some of which point into the range."""
-    index_spans: tuple[tuple[int, int], ...]
-    """First and last physical offset of the index files that reach into the range."""
 
 
 @dataclass
@@ -106,7 +104,7 @@ class _Walk:
         self._setting = setting
         self._part = task.part
         self._found = found
-        self._entries = Entries(setting, task.part, task.blocks, task.index_spans)
+        self._entries = Entries(setting, task.part, task.blocks)
         self._views: dict[QueueKey, ConsumeQueueView] = {}
         self._batch_units: dict[QueueKey, UnitArray] = {}
         self._open_holes: list[Damage] = []

@@ -1,0 +1,300 @@
+"""The kinds of values that options of ``format("rocketmq")`` have: from text to checked values.
+
+Pure. A kind says what is allowed, in the words of refusals and of the reference page.
+"""
+
+import ipaddress
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from reput.format import names
+from reput.format.message import Host
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+
+QueueOffsets = dict[str, dict[str, dict[int, int]]]
+"""topic -> broker -> queue id -> number, as the JSON options have it."""
+
+_INT64_MAX = (1 << 63) - 1
+_DURATION_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_VIEWS_INSTEAD = {
+    "delay": f"topic={names.SCHEDULE_TOPIC}; resolveTopics=true shows where messages are going",
+    "half": f"topic={names.HALF_TOPIC}; resolveTopics=true shows where messages are going",
+    "dlq": f"subscribePattern={names.DLQ_PREFIX}.*",
+}
+
+
+class Refused(ValueError):
+    """A text that a kind does not allow, with what it allows instead."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of values."""
+
+    allowed: str
+    decode: Callable[[str], Any]
+    """Returns the value of a text, None to have the default. Raises ``ValueError``: ``Refused``
+    if there is more to say than ``allowed``."""
+
+
+def number(least: int = 0, most: int = _INT64_MAX) -> Kind:
+    """Return the kind of whole numbers within bounds."""
+
+    def decode(text: str) -> int:
+        if not re.fullmatch(r"-?\d{1,19}", text) or not least <= int(text) <= most:
+            raise ValueError(text)
+        return int(text)
+
+    return Kind(f"a whole number from {least} to {most}", decode)
+
+
+def choice(*allowed: str) -> Kind:
+    """Return the kind of some words; their case does not count."""
+    by_name = {word.lower(): word for word in allowed}
+
+    def decode(text: str) -> str:
+        if text.lower() not in by_name:
+            raise ValueError(text)
+        return by_name[text.lower()]
+
+    return Kind(", ".join(allowed), decode)
+
+
+def only(word: str, allowed: str) -> Kind:
+    """Return the kind of a single word, with what is said of all others."""
+
+    def decode(text: str) -> str:
+        if text.lower() != word.lower():
+            raise Refused(allowed)
+        return word
+
+    return Kind(word, decode)
+
+
+def words(allowed: str, separator: str = ",", *, everything: str = "") -> Kind:
+    """Return the kind of several words, at least one, or a word for no restriction."""
+
+    def decode(text: str) -> frozenset[str] | None:
+        if everything and text == everything:
+            return None
+        found = frozenset(word.strip() for word in text.split(separator) if word.strip())
+        if not found:
+            raise ValueError(text)
+        return found
+
+    return Kind(allowed, decode)
+
+
+def matching(pattern: str, allowed: str) -> Kind:
+    """Return the kind of texts that match a regular expression."""
+
+    def decode(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(text)
+        return text
+
+    return Kind(allowed, decode)
+
+
+def statuses(*allowed: str) -> Kind:
+    """Return the kind of some of several words, or none of them."""
+    several = words("")
+
+    def decode(text: str) -> frozenset[str]:
+        found = frozenset(word.upper() for word in several.decode(text))
+        if found == {"NONE"}:
+            return frozenset()
+        if not found <= {*allowed}:
+            raise ValueError(text)
+        return found
+
+    return Kind(f"{', '.join(allowed)}, or none", decode)
+
+
+def bound(*allowed: str) -> Kind:
+    """Return the kind of where a read starts or ends: (word, group, queue offsets)."""
+    shape = 'group:NAME or JSON {"topic": {"broker": {"0": 23}}}'
+
+    def decode(text: str) -> tuple[str, str | None, QueueOffsets]:
+        if text.startswith("{"):
+            found = _queue_offsets(text, EARLIEST)
+            if "earliest" not in allowed and EARLIEST in numbers_of(found):
+                raise Refused(f"offsets from 0, or {LATEST} for latest")
+            return allowed[0], None, found
+        if text.startswith("group:"):
+            if not text.removeprefix("group:"):
+                raise Refused("group:NAME")
+            return allowed[0], text.removeprefix("group:"), {}
+        if text.lower() not in allowed:
+            raise ValueError(text)
+        return text.lower(), None, {}
+
+    return Kind(f"{', '.join(allowed)}, {shape}", decode)
+
+
+def is_word(yes: str, no: str) -> Kind:
+    """Return the kind of two words, one of which is true."""
+    both = choice(yes, no)
+    return Kind(both.allowed, lambda text: both.decode(text) == yes)
+
+
+def _size(text: str) -> int:
+    match = re.fullmatch(r"(\d{1,15})\s*([kmgt]?)b?", text.lower())
+    if not match or int(match[1]) == 0:
+        raise ValueError(text)
+    return int(match[1]) << (10 * " kmgt".index(match[2] or " "))
+
+
+def _duration_ms(text: str) -> int:
+    match = re.fullmatch(r"(\d{1,12})\s*(ms|s|m|h|d)", text.lower())
+    if not match:
+        raise ValueError(text)
+    return int(match[1]) * _DURATION_MS[match[2]]
+
+
+def _servers(text: str) -> str:
+    servers = ";".join(re.findall(r"[^\s;,]+", text))
+    if not servers:
+        raise ValueError(text)
+    return servers
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise Refused(f"a regular expression ({error})") from None
+    return text
+
+
+def _charset(text: str) -> str:
+    try:
+        b" ".decode(text, "replace")
+    except LookupError as error:
+        raise ValueError(text) from error
+    return text
+
+
+def _view(text: str) -> str:
+    instead = _VIEWS_INSTEAD.get(text.lower())
+    if instead is not None:
+        raise Refused(f"messages, with {instead}")
+    found = _VIEWS.decode(text)
+    assert isinstance(found, str)
+    return found
+
+
+def _paths(text: str) -> tuple[str, ...]:
+    found = json.loads(text)
+    if not isinstance(found, list) or not found or not all(isinstance(p, str) for p in found):
+        raise ValueError(text)
+    return tuple(found)
+
+
+def _local_folder(text: str) -> str:
+    path = text.removeprefix("file://")
+    if not path or "://" in path:
+        raise ValueError(text)
+    if not path.rstrip("/").startswith("/"):
+        raise Refused("a whole path: workers have working folders of their own")
+    return path.rstrip("/")
+
+
+def _host(text: str) -> Host:
+    address, _, port = text.rpartition(":")
+    packed = ipaddress.ip_address(address.strip("[]")).packed
+    if not 0 < int(port) < 1 << 16:
+        raise ValueError(text)
+    return Host(packed, int(port))
+
+
+def _topic(text: str) -> str:
+    if not names.is_legal_topic(text):
+        raise ValueError(text)
+    return text
+
+
+# --- JSON ----------------------------------------------------------------------------------------
+
+
+def numbers_of(offsets: QueueOffsets) -> list[int]:
+    """Return the numbers of all queues."""
+    each = (queues for brokers in offsets.values() for queues in brokers.values())
+    return [number for queues in each for number in queues.values()]
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(value)
+    return value
+
+
+def _whole(value: Any, least: int = 0) -> int:
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    if isinstance(value, str) and re.fullmatch(r"-?\d{1,18}", value):
+        value, is_number = int(value), True
+    if not is_number or not least <= value <= _INT64_MAX:
+        raise ValueError(value)
+    return int(value)
+
+
+def _assign(text: str) -> dict[str, dict[str, tuple[int, ...]]]:
+    found: dict[str, dict[str, tuple[int, ...]]] = {}
+    for topic, brokers in _object(json.loads(text)).items():
+        for broker, queues in _object(brokers).items():
+            if not isinstance(queues, list):
+                raise ValueError(text)
+            found.setdefault(topic, {})[broker] = tuple(map(_whole, queues))
+        found.setdefault(topic, {})
+    return found
+
+
+def _queue_offsets(text: str, least: int) -> QueueOffsets:
+    try:
+        return {
+            topic: {
+                broker: {_whole(q): _whole(n, least) for q, n in _object(queues).items()}
+                for broker, queues in _object(brokers).items()
+            }
+            for topic, brokers in _object(json.loads(text)).items()
+        }
+    except ValueError:
+        raise Refused(_QUEUE_NUMBERS) from None
+
+
+_QUEUE_NUMBERS = 'JSON {"topic": {"broker": {"queue id": number}}}'
+_VIEWS = choice(
+    *("messages", "consumequeue", "index", "files"),
+    *("gaps", "offsets", "topics", "checkpoint"),
+)
+
+FLAG = Kind("true or false", is_word("true", "false").decode)
+SIZE = Kind("a size such as 67108864, 64k, 128m or 1g", _size)
+DURATION = Kind("a duration such as 500ms, 30s, 15m or 1h", _duration_ms)
+TEXT = Kind("text", str)
+NAME = Kind("a name", lambda text: text or None)
+NAMES = words("names separated by ','")
+TAGS = words("TagA, TagA || TagB, or *", "||", everything="*")
+COLUMNS = Kind(
+    "names separated by ','",
+    lambda text: tuple(word.strip() for word in text.split(",") if word.strip()),
+)
+SERVERS = Kind("host:port, several separated by ;", _servers)
+PATTERN = Kind("a regular expression", _pattern)
+CHARSET = Kind("a character set Python knows, such as utf-8", _charset)
+VIEW = Kind(_VIEWS.allowed, _view)
+TOPIC = Kind(f"1 to {names.TOPIC_LENGTH_MAX} characters of a-z A-Z 0-9 _ - % |", _topic)
+ASSIGN = Kind('JSON {"topic": {"broker": [queue id, ...]}}', _assign)
+TIMES = Kind(_QUEUE_NUMBERS, lambda text: _queue_offsets(text, 0) if text else None)
+PATHS = Kind("a JSON array of store folders, without path", _paths)
+FOLDERS = Kind(
+    "store folders, several separated by ','",
+    lambda text: tuple(part.strip() for part in text.split(",") if part.strip()) or None,
+)
+LOCAL_FOLDER = Kind("a folder of a file system that is mounted", _local_folder)
+HOST = Kind("ADDRESS:PORT, as in 192.0.2.1:10911", _host)
