@@ -39,6 +39,11 @@ from reput.store.config import StoreConfig
 
 BUNDLED_STORE = Path(__file__).with_name("data") / "rocketmq-4.9.7.tar.zst"
 BUNDLED_FROM = "a store that Apache RocketMQ 4.9.7 wrote"
+_SPARK_SETTINGS = {
+    # Of a minute, the optimizing compiler would take a third, for code that runs once.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.adaptive.enabled": "false",
+}
 
 
 def main(
@@ -75,7 +80,7 @@ def run(report_file: Path, master: str, *, is_bundled: bool, as_json: bool) -> i
         log_file = folder / "spark.log"
         with _progress(console) as step:
             step("starting Spark", 0, 1)
-            with local_session("reput demo", log_file, master) as spark:
+            with local_session("reput demo", log_file, master, _SPARK_SETTINGS) as spark:
                 try:
                     if is_bundled:
                         report, story = _bundled(spark, folder, step), None

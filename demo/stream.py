@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import SparkSession, functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from demo import traffic as demo_traffic
@@ -63,11 +63,16 @@ def run(
     finally:
         query.stop()
         sender.join()
-    found = spark.read.parquet(str(rows))
+    written = spark.read.parquet(str(rows)).agg(
+        F.count("*").alias("rows"),
+        F.count_distinct("topic", "queue_id", "queue_offset").alias("different"),
+    )
+    counts = written.first()
+    assert counts is not None
     return Streamed(
         published=wanted,
-        rows=found.count(),
-        different=found.select("topic", "queue_id", "queue_offset").distinct().count(),
+        rows=counts["rows"],
+        different=counts["different"],
         seconds=_span(batches),
         parquet_bytes=sum(one.stat().st_size for one in rows.rglob("*.parquet")),
         batches=batches,

@@ -6,6 +6,7 @@ Whatever a number says, it says of the whole store, system topics included.
 
 import dataclasses
 import functools
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -254,15 +255,24 @@ def _timeline(report: Report, read: _Read) -> None:
 
 def _histograms(report: Report, read: _Read) -> None:
     messages = read("store_size", "store_timestamp", "born_timestamp")
-    report.sizes = _powers_of_two(messages, F.col("store_size"))
     latency = F.greatest(_ms("store_timestamp") - _ms("born_timestamp"), F.lit(0))
-    report.latencies = _powers_of_two(messages, latency)
+    size_below, latency_below = (
+        _power_of_two_above(F.col("store_size")),
+        _power_of_two_above(latency),
+    )
+    # Both in one pass: there are some tens of bounds of each.
+    rows = messages.groupBy(size_below.alias("size"), latency_below.alias("latency")).count()
+    sizes: Counter[int] = Counter()
+    latencies: Counter[int] = Counter()
+    for size, wait, count in rows.collect():
+        sizes[size] += count
+        latencies[wait] += count
+    report.sizes, report.latencies = sorted(sizes.items()), sorted(latencies.items())
 
 
-def _powers_of_two(messages: DataFrame, value: Any) -> list[tuple[int, int]]:
+def _power_of_two_above(value: Any) -> Any:
     power = F.pow(F.lit(2), F.length(F.bin(value.cast("long")))).cast("long")
-    below = F.when(value < 1, F.lit(1).cast("long")).otherwise(power)
-    return _pairs(messages.groupBy(below.alias("below")).count().orderBy("below"))
+    return F.when(value < 1, F.lit(1).cast("long")).otherwise(power)
 
 
 def _gaps(report: Report, gaps: DataFrame) -> None:
@@ -287,21 +297,28 @@ def _files(report: Report, files: DataFrame) -> None:
     report.files = [FileRow(**row.asDict()) for row in rows]
 
 
-def _agreement(entries: DataFrame, expected: DataFrame, on: list[str]) -> Agreement:
-    """Match what is there with what should be there, each counted as often as it is."""
-    there = entries.groupBy(*on).agg(F.count("*").alias("there"))
-    wanted = expected.groupBy(*on).agg(F.count("*").alias("wanted"))
-    both = there.join(wanted, on, "full_outer").select(
-        F.coalesce("there", F.lit(0)).alias("there"), F.coalesce("wanted", F.lit(0)).alias("wanted")
-    )
-    row = both.agg(
-        # A record may be indexed twice after a recovery: that is right both times.
-        F.sum(F.when(F.col("wanted") > 0, F.col("there")).otherwise(0)).alias("right"),
-        F.sum(F.when(F.col("wanted") == 0, F.col("there")).otherwise(0)).alias("wrong"),
-        F.sum(F.when(F.col("there") == 0, F.col("wanted")).otherwise(0)).alias("missing"),
-    ).first()
-    assert row is not None
-    return Agreement(row["right"] or 0, row["wrong"] or 0, row["missing"] or 0)
+_FLAGS = ("entries", "keys", "tags")
+"""What a row of a place stands for: an entry that is there, or one that should be."""
+
+
+def _flagged(rows: DataFrame, flag: str) -> DataFrame:
+    """Add the columns that ``_sums`` adds up: 1 in the named one, 0 in the others."""
+    return rows.select("*", *(F.lit(int(name == flag)).alias(name) for name in _FLAGS))
+
+
+def _sums(rows: DataFrame, on: list[str]) -> DataFrame:
+    """Count how often each place has an entry, and should have one: one shuffle for both."""
+    return rows.groupBy(*on).agg(*(F.sum(name).alias(name) for name in _FLAGS))
+
+
+def _match(entries: Any, wanted: Any, prefix: str = "") -> list[Any]:
+    """Return the sums of an ``Agreement``, over places."""
+    return [
+        # A record may be indexed twice after a recovery: both entries are right.
+        F.sum(F.when(wanted > 0, entries).otherwise(0)).alias(f"{prefix}right"),
+        F.sum(F.when(wanted == 0, entries).otherwise(0)).alias(f"{prefix}wrong"),
+        F.sum(F.when(entries == 0, wanted).otherwise(0)).alias(f"{prefix}missing"),
+    ]
 
 
 _NOT_QUEUED = "(sys_flag & 12) in (4, 12)"  # prepared, rolled back
@@ -314,7 +331,10 @@ def _queues(report: Report, read: _Read, view: DataFrame) -> None:
     on = ["topic", "queue_id", "queue_offset", "physical_offset", "size"]
     units = view.filter("topic not like '\\%LMQ\\%%'").select(*on)
     queued = messages.filter(f"not {_NOT_QUEUED}").withColumn("size", F.col("store_size"))
-    report.queue_agreement = _agreement(units, queued.select(*on), on)
+    places = _sums(_flagged(units, "entries").unionAll(_flagged(queued.select(*on), "keys")), on)
+    row = places.agg(*_match(F.col("entries"), F.col("keys"))).first()
+    assert row is not None
+    report.queue_agreement = Agreement(*(count or 0 for count in row))
 
 
 def _index(report: Report, read: _Read, view: DataFrame) -> None:
@@ -325,21 +345,39 @@ def _index(report: Report, read: _Read, view: DataFrame) -> None:
         return
     # Rolled-back records are not indexed, nor is anything from before the oldest index file.
     keyed = messages.filter(f"(sys_flag & 12) != 12 and physical_offset >= {start[0]}")
+    on = ["key_hash", "physical_offset"]
+    places = _sums(_flagged(index, "entries").unionAll(_hashed(keyed)), on)
+    entries, keys, tags = F.col("entries"), F.col("keys"), F.col("tags")
+    row = places.agg(
+        F.max((entries > 0) & (tags > 0)).alias("has_tags"),
+        *_match(entries, keys),
+        *_match(entries, keys + tags, "tagged_"),
+    ).first()
+    assert row is not None
+    # 5.4 and later index the tags too; whether this store's broker did, its entries show.
+    prefix = "tagged_" if row["has_tags"] else ""
+    report.index_agreement = Agreement(
+        row[f"{prefix}right"] or 0, row[f"{prefix}wrong"] or 0, row[f"{prefix}missing"] or 0
+    )
+
+
+def _hashed(messages: DataFrame) -> DataFrame:
+    """Return where entries of unique keys and keys belong, and those of tags."""
     unique = F.array_compact(F.array(F.col("properties")["UNIQ_KEY"]))
-    # 5.4 and later index the tags too; whether this store's broker did, its entries tell.
+    keys = F.coalesce(F.concat(unique, "keys"), F.array().cast("array<string>"))
     tag = F.array_compact(F.array(F.concat(F.lit(index_entry.TAG_KEY_PREFIX), F.col("tags"))))
-    keys = F.concat(unique, "keys")
-    expected = _hashed(keyed, keys)
-    if index.join(
-        _hashed(keyed.filter("tags is not null"), tag), ["key_hash", "physical_offset"]
-    ).head(1):
-        expected = _hashed(keyed, F.concat(keys, tag))
-    report.index_agreement = _agreement(index, expected, ["key_hash", "physical_offset"])
-
-
-def _hashed(messages: DataFrame, keys: Any) -> DataFrame:
-    exploded = messages.select("topic", "physical_offset", F.explode(keys).alias("key"))
-    return exploded.select(_key_hash("topic", "key").alias("key_hash"), "physical_offset")
+    texts = F.concat(
+        F.transform(keys, lambda key: F.struct(key.alias("text"), F.lit(0).alias("tags"))),
+        F.transform(tag, lambda key: F.struct(key.alias("text"), F.lit(1).alias("tags"))),
+    )
+    exploded = messages.select("topic", "physical_offset", F.explode(texts).alias("key"))
+    return exploded.select(
+        _key_hash("topic", "key.text").alias("key_hash"),
+        "physical_offset",
+        F.lit(0).alias("entries"),
+        (1 - F.col("key.tags")).alias("keys"),
+        F.col("key.tags").alias("tags"),
+    )
 
 
 @F.udf(returnType=IntegerType(), useArrow=False)  # Arrow would need pandas
