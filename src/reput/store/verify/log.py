@@ -5,6 +5,7 @@ import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -15,7 +16,7 @@ from reput.store import paths
 from reput.store.commit_log_view import Damage, LogBatch, LogFile
 from reput.store.reader import StoreReader
 from reput.store.verify.findings import Kind, Ledger, Progress, Severity
-from reput.store.verify.runs import Mask, Offsets
+from reput.store.verify.runs import Mask, Offsets, Spans
 
 _THREADS_MAX = 8
 
@@ -139,14 +140,17 @@ class Log:
             self._walked_bytes += more
             progress("commit log", min(self._walked_bytes, total), total)
 
+    @cached_property
+    def holes(self) -> Spans:
+        """Where the holes are. Use it after the walk."""
+        return Spans(
+            np.array([one.physical_offset for one in self._holes], np.int64),
+            np.array([one.end for one in self._holes], np.int64),
+        )
+
     def in_hole(self, physical_offsets: Offsets) -> Mask:
         """Whether each offset lies in damage."""
-        if not self._holes:
-            return np.zeros(len(physical_offsets), np.bool_)
-        starts = np.array([one.physical_offset for one in self._holes], np.int64)
-        ends = np.array([one.end for one in self._holes], np.int64)
-        place = np.searchsorted(starts, physical_offsets, "right") - 1
-        inside: Mask = (place >= 0) & (physical_offsets < ends[np.maximum(place, 0)])
+        inside: Mask = self.holes.of(physical_offsets) >= 0
         return inside
 
     @property
@@ -163,28 +167,14 @@ class Log:
             walk = walks.get(file.start)
             wasted = file.nominal_end - walk.end if walk else file.size
             self._ledger.add_file(path, file.size, walk.record_count if walk else 0, wasted)
-            self._report_file(path, file)
             if walk is not None and walk.steps_back:
                 text = f"{walk.steps_back} times the clock went back: offsets by time may be wrong"
                 self._ledger.add(Severity.NOTE, Kind.CLOCK_BACK, path, text, count=walk.steps_back)
             elif walk is None and self._reader.log.data_end_of(file) == file.start and file.size:
                 text = "waits for its first record"
                 self._ledger.add(Severity.NOTE, Kind.LOG_FILE_WAITING, path, text)
+        check_files(self._reader, self._ledger)
         report_foreign(self._reader, self._ledger, paths.COMMIT_LOG)
-
-    def _report_file(self, path: str, file: LogFile) -> None:
-        usual = max(one.size for one in self._files)
-        if file.size == 0 and file is self._files[-1]:
-            self._ledger.add(Severity.WARNING, Kind.LOG_FILE_SIZE, path, EMPTY_LAST)
-        elif file.size != file.nominal_size:
-            text = f"has {file.size} of {file.nominal_size} bytes: a broker does not start on it"
-            self._ledger.add(Severity.DAMAGE, Kind.LOG_FILE_SIZE, path, text)
-        elif file.size != usual:
-            text = f"has {file.size} bytes, others {usual}: a broker does not start on it"
-            self._ledger.add(Severity.WARNING, Kind.LOG_FILE_SIZE, path, text)
-        elif file.start % usual:
-            text = f"the name is no multiple of the file size {usual}"
-            self._ledger.add(Severity.WARNING, Kind.LOG_FILE_NAME, path, text)
 
     def _report_holes(self) -> None:
         for one in self._holes:
@@ -198,6 +188,25 @@ class Log:
         if tail.stale is not None:
             text = "behind the end of the log, where an earlier recovery cut it off"
             self._ledger.add_hole(tail.stale, Severity.NOTE, Kind.STALE_TAIL, text)
+
+
+def check_files(reader: StoreReader, ledger: Ledger) -> None:
+    """Check sizes and names of the log files."""
+    files = reader.log.files
+    usual = max((one.size for one in files), default=0)
+    for file in files:
+        path = f"{paths.COMMIT_LOG}/{file.name}"
+        if file.size == 0 and file is files[-1]:
+            ledger.add(Severity.WARNING, Kind.LOG_FILE_SIZE, path, EMPTY_LAST)
+        elif file.size != file.nominal_size:
+            text = f"has {file.size} of {file.nominal_size} bytes: a broker does not start on it"
+            ledger.add(Severity.DAMAGE, Kind.LOG_FILE_SIZE, path, text)
+        elif file.size != usual:
+            text = f"has {file.size} bytes, others {usual}: a broker does not start on it"
+            ledger.add(Severity.WARNING, Kind.LOG_FILE_SIZE, path, text)
+        elif file.start % usual:
+            text = f"the name is no multiple of the file size {usual}"
+            ledger.add(Severity.WARNING, Kind.LOG_FILE_NAME, path, text)
 
 
 EMPTY_LAST = "empty: 5.x removes it at its start, 4.x does not start on it"

@@ -3,7 +3,7 @@
 import itertools
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cached_property
 
 import numpy as np
@@ -140,9 +140,7 @@ class Queues:
         return kind(self._reader, topic, queue_id, self._redispatch_from)
 
     def _is_deleted(self, topic: str) -> bool:
-        """Whether a topic with messages is in no table; 4.5 keeps its own topics out of it."""
-        is_unknown = bool(self._known_topics) and topic not in self._known_topics
-        return is_unknown and not names.is_system_topic(topic)
+        return is_deleted(self._reader, self._known_topics, topic)
 
     @cached_property
     def _known_topics(self) -> frozenset[str]:
@@ -188,15 +186,8 @@ class Queues:
             for topic, queue_ids in topics.items():
                 for queue_id in queue_ids:
                     self._number(family, topic, queue_id)
-            files = {
-                queue.path: queue.files
-                for queue in self._queues
-                if queue.path.startswith(f"{family}/")
-            }
-            _check_queue_files(self._reader, self._ledger, files)
-        extensions = _extension_files(self._reader)
-        _check_queue_files(self._reader, self._ledger, extensions)
-        for path, found in extensions.items():
+        check_files(self._reader, self._ledger)
+        for path, found in _extension_files(self._reader).items():
             for file in found:
                 self._ledger.add_file(f"{path}/{file.name}", file.size)
         for topic, count in sorted(self._buried.items()):
@@ -221,6 +212,22 @@ def _extension_files(reader: StoreReader) -> dict[str, list[QueueFile]]:
         for queue in reader.folder.entries(f"{family}/{topic.name}")
     ]
     return {path: list_queue_files(reader.folder, path) for path in folders}
+
+
+def check_files(reader: StoreReader, ledger: Ledger) -> None:
+    """Check sizes and names of the files of all queues, and of extension units."""
+    for family, topics in (
+        (paths.CONSUME_QUEUE, reader.queue_ids),
+        (paths.BATCH_CONSUME_QUEUE, reader.batch_queue_ids),
+    ):
+        folders = [
+            paths.queue_folder(topic, queue_id, family)
+            for topic, queue_ids in topics.items()
+            for queue_id in queue_ids
+        ]
+        files = {path: list_queue_files(reader.folder, path) for path in folders}
+        _check_queue_files(reader, ledger, files)
+    _check_queue_files(reader, ledger, _extension_files(reader))
 
 
 def _check_queue_files(
@@ -252,6 +259,19 @@ def _check_queue_file(
     if usual and file.start % usual:
         text = f"the name is no multiple of the file size {usual}"
         ledger.add(Severity.WARNING, Kind.QUEUE_FILE_NAME, path, text)
+
+
+def is_deleted(reader: StoreReader, known_topics: Collection[str], topic: str) -> bool:
+    """Whether a topic with messages has neither queues nor an entry in the table.
+
+    Args:
+        reader: The store.
+        known_topics: The topics of the table; none if it cannot be read.
+        topic: The topic. 4.5 keeps its own topics out of the table.
+    """
+    is_unknown = bool(known_topics) and topic not in known_topics
+    has_queues = topic in reader.queue_ids or topic in reader.batch_queue_ids
+    return is_unknown and not has_queues and not names.is_system_topic(topic)
 
 
 def redispatch_from(reader: StoreReader) -> int:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +47,23 @@ def mask(numbers: Offsets, start: int, count: int) -> Mask:
 def span(noun: str, first: int, count: int) -> str:
     """Return a run in words."""
     return f"{noun} {first}" if count == 1 else f"{count} {noun}s, {first} to {first + count - 1}"
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Ranges of the log that do not overlap, in order."""
+
+    starts: Offsets = field(default_factory=lambda: NO_OFFSETS)
+    ends: Offsets = field(default_factory=lambda: NO_OFFSETS)
+
+    def of(self, places: Offsets) -> Offsets:
+        """Return the number of the range that each physical offset is in; -1 if it is in none."""
+        if not len(self.starts):
+            return np.full(len(places), -1, np.int64)
+        at = np.searchsorted(self.starts, places, "right") - 1
+        is_inside = (at >= 0) & (places < self.ends[np.maximum(at, 0)])
+        found: Offsets = np.where(is_inside, at, -1)
+        return found
 
 
 def usual(sizes: Iterable[int]) -> int:

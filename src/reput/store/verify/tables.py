@@ -99,7 +99,9 @@ def _check_consumer_offsets(reader: StoreReader, ledger: Ledger) -> None:
         if one.consumer_offset > end:
             place = f"{one.consumer_offset} of {one.topic}/{one.queue_id}"
             text = f"group {one.group} is at {place}, which ends at {end}"
-            severity = _unless_crashed(reader, Severity.WARNING)
+            # A queue without files has nothing to skip: brokers send the group to its start.
+            has_files = _has_files(reader, one.topic, one.queue_id)
+            severity = _unless_crashed(reader, Severity.WARNING) if has_files else Severity.NOTE
             ledger.add(severity, Kind.CONSUMER_OFFSET, path, text, queue_offset=one.consumer_offset)
 
 
@@ -118,6 +120,11 @@ def _max_offset(reader: StoreReader, topic: str, queue_id: int) -> int:
     if queue_id in reader.batch_queue_ids.get(topic, ()):
         return reader.batch_queue(topic, queue_id).max_offset
     return 0
+
+
+def _has_files(reader: StoreReader, topic: str, queue_id: int) -> bool:
+    there = (*reader.queue_ids.get(topic, ()), *reader.batch_queue_ids.get(topic, ()))
+    return queue_id in there
 
 
 def _unless_crashed(reader: StoreReader, severity: Severity) -> Severity:

@@ -19,7 +19,7 @@ from reput.store.reader import StoreReader, belongs
 from reput.store.verify import findings, runs
 from reput.store.verify.findings import Kind, Ledger, Severity
 from reput.store.verify.log import Log
-from reput.store.verify.runs import NO_OFFSETS, Mask, Offsets
+from reput.store.verify.runs import NO_OFFSETS, Mask, Offsets, Spans
 
 ROW = np.dtype(
     [
@@ -165,6 +165,124 @@ def extension_codes(folder: Folder, path: str, addresses: Offsets) -> Offsets:
     return codes
 
 
+def tags_codes(reader: StoreReader, topic: str, queue_id: int, units: UnitArray) -> Offsets:
+    """Return the tags codes of units, those in extension files from there."""
+    codes: Offsets = units["tags_code"].astype(np.int64)
+    extended = np.flatnonzero(codes <= cq_unit.EXT_ADDRESS_MAX)
+    if len(extended):
+        path = paths.queue_folder(topic, queue_id, paths.CONSUME_QUEUE_EXT)
+        codes[extended] = extension_codes(reader.folder, path, codes[extended])
+    return codes
+
+
+# --- judging, some records or units at a time -----------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Records of a queue against the units at their places in it."""
+
+    is_none: Mask
+    """There is no unit: no file, zeros or filler."""
+    is_mine: Mask
+    """The unit points at the record."""
+    is_wrong_size: Mask
+    is_wrong_tags: Mask
+    """Of units that point at their record."""
+    tags_codes: Offsets
+    """Of the units."""
+
+    @property
+    def is_other(self) -> Mask:
+        """The unit points elsewhere."""
+        return ~(self.is_none | self.is_mine)
+
+
+def compare_units(
+    reader: StoreReader, topic: str, queue_id: int, rows: Rows, units: UnitArray
+) -> Compared:
+    """Compare records with the units at their queue offsets; zeros where there is no file."""
+    is_none = is_blank(units["size"], units["physical_offset"]) | (units["size"] == 0)
+    is_mine = ~is_none & (units["physical_offset"] == rows["physical_offset"])
+    codes = tags_codes(reader, topic, queue_id, units)
+    # In the schedule topic it is the time of delivery.
+    has_tags = topic != names.SCHEDULE_TOPIC
+    return Compared(
+        is_none,
+        is_mine,
+        is_mine & (units["size"] != rows["size"]),
+        is_mine & (codes != rows["tags_code"]) & has_tags,
+        codes,
+    )
+
+
+def compare_batches(rows: Rows, units: UnitArray, order: Offsets) -> tuple[Offsets, Compared]:
+    """Compare batches with the units that point at them; return also the number of each unit.
+
+    Args:
+        rows: The batches.
+        units: Units of their batch queue.
+        order: Numbers of the units, sorted by where they point.
+    """
+    at = np.searchsorted(units["physical_offset"][order], rows["physical_offset"])
+    is_there = at < len(order)
+    numbers = np.zeros(len(rows), np.int64)
+    numbers[is_there] = order[at[is_there]]
+    found = np.zeros(len(rows), units.dtype)
+    found[is_there] = units[numbers[is_there]]
+    is_mine = is_there & (found["size"] > 0)
+    for name in ("physical_offset", "queue_offset"):
+        is_mine &= found[name] == rows[name]
+    codes: Offsets = found["tags_code"].astype(np.int64)
+    compared = Compared(
+        ~is_mine,
+        is_mine,
+        is_mine & (found["size"] != rows["size"]),
+        is_mine & (codes != rows["tags_code"]),
+        codes,
+    )
+    return numbers, compared
+
+
+@dataclass(frozen=True, slots=True)
+class Unclaimed:
+    """Units that no record claims, and where they point."""
+
+    is_zero: Mask
+    is_blank: Mask
+    is_invalid: Mask
+    is_expired: Mask
+    """Before the log."""
+    is_stale: Mask
+    """After the end of the log."""
+    hole_of: Offsets
+    """The hole of the log that they point into; -1 of others."""
+    is_wrong: Mask
+
+
+def judge_unclaimed(
+    units: UnitArray, has_record: Mask, start: int, end: int, holes: Spans
+) -> Unclaimed:
+    """Judge units that no record claims.
+
+    Args:
+        units: The units.
+        has_record: Whether a record has the queue offset of the unit, and the unit is not its own.
+        start: Physical offset where the log starts.
+        end: Physical offset where it ends.
+        holes: Its holes.
+    """
+    places, sizes = units["physical_offset"].astype(np.int64), units["size"]
+    is_zero, blank = sizes == 0, is_blank(sizes, places)
+    is_invalid = (sizes < 0) | (places < 0)
+    is_unit = ~(is_zero | blank | is_invalid)
+    is_unknown = is_unit & ~has_record
+    is_expired, is_stale = is_unknown & (places < start), is_unknown & (places >= end)
+    hole_of = np.where(is_unknown & ~is_stale, holes.of(places), -1)
+    is_wrong = is_unit & ~(is_expired | is_stale | (hole_of >= 0))
+    return Unclaimed(is_zero, blank, is_invalid, is_expired, is_stale, hole_of, is_wrong)
+
+
 class Queue:
     """One consume queue against the log."""
 
@@ -187,7 +305,8 @@ class Queue:
         """Records for whose unit there is no place: no file, or filler."""
         self._unwritten: list[_Lacking] = []
         """Records that find zeros."""
-        self._has_units = False
+        self._pending: list[Offsets] = []
+        """Queue offsets of those that a broker's next start puts into the queue."""
         self._last_place = -1
         self.path = paths.queue_folder(topic, queue_id)
         self.files = list_queue_files(reader.folder, self.path)
@@ -207,15 +326,14 @@ class Queue:
 
     def _compare(self, rows: Rows, units: UnitArray) -> None:
         numbers = rows["queue_offset"]
-        is_written = units["size"] != 0
-        self._unwritten += _lacking(rows[~is_written], self._redispatch_from)
-        is_mine = is_written & (units["physical_offset"] == rows["physical_offset"])
-        self._claim(numbers[is_mine])
-        self._missed.append(numbers[is_written & ~is_mine])
-        wrong = {Kind.UNIT_WRONG_SIZE: is_mine & (units["size"] != rows["size"])}
-        if self._topic != names.SCHEDULE_TOPIC:  # there it is the time of delivery
-            wrong[Kind.UNIT_WRONG_TAGS] = is_mine & (self._tags_codes(units) != rows["tags_code"])
-        for kind, mask in wrong.items():
+        compared = compare_units(self._reader, self._topic, self._queue_id, rows, units)
+        self._unwritten += _lacking(rows[compared.is_none], self._redispatch_from)
+        self._claim(numbers[compared.is_mine])
+        self._missed.append(numbers[compared.is_other])
+        for kind, mask in (
+            (Kind.UNIT_WRONG_SIZE, compared.is_wrong_size),
+            (Kind.UNIT_WRONG_TAGS, compared.is_wrong_tags),
+        ):
             if mask.any():
                 self._wrong[kind].append(numbers[mask])
 
@@ -228,32 +346,29 @@ class Queue:
             self._claimed = np.pad(self._claimed, (0, room - len(self._claimed)))
         self._claimed[numbers - self._first] = True
 
-    def _tags_codes(self, units: UnitArray) -> Offsets:
-        """Return the units' tags codes, those in extension files from there."""
-        codes = units["tags_code"].astype(np.int64)
-        extended = np.flatnonzero(codes <= cq_unit.EXT_ADDRESS_MAX)
-        if len(extended):
-            path = paths.queue_folder(self._topic, self._queue_id, paths.CONSUME_QUEUE_EXT)
-            codes[extended] = extension_codes(self._reader.folder, path, codes[extended])
-        return codes
-
     # What it has itself
 
     def check(self, ledger: Ledger, log: Log) -> dict[int, int]:
         """Report what is wrong; return how many units each file holds, by the file's start."""
         stop = max(self._view.max_offset, self._first + len(self._claimed))
+        self._pending = [
+            np.arange(one.queue_offset, one.queue_offset + one.count, dtype=np.int64)
+            for one in self._unwritten
+            if one.is_pending
+        ]
         counts: dict[int, int] = {}
         for start, units in self._view.blocks(self._first, stop):
             counts[start * cq_unit.SIZE] = int((units["size"] != 0).sum())
             self._check_block(ledger, log, start, units)
-        # Zeros amid the units are reported as such.
-        behind = [one for one in self._unwritten if one.queue_offset >= stop]
+        # Zeros amid the units are reported as such; but after a crash a recovery ends the queue
+        # there, and the broker dispatches again.
+        behind = [one for one in self._unwritten if one.queue_offset >= stop or one.is_pending]
         _report_lacking(ledger, self._lacking + behind, self._path_at)
         return counts
 
     def _check_block(self, ledger: Ledger, log: Log, start: int, units: UnitArray) -> None:
         places = units["physical_offset"].astype(np.int64)
-        masks = self._judge(log, start, places, units["size"])
+        masks = self._judge(log, start, units)
         for kind, parts in self._wrong.items():
             masks[kind] = runs.mask(np.concatenate(parts), start, len(units))
         wrong = runs.of(masks[Kind.UNIT_WRONG_RECORD])[: findings.RUNS_MAX]
@@ -264,42 +379,36 @@ class Queue:
                 self._path_at(start), kind, mask, start, texts if is_text_own else None
             )
 
-    def _judge(
-        self, log: Log, start: int, places: Offsets, sizes: npt.NDArray[np.int32]
-    ) -> dict[Kind, Mask]:
+    def _judge(self, log: Log, start: int, units: UnitArray) -> dict[Kind, Mask]:
         """Judge units: those that no record claimed, and the order of those that are right."""
-        claimed = self._claimed[start - self._first : start - self._first + len(places)]
-        claimed = np.pad(claimed, (0, len(places) - len(claimed)))
-        missed = runs.mask(np.concatenate([NO_OFFSETS, *self._missed]), start, len(places))
-        zero = sizes == 0
-        blank = is_blank(sizes, places)
-        invalid = (sizes < 0) | (places < 0)
-        other = ~(claimed | zero | blank | invalid)
-        unknown = other & ~missed
-        expired = unknown & (places < log.start)
-        stale = unknown & (places >= log.end)
-        in_hole = unknown & log.in_hole(places)
-        wrong = other & ~(expired | stale | in_hole)
+        claimed = self._claimed[start - self._first : start - self._first + len(units)]
+        claimed = np.pad(claimed, (0, len(units) - len(claimed)))
+        missed = runs.mask(np.concatenate([NO_OFFSETS, *self._missed]), start, len(units))
+        pending = runs.mask(np.concatenate([NO_OFFSETS, *self._pending]), start, len(units))
+        judged = judge_unclaimed(units, missed | claimed, log.start, log.end, log.holes)
+        places = units["physical_offset"].astype(np.int64)
+        wrong, stale = judged.is_wrong & ~claimed, judged.is_stale
+        # Filler may be before the first unit that a record claims.
+        is_after_first = np.full(len(units), self._claimed.any())
+        is_after_first &= np.arange(start, start + len(units)) > self._first + self._first_claimed
         if self._reader.is_live:
             stale[:] = False  # the broker has gone on since
         if self._topic.startswith(names.LMQ_PREFIX):
             wrong = self._without_light(wrong, start, places)
         return {
-            Kind.UNIT_ZERO: zero,
-            Kind.UNIT_BLANK: blank & self._is_behind_units(~(blank | zero)),
-            Kind.UNIT_INVALID: invalid,
+            Kind.UNIT_ZERO: judged.is_zero & ~pending,
+            Kind.UNIT_BLANK: judged.is_blank & is_after_first,
+            Kind.UNIT_INVALID: judged.is_invalid & ~claimed,
             Kind.UNIT_STALE: stale,
-            Kind.UNIT_IN_HOLE: in_hole,
+            Kind.UNIT_IN_HOLE: judged.hole_of >= 0,
             Kind.UNIT_WRONG_RECORD: wrong,
-            Kind.UNIT_OUT_OF_ORDER: self._out_of_order(places, claimed | expired),
+            Kind.UNIT_OUT_OF_ORDER: self._out_of_order(places, claimed | judged.is_expired),
             Kind.QUEUE_OFFSET_TWICE: missed & claimed,
         }
 
-    def _is_behind_units(self, is_unit: Mask) -> Mask:
-        """Whether each place comes after some unit of the queue."""
-        behind: Mask = np.logical_or.accumulate(is_unit) | self._has_units
-        self._has_units = bool(behind[-1])
-        return behind
+    @property
+    def _first_claimed(self) -> int:
+        return int(self._claimed.argmax()) if len(self._claimed) else 0
 
     def _out_of_order(self, places: Offsets, is_right: Mask) -> Mask:
         """Whether each unit that is right in itself points before the one before."""
@@ -351,37 +460,37 @@ class BatchQueue:
         self._view = reader.batch_queue(topic, queue_id)
         self._redispatch_from = redispatch_from
         self._lacking: list[_Lacking] = []
-        self._places = self._view.units["physical_offset"].astype(np.int64)
-        self._is_right = np.zeros(len(self._places), np.bool_)
+        count = len(self._view.units)
+        self._order = np.argsort(self._view.units["physical_offset"], kind="stable")
+        self._is_right = np.zeros(count, np.bool_)
+        self._is_wrong_size = np.zeros(count, np.bool_)
+        self._is_wrong_tags = np.zeros(count, np.bool_)
         self.path = paths.queue_folder(topic, queue_id, paths.BATCH_CONSUME_QUEUE)
         self.files = list_queue_files(reader.folder, self.path)
 
     def compare(self, rows: Rows) -> None:
         """Compare batches of this queue with their units."""
-        order = np.argsort(self._places, kind="stable")
-        at = np.searchsorted(self._places, rows["physical_offset"], sorter=order)
-        has_unit = at < len(order)
-        found = order[at[has_unit]]
-        units, some = self._view.units[found], rows[has_unit]
-        fields = ("physical_offset", "size", "queue_offset", "tags_code")
-        is_mine = np.all([units[name] == some[name] for name in fields], axis=0)
-        self._is_right[found[is_mine]] = True
-        has_unit[has_unit] = is_mine
-        self._lacking += _lacking(rows[~has_unit], self._redispatch_from)
+        numbers, compared = compare_batches(rows, self._view.units, self._order)
+        self._is_right[numbers[compared.is_mine]] = True
+        self._is_wrong_size[numbers[compared.is_wrong_size]] = True
+        self._is_wrong_tags[numbers[compared.is_wrong_tags]] = True
+        self._lacking += _lacking(rows[compared.is_none], self._redispatch_from)
 
     def check(self, ledger: Ledger, log: Log) -> dict[int, int]:
         """Report what is wrong; return how many units each file holds, by the file's start."""
         units = self._view.units
-        other = ~self._is_right & (self._places >= log.start)
-        stale = other & (self._places >= log.end)
-        in_hole = other & log.in_hole(self._places)
+        judged = judge_unclaimed(units, self._is_right, log.start, log.end, log.holes)
         jumps = np.zeros(len(units), np.bool_)
         ends = units["queue_offset"] + units["message_count"]
         jumps[1:] = units["queue_offset"][1:] != ends[:-1]
         masks = {
-            Kind.UNIT_STALE: stale,
-            Kind.UNIT_IN_HOLE: in_hole,
-            Kind.UNIT_WRONG_RECORD: other & ~(stale | in_hole),
+            Kind.UNIT_ZERO: judged.is_zero,
+            Kind.UNIT_INVALID: judged.is_invalid,
+            Kind.UNIT_STALE: judged.is_stale,
+            Kind.UNIT_IN_HOLE: judged.hole_of >= 0,
+            Kind.UNIT_WRONG_RECORD: judged.is_wrong & ~self._is_right,
+            Kind.UNIT_WRONG_SIZE: self._is_wrong_size,
+            Kind.UNIT_WRONG_TAGS: self._is_wrong_tags,
             Kind.UNIT_OUT_OF_ORDER: jumps,
         }
         for kind, mask in masks.items():

@@ -307,7 +307,7 @@ class _Audit:
         for topic, queue_ids in self._reader.batch_queue_ids.items():
             for queue_id in queue_ids:
                 claimed = sums.claimed_batches.get((topic, queue_id), [])
-                stop = self._reader.batch_queue(topic, queue_id).max_offset
+                stop = len(self._reader.batch_queue(topic, queue_id).units)
                 rest = queue_runs.without([(0, stop)], claimed)
                 if rest:
                     yield Unclaimed(topic, queue_id, tuple(rest), stop, is_batch=True)

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reput.format import names
 from reput.spark.jobs.dispatch.walk import Source
 from reput.store.reader import StoreReader
+from reput.store.verify.queues import is_deleted
 
 Offsets = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -57,9 +57,7 @@ class Setting:
 
     def is_deleted(self, topic: str) -> bool:
         """Whether a topic with messages has neither queues nor an entry in the table."""
-        is_unknown = bool(self.known_topics) and topic not in self.known_topics
-        has_queues = topic in self.queues_there or topic in self.reader.batch_queue_ids
-        return is_unknown and not has_queues and not names.is_system_topic(topic)
+        return is_deleted(self.reader, self.known_topics, topic)
 
     def offsets_of(self, topic: str, queue_id: int) -> tuple[Offsets, list[str]]:
         """Return the consumer offsets of a queue in order, and whose each is.

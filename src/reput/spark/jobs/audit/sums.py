@@ -15,7 +15,7 @@ from reput.errors import CorruptRecord
 from reput.format import names
 from reput.spark.jobs import queue_runs
 from reput.spark.jobs.audit.index import IndexFound
-from reput.spark.jobs.audit.units import HolePlaces, UnitsFound
+from reput.spark.jobs.audit.units import UnitsFound
 from reput.spark.jobs.audit.verdicts import (
     NOTES,
     AuditedHole,
@@ -35,9 +35,10 @@ from reput.spark.jobs.dispatch.plan import QueueKey, Run
 from reput.store import paths
 from reput.store.commit_log_view import Damage
 from reput.store.config_tables import ConsumerOffset
-from reput.store.consume_queue_view import list_queue_files
 from reput.store.reader import Condition, StoreReader
-from reput.store.verify import runs as number_runs
+from reput.store.verify import log as log_check, queues as queue_check
+from reput.store.verify.findings import Kind, Ledger
+from reput.store.verify.runs import Spans
 
 _UNIT_TEXTS = {
     Fault.UNIT_ZERO: "zeros amid the units",
@@ -113,31 +114,13 @@ class Sums:
             return nothing
 
     def check_files(self) -> None:
-        """Check sizes of the files of log and queues: those that most have are right."""
-        log = self._reader.log.files
-        families = [[(f"{paths.COMMIT_LOG}/{file.name}", file.size) for file in log]]
-        for family, queues in (
-            (paths.CONSUME_QUEUE, self._reader.queue_ids),
-            (paths.BATCH_CONSUME_QUEUE, self._reader.batch_queue_ids),
-        ):
-            folders = [
-                paths.queue_folder(topic, queue_id, family)
-                for topic, queue_ids in queues.items()
-                for queue_id in queue_ids
-            ]
-            families.append(
-                [
-                    (f"{folder}/{file.name}", file.size)
-                    for folder in folders
-                    for file in list_queue_files(self._reader.folder, folder)
-                ]
-            )
-        for files in families:
-            usual = number_runs.usual(size for _, size in files)
-            for path, size in files:
-                if size != usual:
-                    text = f"has {size} bytes, others {usual}: a broker does not start on it"
-                    self.find(Fault.FILE_SIZE, path, text)
+        """Check sizes of the files of log and queues, as ``reput store verify`` does."""
+        ledger = Ledger()
+        log_check.check_files(self._reader, ledger)
+        queue_check.check_files(self._reader, ledger)
+        for one in ledger.findings:
+            if one.kind in (Kind.LOG_FILE_SIZE, Kind.QUEUE_FILE_SIZE):
+                self.find(Fault.FILE_SIZE, one.path, one.text)
 
     def add_index(self, one: IndexFound) -> None:
         """Add what an index file is in itself."""
@@ -213,9 +196,9 @@ class Sums:
         there = queue_runs.union((run.start, run.stop) for run in self._present.get(key, []))[0]
         return queue_runs.without(runs, queue_runs.without(runs, there))
 
-    def hole_places(self) -> HolePlaces:
+    def hole_places(self) -> Spans:
         """Return where the holes are."""
-        return HolePlaces(
+        return Spans(
             np.array([one.physical_offset for one, _, _ in self._holes], np.int64),
             np.array([one.end for one, _, _ in self._holes], np.int64),
         )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from reput.errors import CorruptRecord, NotInStore
+from reput.format import names
 from reput.format.message import StoredMessage
 from reput.spark.jobs import queue_runs
 from reput.spark.jobs.audit.setting import Offsets, Setting, grouped
@@ -19,7 +20,8 @@ from reput.spark.jobs.audit.verdicts import (
 from reput.spark.jobs.dispatch.plan import QueueKey
 from reput.store.consume_queue_view import UnitArray
 from reput.store.reader import belongs
-from reput.store.verify.units import is_blank
+from reput.store.verify.runs import Spans
+from reput.store.verify.units import judge_unclaimed
 
 _LOOKED_UP_MAX = 100
 """Units of a file whose record is read to say what is wrong with them."""
@@ -33,7 +35,7 @@ class Unclaimed:
     topic: str
     queue_id: int
     runs: tuple[queue_runs.Run, ...]
-    """Their queue offsets."""
+    """Their queue offsets; of a batch queue their numbers."""
     first_claimed: int
     """Queue offset of the first unit that a record claimed; fillers may be before it."""
     present: tuple[queue_runs.Run, ...] = ()
@@ -47,23 +49,6 @@ class UnitsTask:
 
     number: int
     queues: tuple[Unclaimed, ...]
-
-
-@dataclass(frozen=True)
-class HolePlaces:
-    """Where holes start and end, in order."""
-
-    starts: Offsets
-    ends: Offsets
-
-    def of(self, places: Offsets) -> Offsets:
-        """Return which hole each physical offset is in; -1 if none."""
-        if not len(self.starts):
-            return np.full(len(places), -1, np.int64)
-        at = np.searchsorted(self.starts, places, "right") - 1
-        is_inside = (at >= 0) & (places < self.ends[np.maximum(at, 0)])
-        found: Offsets = np.where(is_inside, at, -1)
-        return found
 
 
 @dataclass
@@ -100,9 +85,7 @@ _Damaged = tuple[QueueKey, Reason, Offsets, UnitArray]
 """Units of a queue, and why what they point at is no record."""
 
 
-def judge_units(
-    setting: Setting, holes: HolePlaces, table: str | None, task: UnitsTask
-) -> UnitsFound:
+def judge_units(setting: Setting, holes: Spans, table: str | None, task: UnitsTask) -> UnitsFound:
     """Say where units point that no record claimed; write a row for each that is in a hole."""
     found = UnitsFound()
     damaged: list[_Damaged] = []
@@ -117,7 +100,7 @@ def judge_units(
 
 
 def _judge_plain_units(
-    setting: Setting, holes: HolePlaces, queue: Unclaimed, found: UnitsFound
+    setting: Setting, holes: Spans, queue: Unclaimed, found: UnitsFound
 ) -> Iterator[_Damaged]:
     view = setting.reader.queue(queue.topic, queue.queue_id)
     for start, stop in queue.runs:
@@ -128,39 +111,36 @@ def _judge_plain_units(
 
 
 def _judge_batch_units(
-    setting: Setting, holes: HolePlaces, queue: Unclaimed, found: UnitsFound
+    setting: Setting, holes: Spans, queue: Unclaimed, found: UnitsFound
 ) -> Iterator[_Damaged]:
     units = setting.reader.batch_queue(queue.topic, queue.queue_id).units
-    numbers = units["queue_offset"].astype(np.int64)
-    is_unclaimed = np.zeros(len(units), np.bool_)
     for start, stop in queue.runs:
-        is_unclaimed |= (numbers >= start) & (numbers < stop)
-    rest = np.flatnonzero(is_unclaimed)
-    yield from _judge_unclaimed(setting, holes, queue, numbers[rest], units[rest], found)
+        rest = units[start:stop]
+        numbers = rest["queue_offset"].astype(np.int64)
+        yield from _judge_unclaimed(setting, holes, queue, numbers, rest, found)
 
 
 def _judge_unclaimed(
     setting: Setting,
-    holes: HolePlaces,
+    holes: Spans,
     queue: Unclaimed,
     numbers: Offsets,
     units: UnitArray,
     found: UnitsFound,
 ) -> Iterator[_Damaged]:
     key = (queue.topic, queue.queue_id)
-    places, sizes = units["physical_offset"].astype(np.int64), units["size"]
-    is_judged = np.zeros(len(units), np.bool_)
+    places = units["physical_offset"].astype(np.int64)
+    has_record = np.zeros(len(units), np.bool_)
     for start, stop in queue.present:
-        is_judged |= (numbers >= start) & (numbers < stop)
-    is_zero = sizes == 0
-    is_filler = is_blank(sizes, places)
-    is_invalid = (sizes < 0) | (places < 0)
-    is_unit = ~(is_zero | is_filler | is_invalid) & (places >= setting.source.log.min_offset)
-    is_behind = is_unit & ~is_judged & (places >= setting.source.end)
-    hole_of = np.where(is_unit & ~is_judged & ~is_behind, holes.of(places), -1)
-    is_wrong = is_unit & ~is_behind & (hole_of < 0)
+        has_record |= (numbers >= start) & (numbers < stop)
+    log = setting.source.log
+    judged = judge_unclaimed(units, has_record, log.min_offset, setting.source.end, holes)
+    is_wrong = judged.is_wrong
+    looked_up = np.flatnonzero(is_wrong)
+    if not queue.topic.startswith(names.LMQ_PREFIX):
+        looked_up = looked_up[:_LOOKED_UP_MAX]
     is_twice = np.zeros(len(units), np.bool_)
-    for row in np.flatnonzero(is_wrong)[:_LOOKED_UP_MAX].tolist():
+    for row in looked_up.tolist():
         one = _message_at(setting, int(places[row]))
         if one is None:
             continue
@@ -169,9 +149,9 @@ def _judge_unclaimed(
         elif (one.topic, one.queue_id) == key:
             is_twice[row], is_wrong[row] = True, False
     for fault, mask in (
-        (Fault.UNIT_ZERO, is_zero & ~is_judged),
-        (Fault.UNIT_BLANK, is_filler & ~is_judged & (numbers > queue.first_claimed)),
-        (Fault.UNIT_INVALID, is_invalid & ~is_judged),
+        (Fault.UNIT_ZERO, judged.is_zero & ~has_record),
+        (Fault.UNIT_BLANK, judged.is_blank & ~has_record & (numbers > queue.first_claimed)),
+        (Fault.UNIT_INVALID, judged.is_invalid),
         (Fault.UNIT_TWICE, is_twice),
         (Fault.UNIT_WRONG_RECORD, is_wrong),
     ):
@@ -180,10 +160,10 @@ def _judge_unclaimed(
             name = (key, fault)
             found.counts[name] = found.counts.get(name, 0) + len(rows)
             found.first.setdefault(name, (int(numbers[rows[0]]), int(places[rows[0]])))
-    inside = np.flatnonzero(hole_of >= 0)
-    for hole, rows in grouped(hole_of[inside], inside):
+    inside = np.flatnonzero(judged.hole_of >= 0)
+    for hole, rows in grouped(judged.hole_of[inside], inside):
         found.in_holes += [(key, hole, run) for run in queue_runs.of(numbers[rows])]
-    behind = np.flatnonzero(is_behind)
+    behind = np.flatnonzero(judged.is_stale)
     if setting.is_live:
         behind = behind[:0]  # the broker has gone on since
     for reason, rows in ((Reason.IN_HOLE, inside), (Reason.BEHIND_END, behind)):

@@ -38,10 +38,9 @@ from reput.spark.jobs.audit.verdicts import (
 from reput.spark.jobs.dispatch import plan as dispatch_plan
 from reput.spark.jobs.dispatch.plan import QueueKey, Run
 from reput.spark.jobs.dispatch.walk import light_rows
-from reput.store import paths
 from reput.store.commit_log_view import Damage, LogBatch
 from reput.store.consume_queue_view import UNIT_TYPE, ConsumeQueueView, UnitArray
-from reput.store.verify.units import extension_codes, is_blank
+from reput.store.verify.units import ROW, Compared, Rows, compare_batches, compare_units
 
 _NEAR_UNITS = 1024
 """Units read for nothing rather than read apart."""
@@ -71,7 +70,7 @@ class RecordsFound:
     claimed: dict[QueueKey, list[queue_runs.Run]] = field(default_factory=dict)
     """Units that point at their record."""
     claimed_batches: dict[QueueKey, list[queue_runs.Run]] = field(default_factory=dict)
-    """The same of batch queues: all offsets of the batches."""
+    """The same of batch queues: numbers of units."""
     holes: list[tuple[Damage, int | None, int | None]] = field(default_factory=list)
     """With the store times of the records before and behind, as far as the range has them."""
     first_ms: int | None = None
@@ -106,7 +105,7 @@ class _Walk:
         self._found = found
         self._entries = Entries(setting, task.part, task.blocks)
         self._views: dict[QueueKey, ConsumeQueueView] = {}
-        self._batch_units: dict[QueueKey, UnitArray] = {}
+        self._batch_units: dict[QueueKey, tuple[UnitArray, Offsets]] = {}
         self._open_holes: list[Damage] = []
 
     def windows(self) -> Iterator[Judged]:
@@ -219,24 +218,29 @@ class _Walk:
         places = columns.numbers("physical_offset")[rows]
         sizes = columns.numbers("store_size")[rows]
         units = self._units_at(topic, queue_id, numbers)
-        is_none = is_blank(units["size"], units["physical_offset"]) | (units["size"] == 0)
-        is_mine = ~is_none & (units["physical_offset"] == places)
-        reasons = np.zeros(len(rows), np.int8)
-        reasons[is_none] = REASONS.index(Reason.NO_UNIT)
-        reasons[~is_none & ~is_mine] = REASONS.index(Reason.OTHER_UNIT)
-        if topic != names.SCHEDULE_TOPIC:  # there it is the time of delivery
-            codes = self._tags_codes(topic, queue_id, units)
-            is_wrong = is_mine & (codes != window.tags_codes[rows])
-            reasons[is_wrong] = REASONS.index(Reason.WRONG_TAGS)
-        reasons[is_mine & (units["size"] != sizes)] = REASONS.index(Reason.WRONG_SIZE)
-        is_pending = is_none & (places >= self._setting.redispatch_from)
-        self._conclude(window, rows, reasons, is_pending)
+        compared = compare_units(
+            self._setting.reader, topic, queue_id, self._rows(window, rows), units
+        )
+        self._conclude(window, rows, places, compared)
         self._note_readers(window, topic, queue_id, rows, numbers)
-        self._note_stage(window, topic, queue_id, rows, np.where(is_mine, units["tags_code"], 0))
+        # A time that was in an extension file and is lost there is told by the level.
+        is_time = compared.is_mine & (compared.tags_codes > cq_unit.EXT_ADDRESS_MAX)
+        due = np.where(is_time, compared.tags_codes, 0)
+        self._note_stage(window, topic, queue_id, rows, due)
         key = (topic, queue_id)
         more = dispatch_plan.runs_of(numbers, places, sizes.astype(np.int64))
         dispatch_plan.append_runs(self._found.present.setdefault(key, []), more)
-        self._claim(key, numbers[is_mine])
+        self._claim(key, numbers[compared.is_mine])
+
+    def _rows(self, window: Judged, rows: Offsets) -> Rows:
+        """Return what there is to compare of records with their units."""
+        columns = window.columns
+        found = np.zeros(len(rows), ROW)
+        for field_name in ("queue_offset", "physical_offset"):
+            found[field_name] = columns.numbers(field_name)[rows]
+        found["size"] = columns.numbers("store_size")[rows]
+        found["tags_code"] = window.tags_codes[rows]
+        return found
 
     def _claim(self, key: QueueKey, numbers: Offsets) -> None:
         if len(numbers):
@@ -262,50 +266,28 @@ class _Walk:
     def _view(self, topic: str, queue_id: int) -> ConsumeQueueView:
         return self._setting.reader.queue(topic, queue_id)
 
-    def _tags_codes(self, topic: str, queue_id: int, units: UnitArray) -> Offsets:
-        codes: Offsets = units["tags_code"].astype(np.int64)
-        extended = np.flatnonzero(codes <= cq_unit.EXT_ADDRESS_MAX)
-        if len(extended):
-            path = paths.queue_folder(topic, queue_id, paths.CONSUME_QUEUE_EXT)
-            codes[extended] = extension_codes(self._setting.source.folder, path, codes[extended])
-        return codes
-
     def _judge_batches(self, window: Judged, topic: str, queue_id: int, rows: Offsets) -> None:
         """Judge records of a batch queue of 5.x against its units."""
         columns = window.columns
         places = columns.numbers("physical_offset")[rows]
-        units = self._batch_units_in(topic, queue_id)
-        at = np.searchsorted(units["physical_offset"], places)
-        is_there = at < len(units)
-        found = np.zeros(len(rows), units.dtype)
-        found[is_there] = units[at[is_there]]
-        is_mine = found["physical_offset"] == places
-        is_mine &= found["queue_offset"] == columns.numbers("queue_offset")[rows]
-        is_mine &= found["size"] > 0
-        reasons = np.zeros(len(rows), np.int8)
-        reasons[~is_mine] = REASONS.index(Reason.NO_UNIT)
-        is_wrong = is_mine & (found["tags_code"] != window.tags_codes[rows])
-        reasons[is_wrong] = REASONS.index(Reason.WRONG_TAGS)
-        is_wrong = is_mine & (found["size"] != columns.numbers("store_size")[rows])
-        reasons[is_wrong] = REASONS.index(Reason.WRONG_SIZE)
-        is_pending = ~is_mine & (places >= self._setting.redispatch_from)
-        self._conclude(window, rows, reasons, is_pending)
+        units, order = self._batch_units_in(topic, queue_id)
+        units_of, compared = compare_batches(self._rows(window, rows), units, order)
+        self._conclude(window, rows, places, compared)
         numbers = columns.numbers("queue_offset")[rows]
         self._note_readers(window, topic, queue_id, rows, numbers)
-        starts = numbers[is_mine].tolist()
-        stops = (numbers + found["message_count"])[is_mine].tolist()
         known = self._found.claimed_batches.get((topic, queue_id), [])
-        runs = [*known, *zip(starts, stops, strict=True)]
+        runs = [*known, *queue_runs.of(np.unique(units_of[compared.is_mine]))]
         self._found.claimed_batches[topic, queue_id] = queue_runs.union(runs)[0]
 
-    def _batch_units_in(self, topic: str, queue_id: int) -> UnitArray:
-        """Return the units of a batch queue that point into the range, in the order of the log."""
+    def _batch_units_in(self, topic: str, queue_id: int) -> tuple[UnitArray, Offsets]:
+        """Return the units of a batch queue, and the numbers of those that point into the range."""
         key = (topic, queue_id)
         if key not in self._batch_units:
             units = self._setting.reader.batch_queue(topic, queue_id).units
             places = units["physical_offset"]
-            inside = units[(places >= self._part.start) & (places < self._part.stop)]
-            self._batch_units[key] = inside[np.argsort(inside["physical_offset"], kind="stable")]
+            inside = np.flatnonzero((places >= self._part.start) & (places < self._part.stop))
+            order = inside[np.argsort(places[inside], kind="stable")]
+            self._batch_units[key] = units, order
         return self._batch_units[key]
 
     def _claim_light(
@@ -320,7 +302,16 @@ class _Walk:
             is_mine = (units["size"] > 0) & (units["physical_offset"] == places[some])
             self._claim((topic, queue_id), np.sort(numbers[some][is_mine]))
 
-    def _conclude(self, window: Judged, rows: Offsets, reasons: Codes, is_pending: Mask) -> None:
+    def _conclude(self, window: Judged, rows: Offsets, places: Offsets, compared: Compared) -> None:
+        reasons = np.zeros(len(rows), np.int8)
+        for reason, mask in (
+            (Reason.NO_UNIT, compared.is_none),
+            (Reason.OTHER_UNIT, compared.is_other),
+            (Reason.WRONG_TAGS, compared.is_wrong_tags),
+            (Reason.WRONG_SIZE, compared.is_wrong_size),
+        ):
+            reasons[mask] = REASONS.index(reason)
+        is_pending = compared.is_none & (places >= self._setting.redispatch_from)
         verdicts = np.full(len(rows), VERDICTS.index(Verdict.DISPATCHED), np.int8)
         verdicts[reasons != 0] = VERDICTS.index(Verdict.LOST)
         verdicts[is_pending] = VERDICTS.index(Verdict.UNDISPATCHED)

@@ -1,0 +1,134 @@
+"""``reput store verify`` and the job ``audit`` say the same of a store, however it is damaged.
+
+Verify speaks of units and files, the audit of messages; ``pairs`` lists what has to agree.
+"""
+
+import random
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+import golden
+from reput.spark.jobs.audit import run_audit, table as audit_table
+from reput.spark.jobs.audit.verdicts import Fault, Indexed, Reason, Verdict
+from reput.spark.jobs.running import SequentialRunner
+from reput.store.reader import StoreReader
+from reput.store.verify import Kind, verify
+
+FAMILIES = ("commitlog", "consumequeue", "batchconsumequeue", "consumequeue_ext", "index")
+UNIT_BYTES = {"consumequeue": 20, "batchconsumequeue": 46}
+LATER_MS = 2_000_000_000_000
+RANGE_BYTES = 50_000
+
+
+def pairs(store: Path, table: Path) -> Iterator[tuple[str, object, object]]:
+    """Yield what both say of a store: a name, verify's number, the audit's."""
+    audit = run_audit(
+        SequentialRunner(), str(store), now_ms=LATER_MS, table=str(table), range_bytes=RANGE_BYTES
+    )
+    rows = pq.read_table(table / audit_table.MESSAGES, columns=["verdict", "reason"])
+    reasons = Counter(row["reason"] for row in rows.to_pylist())
+    report = verify(StoreReader.open(str(store)))
+    kinds: Counter[Kind] = Counter()
+    for one in report.findings:
+        kinds[one.kind] += 1 if one.count is None else one.count
+    faults, indexed = Counter(audit.faults), Counter(audit.indexed)
+
+    def of(*names: Kind) -> int:
+        return sum(kinds[name] for name in names)
+
+    holes = [
+        (hole.damage.physical_offset, hole.damage.length)
+        for hole in report.holes
+        if hole.kind in (Kind.LOG_HOLE, Kind.LOG_FILE_MISSING)
+    ]
+    found = [(hole.physical_offset, hole.length) for hole in audit.holes]
+    yield "holes", holes[: len(found)], found
+    yield "count of holes", len(holes), audit.hole_count
+    yield "torn tail", of(Kind.TORN_TAIL), faults[Fault.TORN_TAIL]
+    yield "stale tail", of(Kind.STALE_TAIL), faults[Fault.STALE_TAIL]
+    yield "records", report.record_count, audit.messages
+    yield "pending", of(Kind.NOT_DISPATCHED), audit.verdicts.get(Verdict.UNDISPATCHED, 0)
+    yield (
+        "without a unit, or units of zeros",
+        of(Kind.UNIT_MISSING, Kind.UNIT_ZERO),
+        reasons[Reason.NO_UNIT] + faults[Fault.UNIT_ZERO],
+    )
+    yield "wrong size", of(Kind.UNIT_WRONG_SIZE), reasons[Reason.WRONG_SIZE]
+    yield "wrong tags", of(Kind.UNIT_WRONG_TAGS), reasons[Reason.WRONG_TAGS]
+    yield "after the log", of(Kind.UNIT_STALE), reasons[Reason.BEHIND_END]
+    yield "in a hole", of(Kind.UNIT_IN_HOLE), reasons[Reason.IN_HOLE]
+    yield "filler", of(Kind.UNIT_BLANK), faults[Fault.UNIT_BLANK]
+    yield "invalid", of(Kind.UNIT_INVALID), faults[Fault.UNIT_INVALID]
+    yield (
+        "pointing elsewhere",
+        of(Kind.UNIT_WRONG_RECORD),
+        faults[Fault.UNIT_WRONG_RECORD] + faults[Fault.UNIT_TWICE],
+    )
+    yield "chains", of(Kind.INDEX_CHAIN), faults[Fault.INDEX_CHAIN]
+    yield "keys", of(Kind.KEY_MISSING), indexed[Indexed.MISSING]
+    if not kinds[Kind.INDEX_ABSENT]:  # then verify says it once
+        not_covered = indexed[Indexed.UNCOVERED] + indexed[Indexed.PENDING]
+        yield "not indexed", of(Kind.NOT_INDEXED), not_covered
+    yield "stale entries", of(Kind.ENTRY_STALE), faults[Fault.ENTRY_STALE]
+    strays = of(Kind.ENTRY_IN_HOLE, Kind.ENTRY_WRONG)
+    yield "stray entries", strays, faults[Fault.ENTRY_STRAY]
+    yield "tables", of(Kind.TABLE), faults[Fault.TABLE]
+    ahead = faults[Fault.GROUP_AHEAD] + faults[Fault.GROUP_WITHOUT_QUEUE]
+    yield "groups ahead", of(Kind.CONSUMER_OFFSET), ahead + faults[Fault.DELAY_AHEAD]
+    sizes = (Kind.LOG_FILE_SIZE, Kind.QUEUE_FILE_SIZE)
+    yield "file sizes", of(*sizes), faults[Fault.FILE_SIZE]
+
+
+def disagreements(store: Path, table: Path) -> list[tuple[str, object, object]]:
+    return [(name, mine, theirs) for name, mine, theirs in pairs(store, table) if mine != theirs]
+
+
+@pytest.mark.parametrize(("version", "name"), golden.EACH_STORE)
+def test_of_stores_of_java(version: str, name: str, tmp_path: Path) -> None:
+    assert not disagreements(golden.unpack(version, name), tmp_path / "table")
+
+
+@pytest.mark.parametrize(("version", "variant"), golden.EACH_DAMAGE)
+def test_of_torn_stores(version: str, variant: str, tmp_path: Path) -> None:
+    assert not disagreements(golden.unpack(version, f"torn/{variant}"), tmp_path / "table")
+
+
+def harm(store: Path, chance: random.Random) -> str:
+    """Damage a file somewhere; return what was done."""
+    there = [family for family in FAMILIES if (store / family).is_dir()]
+    family = chance.choice(there)
+    files = sorted(one for one in (store / family).rglob("*") if one.is_file())
+    path = chance.choice([one for one in files if one.stat().st_size])
+    data = bytearray(path.read_bytes())
+    used = max(len(data.rstrip(b"\0")), 1)
+    size = UNIT_BYTES.get(family, 20)
+    at, other = (chance.randrange(used) // size * size for _ in range(2))
+    kind = chance.choice(["flip", "flip", "zero", "copy", "cut"])
+    if kind == "flip":
+        at = min(at + chance.randrange(size), len(data) - 1)
+        data[at] ^= 1 << chance.randrange(8)
+    elif kind == "zero":
+        data[at : at + size] = bytes(len(data[at : at + size]))
+    elif kind == "copy":
+        some = bytes(data[other : other + size])
+        data[at : at + len(some)] = some[: len(data) - at]
+    else:
+        data = data[:at]
+    path.write_bytes(data)
+    return f"{kind} {path.relative_to(store)} at {at}"
+
+
+@pytest.mark.parametrize("seed", range(400 if golden.IS_SOAK else 40))
+def test_of_stores_with_any_damage(seed: int, tmp_path: Path) -> None:
+    """Plain, batch and extended queues, and the log and the index, of all versions."""
+    chance = random.Random(seed)
+    version, name = golden.STORES[seed % len(golden.STORES)]
+    store = golden.copy_store(version, name, tmp_path)
+    done = [harm(store, chance) for _ in range(chance.choice([1, 1, 2]))]
+    assert not disagreements(store, tmp_path / "table"), (version, name, done)
+    shutil.rmtree(store)
