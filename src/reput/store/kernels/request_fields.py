@@ -20,7 +20,7 @@ from reput.format.kernels.memory import (
     set_word,
     word,
 )
-from reput.store.kernels import collect_rules, pull_rules, send_rules, state
+from reput.store.kernels import collect_rules, control_block as state, pull_rules, send_rules
 
 SEND_FIELD_COUNT = len(send_rules.FIELD_NAMES)
 FIELD_NAMES = send_rules.FIELD_NAMES + pull_rules.FIELD_NAMES

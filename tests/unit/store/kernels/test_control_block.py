@@ -1,10 +1,10 @@
-"""The words of the state block: each has a place of its own."""
+"""The words of the control block: each has a place of its own."""
 
 from collections.abc import Callable
 
 import pytest
 
-from reput.store.kernels import state
+from reput.store.kernels import control_block as state
 
 BLOCK_END = state.BLOCK_WORDS
 

@@ -1,4 +1,4 @@
-"""The state block: the words that the writing kernels and Python share, so that there is one truth.
+"""The control block: the words that kernels and Python share, so that there is one truth.
 
 One int64 each, in native order, at an address that never moves. ``reput.store.hot_state`` owns the
 memory; kernels get the block's address and nothing else. A row (of a topic or a queue) is a run of
