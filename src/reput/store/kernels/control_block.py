@@ -1,336 +1,441 @@
 """The control block: the words that kernels and Python share, so that there is one truth.
 
 One int64 each, in native order, at an address that never moves. ``reput.store.hot_state`` owns the
-memory; kernels get the block's address and nothing else. A row (of a topic or a queue) is a run of
-words too, and is named by its address.
+memory; kernels get the block's address and nothing else. A row (of a topic, a queue, a reader, a
+delivery) is a run of words too, and is named by its address.
+
+Each constant is the number of a word. The layouts have its unit and its meaning as data. Units:
+``address`` (of memory), ``position`` (a byte of a file or buffer), ``bytes`` (a size), ``count``,
+``number`` (an id or code), ``ms`` (a time or a duration), ``flag`` (0 or 1), ``bits``, and the
+offsets of ARCHITECTURE.md.
 """
 
-from collections.abc import Iterator
+from typing import NamedTuple
 
-_words: Iterator[int] = iter(range(1 << 10))
 
-# --- the block: the log ------------------------------------------------------
+class Field(NamedTuple):
+    """A word of a layout, or several."""
 
-LOG_ADDRESS = next(_words)
-"""Where byte 0 of the current log file is written: its map, or a pool buffer; 0: no file."""
-LOG_START = next(_words)
-"""Physical offset of byte 0."""
-LOG_POSITION = next(_words)
-"""The next record goes here, in bytes from byte 0."""
-LOG_LIMIT = next(_words)
-"""Room is reserved up to this position."""
-LOG_SIZE = next(_words)
-"""Where the file ends."""
-LOG_TIMESTAMP = next(_words)
-"""Store time of the last record."""
-HAS_RECORD_CRC = next(_words)
-"""1: records end with a ``__CRC32#`` property, whose digits are filled in."""
-CRC_TABLES = next(_words)
+    name: str
+    number: int
+    """Number of its first word."""
+    unit: str
+    meaning: str
+    words: int
+    """How many words it has."""
+
+
+class Layout:
+    """The fields of a run of words, in order."""
+
+    def __init__(self) -> None:
+        self.fields: list[Field] = []
+        self.size = 0
+        """Words of all fields."""
+
+    def word(self, name: str, unit: str, meaning: str, words: int = 1) -> int:
+        """Add a field; return the number of its first word."""
+        number = self.size
+        self.fields.append(Field(name, number, unit, meaning, words))
+        self.size += words
+        return number
+
+
+FRAME_FIELDS_MAX = 23
+"""Fields of a request whose values have words in the block."""
+
+BLOCK = Layout()
+
+# --- the log -----------------------------------------------------------------
+
+LOG_ADDRESS = BLOCK.word(
+    "LOG_ADDRESS",
+    "address",
+    "Byte 0 of the current log file: its map, or a pool buffer; 0: no file",
+)
+LOG_START = BLOCK.word("LOG_START", "physical offset", "Byte 0 of the current log file")
+LOG_POSITION = BLOCK.word("LOG_POSITION", "position", "The next record goes here")
+LOG_LIMIT = BLOCK.word("LOG_LIMIT", "position", "End of the reserved room")
+LOG_SIZE = BLOCK.word("LOG_SIZE", "position", "End of the file")
+LOG_TIMESTAMP = BLOCK.word("LOG_TIMESTAMP", "ms", "Store time of the last record")
+HAS_RECORD_CRC = BLOCK.word(
+    "HAS_RECORD_CRC", "flag", "Records end with a ``__CRC32#`` property, whose digits are filled in"
+)
+CRC_TABLES = BLOCK.word("CRC_TABLES", "address", "The tables of ``hot.crc_tables``")
 
 # --- dispatch ----------------------------------------------------------------
 
-IS_LIVE = next(_words)
-"""1: what is put is dispatched in the same pass. 0: dispatch waits for a flush or a commit."""
-DISPATCHED = next(_words)
-"""Physical offset behind the last dispatched record."""
-LAST_PHYSICAL_OFFSET = next(_words)
-"""Of the last dispatched record."""
-LAST_STORE_TIMESTAMP = next(_words)
-HAS_LIGHT_QUEUES = next(_words)
-"""1: stop behind records with INNER_MULTI_DISPATCH, which go to further queues."""
-DELAYS = next(_words)
-"""Address of the delay levels' milliseconds, one word each; level 1 first."""
-DELAY_COUNT = next(_words)
-TOPICS = next(_words)
-"""Address of the topic table: a word per slot, the address of a topic row or 0."""
-TOPIC_SLOTS = next(_words)
-"""A power of two, more than there are topics."""
-DIRTY = next(_words)
-"""Address of a list of queue rows that have units which are in no file."""
-DIRTY_COUNT = next(_words)
-TOUCHED = next(_words)
-"""Address of a list of queue rows that got units since the listeners were told."""
-TOUCHED_COUNT = next(_words)
+IS_LIVE = BLOCK.word(
+    "IS_LIVE",
+    "flag",
+    "A put is dispatched in the same pass; 0: dispatch waits for a flush or a commit",
+)
+DISPATCHED = BLOCK.word("DISPATCHED", "physical offset", "End of the last dispatched record")
+LAST_PHYSICAL_OFFSET = BLOCK.word(
+    "LAST_PHYSICAL_OFFSET", "physical offset", "The last dispatched record"
+)
+LAST_STORE_TIMESTAMP = BLOCK.word(
+    "LAST_STORE_TIMESTAMP", "ms", "Store time of the last dispatched record"
+)
+HAS_LIGHT_QUEUES = BLOCK.word(
+    "HAS_LIGHT_QUEUES",
+    "flag",
+    "Stop after records with INNER_MULTI_DISPATCH, which go to further queues",
+)
+DELAYS = BLOCK.word(
+    "DELAYS", "address", "The milliseconds of each delay level, a word each; level 1 first"
+)
+DELAY_COUNT = BLOCK.word("DELAY_COUNT", "count", "Delay levels")
+TOPICS = BLOCK.word(
+    "TOPICS", "address", "The topic table: a word per slot, the address of a topic row or 0"
+)
+TOPIC_SLOTS = BLOCK.word(
+    "TOPIC_SLOTS", "count", "Slots of the topic table: a power of two, more than there are topics"
+)
+DIRTY = BLOCK.word("DIRTY", "address", "List of the queue rows with units that are in no file")
+DIRTY_COUNT = BLOCK.word("DIRTY_COUNT", "count", "Rows in the list")
+TOUCHED = BLOCK.word(
+    "TOUCHED", "address", "List of the queue rows that got units since the listeners were notified"
+)
+TOUCHED_COUNT = BLOCK.word("TOUCHED_COUNT", "count", "Rows in the list")
 
 # --- the index file ----------------------------------------------------------
 
-INDEX_ADDRESS = next(_words)
-"""Where the current index file is mapped; 0: no file."""
-INDEX_IS_ON = next(_words)
-INDEX_HAS_TAGS = next(_words)
-"""1: tags are indexed too, as 5.4 and later do."""
-INDEX_SLOTS = next(_words)
-INDEX_ENTRIES_MAX = next(_words)
-"""Entry numbers stay below this."""
-INDEX_LIMIT = next(_words)
-"""Entry numbers stay below this until more room is reserved."""
-INDEX_NEXT = next(_words)
-INDEX_SLOTS_USED = next(_words)
-INDEX_BEGIN_TIMESTAMP = next(_words)
-INDEX_END_TIMESTAMP = next(_words)
-INDEX_BEGIN_OFFSET = next(_words)
-INDEX_END_OFFSET = next(_words)
+INDEX_ADDRESS = BLOCK.word("INDEX_ADDRESS", "address", "Map of the current index file; 0: no file")
+INDEX_IS_ON = BLOCK.word("INDEX_IS_ON", "flag", "Keys are indexed")
+INDEX_HAS_TAGS = BLOCK.word("INDEX_HAS_TAGS", "flag", "Tags are indexed too, as 5.4 and later do")
+INDEX_SLOTS = BLOCK.word("INDEX_SLOTS", "count", "Hash slots of the file")
+INDEX_ENTRIES_MAX = BLOCK.word("INDEX_ENTRIES_MAX", "number", "Entry numbers stay below this")
+INDEX_LIMIT = BLOCK.word(
+    "INDEX_LIMIT", "number", "Entry numbers stay below this until more room is reserved"
+)
+INDEX_NEXT = BLOCK.word("INDEX_NEXT", "number", "The next entry")
+INDEX_SLOTS_USED = BLOCK.word("INDEX_SLOTS_USED", "count", "Slots with an entry")
+INDEX_BEGIN_TIMESTAMP = BLOCK.word(
+    "INDEX_BEGIN_TIMESTAMP", "ms", "Store time of the first indexed record"
+)
+INDEX_END_TIMESTAMP = BLOCK.word(
+    "INDEX_END_TIMESTAMP", "ms", "Store time of the last indexed record"
+)
+INDEX_BEGIN_OFFSET = BLOCK.word("INDEX_BEGIN_OFFSET", "physical offset", "The first indexed record")
+INDEX_END_OFFSET = BLOCK.word("INDEX_END_OFFSET", "physical offset", "The last indexed record")
 
-# --- the log's files for reading ----------------------------------------------
+# --- the log's files for reading ---------------------------------------------
 
-FILES = next(_words)
-"""Address of the files' addresses, a word each, 0 where not mapped; one for each file's place."""
-FILE_COUNT = next(_words)
-FILES_START = next(_words)
-"""Physical offset where the first of them starts."""
-FILE_SIZE = next(_words)
-READABLE = next(_words)
-"""Physical offset behind what may be read."""
+FILES = BLOCK.word(
+    "FILES", "address", "The addresses of the log files, a word for each file; 0: not mapped"
+)
+FILE_COUNT = BLOCK.word("FILE_COUNT", "count", "Files in the list")
+FILES_START = BLOCK.word("FILES_START", "physical offset", "Start of the first file")
+FILE_SIZE = BLOCK.word("FILE_SIZE", "bytes", "Size of each file")
+READABLE = BLOCK.word("READABLE", "physical offset", "End of what may be read")
+MEMORY_BYTES = BLOCK.word(
+    "MEMORY_BYTES",
+    "bytes",
+    "Records further from the end of the log than this are taken to be on disk only",
+)
+BYTES_IN_MEMORY_MAX = BLOCK.word("BYTES_IN_MEMORY_MAX", "bytes", "Limit of one read")
+COUNT_IN_MEMORY_MAX = BLOCK.word("COUNT_IN_MEMORY_MAX", "count", "Limit of one read, in messages")
+BYTES_ON_DISK_MAX = BLOCK.word(
+    "BYTES_ON_DISK_MAX", "bytes", "Limit of one read that reaches back to the disk"
+)
+COUNT_ON_DISK_MAX = BLOCK.word(
+    "COUNT_ON_DISK_MAX", "count", "Limit of one read that reaches back to the disk, in messages"
+)
 
-MEMORY_BYTES = next(_words)
-"""Records further behind the end of the log than this are thought to be on disk only."""
-BYTES_IN_MEMORY_MAX = next(_words)
-COUNT_IN_MEMORY_MAX = next(_words)
-BYTES_ON_DISK_MAX = next(_words)
-COUNT_ON_DISK_MAX = next(_words)
-"""What one read may return, and one that reaches back to the disk."""
+# --- arguments and results of a call: words, as a word costs a tenth of a call's argument
 
-# --- arguments and results of a call -------------------------------------------
-# Words, because a word costs a tenth of what an argument of a call costs.
+INPUT_SIZE = BLOCK.word("INPUT_SIZE", "bytes", "``append``: size of the records")
+INPUT_TIME = BLOCK.word("INPUT_TIME", "ms", "``append``: store time of the records")
+PLACES = BLOCK.word(
+    "PLACES", "address", "``append``: its result for each record, ``PLACE_BYTES`` each"
+)
+PULL_UNITS = BLOCK.word("PULL_UNITS", "address", "``pull``: the units")
+PULL_UNIT_COUNT = BLOCK.word("PULL_UNIT_COUNT", "count", "``pull``: units")
+PULL_QUEUE_OFFSET = BLOCK.word(
+    "PULL_QUEUE_OFFSET",
+    "queue offset",
+    "``pull``: the first unit; -1 where records do not have it (light queues)",
+)
+PULL_BUFFER = BLOCK.word("PULL_BUFFER", "address", "``pull``: where the records go")
+PULL_ROOM = BLOCK.word("PULL_ROOM", "bytes", "``pull``: size of the buffer")
+PULL_COUNT_MAX = BLOCK.word("PULL_COUNT_MAX", "count", "``pull``: limit of the messages")
+PULL_CODES = BLOCK.word(
+    "PULL_CODES", "address", "``pull``: the wanted tags codes, a word each, ascending"
+)
+PULL_CODE_COUNT = BLOCK.word(
+    "PULL_CODE_COUNT", "count", "``pull``: wanted tags codes; 0: all messages are wanted"
+)
+INPUT_POSITION = BLOCK.word(
+    "INPUT_POSITION", "position", "In: where the input begins. Out: where the call stopped"
+)
+STOP = BLOCK.word("STOP", "number", "Why the call stopped: ``STOP_DONE`` and the following")
+STOP_ROW = BLOCK.word("STOP_ROW", "address", "The row that a stop is about")
+RESULT_COUNT = BLOCK.word("RESULT_COUNT", "count", "Messages of the result")
+RESULT_BYTES = BLOCK.word("RESULT_BYTES", "bytes", "Size of the result")
+RESULT_SCANNED = BLOCK.word("RESULT_SCANNED", "count", "Units that were looked at")
+RESULT_LAST_OFFSET = BLOCK.word(
+    "RESULT_LAST_OFFSET", "physical offset", "The last unit that was looked at"
+)
+RESULT_GONE = BLOCK.word("RESULT_GONE", "count", "Units whose record is no longer in the log")
+RESULT_DAMAGED = BLOCK.word(
+    "RESULT_DAMAGED", "count", "Units that do not point at a record of theirs"
+)
 
-INPUT_SIZE = next(_words)
-"""Of ``append``: bytes of the records."""
-INPUT_TIME = next(_words)
-"""Of ``append``: their store time, ms."""
-PLACES = next(_words)
-"""Of ``append``: address of what it tells of each record, ``PLACE_BYTES``."""
-PULL_UNITS = next(_words)
-"""Of ``pull``: address of the units."""
-PULL_UNIT_COUNT = next(_words)
-PULL_QUEUE_OFFSET = next(_words)
-"""Of the first unit; -1 where records do not say it (light queues)."""
-PULL_BUFFER = next(_words)
-PULL_ROOM = next(_words)
-"""Bytes of the buffer."""
-PULL_COUNT_MAX = next(_words)
-PULL_CODES = next(_words)
-"""Address of the wanted tags codes, a word each, ascending."""
-PULL_CODE_COUNT = next(_words)
-"""0: all are wanted."""
-INPUT_POSITION = next(_words)
-"""In: where to begin in the input. Out: where the call stopped."""
-STOP = next(_words)
-STOP_ROW = next(_words)
-"""The row that a stop is about."""
-RESULT_COUNT = next(_words)
-RESULT_BYTES = next(_words)
-RESULT_SCANNED = next(_words)
-RESULT_LAST_OFFSET = next(_words)
-"""Physical offset of the last unit that was looked at."""
-RESULT_GONE = next(_words)
-"""Units whose record is not in the log any more."""
-RESULT_DAMAGED = next(_words)
-"""Units that point at something else than a record of theirs."""
+# --- receive: sends in a receive buffer --------------------------------------
 
-# --- receive: sends that stand in a receive buffer -------------------------------
+RECEIVE_IS_ON = BLOCK.word(
+    "RECEIVE_IS_ON",
+    "flag",
+    "0: all sends fall back; the store is closed, or a slave's, or sends are held",
+)
+RECEIVE_ADDRESS = BLOCK.word("RECEIVE_ADDRESS", "address", "The receive buffer")
+RECEIVE_END = BLOCK.word("RECEIVE_END", "position", "End of the bytes in it")
+RECEIVE_POSITION = BLOCK.word(
+    "RECEIVE_POSITION",
+    "position",
+    "In: the first frame. Out: end of the last frame that was answered",
+)
+REPLIES_ADDRESS = BLOCK.word("REPLIES_ADDRESS", "address", "The buffer of replies")
+REPLIES_ROOM = BLOCK.word("REPLIES_ROOM", "bytes", "Size of the buffer of replies")
+REPLIES_BYTES = BLOCK.word(
+    "REPLIES_BYTES", "bytes", "In and out: replies in the buffer; new ones follow them"
+)
+SCRATCH_ADDRESS = BLOCK.word(
+    "SCRATCH_ADDRESS",
+    "address",
+    "Records before they are appended; INPUT_POSITION is that of a stop's record",
+)
+SCRATCH_ROOM = BLOCK.word("SCRATCH_ROOM", "bytes", "Size of the scratch")
+NOTES_ADDRESS = BLOCK.word(
+    "NOTES_ADDRESS", "address", "What is remembered of each frame until it is answered"
+)
+NOTES_ROOM = BLOCK.word(
+    "NOTES_ROOM", "count", "Frames that fit: ``send_rules.NOTE_BYTES`` each, PLACES among them"
+)
+BODY_BYTES_MAX = BLOCK.word("BODY_BYTES_MAX", "bytes", "Limit of a body")
+RECORD_BYTES_MAX = BLOCK.word("RECORD_BYTES_MAX", "bytes", "Limit of a record")
+BORN_ADDRESS = BLOCK.word("BORN_ADDRESS", "number", "IPv4 address of the client")
+BORN_PORT = BLOCK.word("BORN_PORT", "number", "Port of the client")
+STORE_ADDRESS = BLOCK.word("STORE_ADDRESS", "number", "IPv4 address in message ids")
+STORE_PORT = BLOCK.word("STORE_PORT", "number", "Port in message ids")
+SUFFIX_ADDRESS = BLOCK.word(
+    "SUFFIX_ADDRESS",
+    "address",
+    "Properties that are added to each message: whole pairs with their separators",
+)
+SUFFIX_SIZE = BLOCK.word("SUFFIX_SIZE", "bytes", "Size of these properties")
 
-RECEIVE_IS_ON = next(_words)
-"""0: every send is Python's; the store is closed, or a slave's, or sends are held back."""
-RECEIVE_ADDRESS = next(_words)
-RECEIVE_END = next(_words)
-"""How many bytes stand there."""
-RECEIVE_POSITION = next(_words)
-"""In: where the first frame starts. Out: behind the last one that was answered."""
-REPLIES_ADDRESS = next(_words)
-REPLIES_ROOM = next(_words)
-REPLIES_BYTES = next(_words)
-"""In and out: how many bytes stand there; replies go behind them."""
-SCRATCH_ADDRESS = next(_words)
-"""Where records stand before they are appended: a stop's record is at INPUT_POSITION of it."""
-SCRATCH_ROOM = next(_words)
-NOTES_ADDRESS = next(_words)
-"""What is remembered of each frame until it is answered."""
-NOTES_ROOM = next(_words)
-"""For how many frames there is room: ``send_rules.NOTE_BYTES`` each, PLACES among them."""
-BODY_BYTES_MAX = next(_words)
-RECORD_BYTES_MAX = next(_words)
-BORN_ADDRESS = next(_words)
-"""IPv4 address of the connection's other side, as a number."""
-BORN_PORT = next(_words)
-STORE_ADDRESS = next(_words)
-"""IPv4 address that message ids bear."""
-STORE_PORT = next(_words)
-SUFFIX_ADDRESS = next(_words)
-"""What is added to the properties of each message: whole pairs, each with its last separator."""
-SUFFIX_SIZE = next(_words)
+# --- receive: pulls among them -----------------------------------------------
 
-# --- receive: pulls among them ------------------------------------------------------
+DELIVER_IS_ON = BLOCK.word(
+    "DELIVER_IS_ON", "flag", "0: all pulls fall back, as on a port that serves none"
+)
+DELIVER_COUNT = BLOCK.word(
+    "DELIVER_COUNT",
+    "count",
+    "Out: pulls that the call answered; one call answers sends or pulls, not both",
+)
+FILTERED_UNITS_MAX = BLOCK.word(
+    "FILTERED_UNITS_MAX",
+    "count",
+    "Units that a pull of some tags looks at, if it wants fewer messages than that",
+)
+READERS = BLOCK.word(
+    "READERS", "address", "The reader table: a word per slot, the address of a reader row or 0"
+)
+READER_SLOTS = BLOCK.word(
+    "READER_SLOTS",
+    "count",
+    "Slots of the reader table: a power of two, more than there are readers",
+)
+DELIVERED = BLOCK.word(
+    "DELIVERED", "address", "List of the delivery rows that have counted something"
+)
+DELIVERED_COUNT = BLOCK.word("DELIVERED_COUNT", "count", "Rows in the list")
 
-DELIVER_IS_ON = next(_words)
-"""0: every pull is Python's, as on a port that serves none."""
-DELIVER_COUNT = next(_words)
-"""Out: how many pulls a call has answered. One call answers sends or pulls, not both."""
-FILTERED_UNITS_MAX = next(_words)
-"""Units that a pull of some tags looks at, if it wants less messages than that."""
-READERS = next(_words)
-"""Address of the reader table: a word per slot, the address of a reader row or 0."""
-READER_SLOTS = next(_words)
-"""A power of two, more than there are readers."""
-DELIVERED = next(_words)
-"""Address of a list of delivery rows that have counted something."""
-DELIVERED_COUNT = next(_words)
+# --- a frame: what the kernel has read of it; only FRAME_CODE is of use to others
 
-FRAME_CODE = next(_words)
-"""What the frame at RECEIVE_POSITION asks for, a hint: 0 if it was not found.
+FRAME_CODE = BLOCK.word(
+    "FRAME_CODE",
+    "number",
+    "Request code of the frame at RECEIVE_POSITION, a hint: 0 if it was not found",
+)
+FRAME_SERIALIZATION = BLOCK.word("FRAME_SERIALIZATION", "number", "JSON or binary")
+FRAME_FLAG = BLOCK.word("FRAME_FLAG", "bits", "Flag of the header")
+FRAME_OPAQUE = BLOCK.word("FRAME_OPAQUE", "number", "Opaque of the header")
+FRAME_SEEN = BLOCK.word(
+    "FRAME_SEEN",
+    "bits",
+    "Fields that it has: from bit 0 by number, from bit 32 by their long names",
+)
+FRAME_TOPIC_ROW = BLOCK.word(
+    "FRAME_TOPIC_ROW", "address", "Topic row of the frame before, in this call; 0: none"
+)
+FRAME_VALUES = BLOCK.word(
+    "FRAME_VALUES",
+    "address",
+    "Address and size of each field's value, by the number of the field",
+    2 * FRAME_FIELDS_MAX,
+)
+FRAME_NAMES = BLOCK.word(
+    "FRAME_NAMES",
+    "address",
+    "The names of its fields (``collect_rules``); 0: those of sends and pulls",
+)
+FRAME_HELD = BLOCK.word(
+    "FRAME_HELD", "number", "Delay level, HELD_HALF or HELD_TIMER; 0: the message does not wait"
+)
+TAKES_HALVES = BLOCK.word(
+    "TAKES_HALVES",
+    "flag",
+    "Half messages take the fast path; 0: they are refused, or their topics are missing",
+)
 
-From here on: what the kernel has read of a frame, and nobody else's but for this.
-"""
-FRAME_SERIALIZATION = next(_words)
-FRAME_FLAG = next(_words)
-FRAME_OPAQUE = next(_words)
-FRAME_SEEN = next(_words)
-"""Bits of the fields that it has: 0 to 13 for ``a`` to ``n``, 32 on for long names."""
-FRAME_TOPIC_ROW = next(_words)
-"""Of the frame before, in this call; 0: none."""
-FRAME_A, FRAME_A_SIZE = next(_words), next(_words)
-FRAME_B, FRAME_B_SIZE = next(_words), next(_words)
-FRAME_C, FRAME_C_SIZE = next(_words), next(_words)
-FRAME_D, FRAME_D_SIZE = next(_words), next(_words)
-FRAME_E, FRAME_E_SIZE = next(_words), next(_words)
-FRAME_F, FRAME_F_SIZE = next(_words), next(_words)
-FRAME_G, FRAME_G_SIZE = next(_words), next(_words)
-FRAME_H, FRAME_H_SIZE = next(_words), next(_words)
-FRAME_I, FRAME_I_SIZE = next(_words), next(_words)
-FRAME_J, FRAME_J_SIZE = next(_words), next(_words)
-FRAME_K, FRAME_K_SIZE = next(_words), next(_words)
-FRAME_L, FRAME_L_SIZE = next(_words), next(_words)
-FRAME_M, FRAME_M_SIZE = next(_words), next(_words)
-FRAME_N, FRAME_N_SIZE = next(_words), next(_words)
-"""Address and size of each field's value, ``a`` to ``n``."""
-FRAME_O, FRAME_O_SIZE = next(_words), next(_words)
-FRAME_P, FRAME_P_SIZE = next(_words), next(_words)
-FRAME_Q, FRAME_Q_SIZE = next(_words), next(_words)
-FRAME_R, FRAME_R_SIZE = next(_words), next(_words)
-FRAME_S, FRAME_S_SIZE = next(_words), next(_words)
-FRAME_T, FRAME_T_SIZE = next(_words), next(_words)
-FRAME_U, FRAME_U_SIZE = next(_words), next(_words)
-FRAME_V, FRAME_V_SIZE = next(_words), next(_words)
-FRAME_W, FRAME_W_SIZE = next(_words), next(_words)
-"""The same of the fields that only pulls have."""
-FRAME_NAMES = next(_words)
-"""Address of the names of its fields (``collect_rules``); 0: those of sends and pulls."""
-FRAME_HELD = next(_words)
-"""Where the message waits: 0 nowhere, HELD_HALF, HELD_TIMER, or the queue of this delay level."""
+# --- receive: messages that wait for the timer -------------------------------
 
-TAKES_HALVES = next(_words)
-"""1: half messages are common. 0: they are Python's; they are refused, or their topics are missing.
-"""
+TAKES_TIMERS = BLOCK.word(
+    "TAKES_TIMERS",
+    "flag",
+    "Timer messages take the fast path; 0: they are refused, or their topic is missing",
+)
+TIMER_PRECISION_MS = BLOCK.word("TIMER_PRECISION_MS", "ms", "Deliver times are rounded to this")
+TIMER_DELAY_MS_MAX = BLOCK.word(
+    "TIMER_DELAY_MS_MAX", "ms", "Messages with a longer delay fall back; the processor refuses them"
+)
+CLOCK_TIME = BLOCK.word(
+    "CLOCK_TIME", "ms", "Where a delay begins; INPUT_TIME may be later, if the clock was set back"
+)
+BROKER_NAME = BLOCK.word("BROKER_NAME", "address", "Name of the broker in recall handles")
+BROKER_NAME_SIZE = BLOCK.word("BROKER_NAME_SIZE", "bytes", "Size of the name")
+FRAME_OUT_MS = BLOCK.word(
+    "FRAME_OUT_MS",
+    "position",
+    "The value of TIMER_OUT_MS in the scratch; 0: the message has no recall handle",
+)
+FRAME_KEY = BLOCK.word("FRAME_KEY", "address", "The frame's UNIQ_KEY")
+FRAME_KEY_SIZE = BLOCK.word("FRAME_KEY_SIZE", "bytes", "Size of the key")
+BLOCK_WORDS = BLOCK.size
 
-# --- receive: messages that wait for the timer ----------------------------------------
+# --- a topic row -------------------------------------------------------------
 
-TAKES_TIMERS = next(_words)
-"""1: messages with a time of their own are common. 0: they are Python's; they are refused, looked
-at one by one, or their topic is missing."""
-TIMER_PRECISION_MS = next(_words)
-TIMER_DELAY_MS_MAX = next(_words)
-"""Those that want to wait for longer are Python's, which refuses them."""
-CLOCK_TIME = next(_words)
-"""What the clock says, ms: where a delay begins. INPUT_TIME may be later, if it went back."""
-BROKER_NAME, BROKER_NAME_SIZE = next(_words), next(_words)
-"""Address and size of the broker's name, which recall handles bear."""
-FRAME_OUT_MS = next(_words)
-"""Where in the scratch the value of TIMER_OUT_MS stands; 0: the message has no recall handle.
-
-This and what follows is the kernel's own, as from FRAME_CODE on.
-"""
-FRAME_KEY, FRAME_KEY_SIZE = next(_words), next(_words)
-"""The same of UNIQ_KEY."""
-
-BLOCK_WORDS = next(_words)
-
-# --- a topic row ---------------------------------------------------------------
-
-TOPIC_NAME = 0
-"""Address of the name's UTF-8."""
-TOPIC_NAME_SIZE = 1
-TOPIC_HASH = 2
-"""Java hash of ``name#``, unsigned: where the hash of an index key goes on."""
-TOPIC_KIND = 3
-TOPIC_QUEUES = 4
-"""Address of the queue rows' addresses by queue id; 0 where there is none."""
-TOPIC_QUEUE_LIMIT = 5
-TOPIC_MESSAGE_COUNT = 6
-TOPIC_BYTE_COUNT = 7
-TOPIC_WRITE_QUEUES = 8
-"""Sends to queue ids below this are common. 0: all sends to the topic are Python's."""
-TOPIC_WORDS = 9
+TOPIC_ROW = Layout()
+TOPIC_NAME = TOPIC_ROW.word("TOPIC_NAME", "address", "The name in UTF-8")
+TOPIC_NAME_SIZE = TOPIC_ROW.word("TOPIC_NAME_SIZE", "bytes", "Size of the name")
+TOPIC_HASH = TOPIC_ROW.word(
+    "TOPIC_HASH",
+    "number",
+    "Java hash of ``name#``, unsigned: the hash of an index key continues it",
+)
+TOPIC_KIND = TOPIC_ROW.word("TOPIC_KIND", "number", "KIND_PLAIN, KIND_SCHEDULE or KIND_SLOW")
+TOPIC_QUEUES = TOPIC_ROW.word(
+    "TOPIC_QUEUES", "address", "The addresses of the queue rows by queue id; 0: none"
+)
+TOPIC_QUEUE_LIMIT = TOPIC_ROW.word("TOPIC_QUEUE_LIMIT", "count", "Words of that list")
+TOPIC_MESSAGE_COUNT = TOPIC_ROW.word(
+    "TOPIC_MESSAGE_COUNT", "count", "Messages that were put, for statistics"
+)
+TOPIC_BYTE_COUNT = TOPIC_ROW.word(
+    "TOPIC_BYTE_COUNT", "bytes", "Bytes that were put, for statistics"
+)
+TOPIC_WRITE_QUEUES = TOPIC_ROW.word(
+    "TOPIC_WRITE_QUEUES",
+    "count",
+    "Sends to queue ids below this take the fast path; 0: all fall back",
+)
+TOPIC_WORDS = TOPIC_ROW.size
 
 KIND_PLAIN = 0
 KIND_SCHEDULE = 1
-"""Units of delayed messages carry their deliver time."""
+"""Units of delayed messages have the deliver time."""
 KIND_SLOW = 2
 """Dispatched in Python: extension units, batch queues."""
 
-# --- a queue row ---------------------------------------------------------------
+# --- a queue row -------------------------------------------------------------
 
-QUEUE_NEXT_OFFSET = 0
-"""Queue offset of the next message that is put."""
-QUEUE_MAX_OFFSET = 1
-"""Queue offset of the next message that is dispatched: what readers see as the end."""
-QUEUE_MIN_OFFSET = 2
-QUEUE_TAIL = 3
-"""Address of the units that are kept in memory; 0: none."""
-QUEUE_TAIL_OFFSET = 4
-"""Queue offset of the first of them."""
-QUEUE_TAIL_LIMIT = 5
-"""How many units fit."""
-QUEUE_WRITTEN_OFFSET = 6
-"""Units before this one are in the file."""
-QUEUE_TOLD_OFFSET = 7
-"""Listeners have been told of units before this one."""
-QUEUE_END_PHYSICAL = 8
-"""Physical offset behind the record of the last unit."""
-QUEUE_MARKS = 9
-QUEUE_AHEAD = 10
-"""Address of units that Python has read from the file ahead of a reader."""
-QUEUE_AHEAD_OFFSET = 11
-"""Queue offset of the first of them."""
-QUEUE_AHEAD_COUNT = 12
-QUEUE_WORDS = 13
+QUEUE_ROW = Layout()
+QUEUE_NEXT_OFFSET = QUEUE_ROW.word(
+    "QUEUE_NEXT_OFFSET", "queue offset", "The next message that is put"
+)
+QUEUE_MAX_OFFSET = QUEUE_ROW.word(
+    "QUEUE_MAX_OFFSET", "queue offset", "The next message that is dispatched: the end for readers"
+)
+QUEUE_MIN_OFFSET = QUEUE_ROW.word("QUEUE_MIN_OFFSET", "queue offset", "The first message")
+QUEUE_TAIL = QUEUE_ROW.word("QUEUE_TAIL", "address", "The units in memory; 0: none")
+QUEUE_TAIL_OFFSET = QUEUE_ROW.word("QUEUE_TAIL_OFFSET", "queue offset", "The first unit in memory")
+QUEUE_TAIL_LIMIT = QUEUE_ROW.word("QUEUE_TAIL_LIMIT", "count", "Units that fit")
+QUEUE_WRITTEN_OFFSET = QUEUE_ROW.word(
+    "QUEUE_WRITTEN_OFFSET", "queue offset", "Units before this one are in the file"
+)
+QUEUE_TOLD_OFFSET = QUEUE_ROW.word(
+    "QUEUE_TOLD_OFFSET", "queue offset", "Listeners were notified of units before this one"
+)
+QUEUE_END_PHYSICAL = QUEUE_ROW.word(
+    "QUEUE_END_PHYSICAL", "physical offset", "End of the record of the last unit"
+)
+QUEUE_MARKS = QUEUE_ROW.word("QUEUE_MARKS", "bits", "MARK_DIRTY, MARK_TOUCHED")
+QUEUE_AHEAD = QUEUE_ROW.word(
+    "QUEUE_AHEAD", "address", "Units that Python has read from the file ahead of a reader"
+)
+QUEUE_AHEAD_OFFSET = QUEUE_ROW.word(
+    "QUEUE_AHEAD_OFFSET", "queue offset", "The first of these units"
+)
+QUEUE_AHEAD_COUNT = QUEUE_ROW.word("QUEUE_AHEAD_COUNT", "count", "These units")
+QUEUE_WORDS = QUEUE_ROW.size
 
 MARK_DIRTY = 1
 MARK_TOUCHED = 2
 
-# --- a reader row: a group that reads a topic, as pulls say it -------------------------
+# --- a reader row: a group that reads a topic, as its pulls describe it ------
 
-READER_GROUP = 0
-"""Address of the group's name."""
-READER_GROUP_SIZE = 1
-READER_TOPIC = 2
-READER_TOPIC_SIZE = 3
-READER_SUBSCRIPTION = 4
-"""Address of the expression that its pulls bring."""
-READER_SUBSCRIPTION_SIZE = 5
-"""-1: its pulls bring none; what is wanted is known from heartbeats."""
-READER_VERSION = 6
-"""Of what is known from heartbeats: pulls of a newer one are Python's."""
-READER_CODES = 7
-"""Address of the wanted tags codes, a word each, ascending."""
-READER_CODE_COUNT = 8
-"""0: all messages are wanted."""
-READER_DELIVERIES = 9
-"""Address of its group's delivery rows of the topic, one behind the other, by queue id."""
-READER_QUEUES = 10
-"""How many: other queues are Python's."""
-READER_WORDS = 11
+READER_ROW = Layout()
+READER_GROUP = READER_ROW.word("READER_GROUP", "address", "Name of the group")
+READER_GROUP_SIZE = READER_ROW.word("READER_GROUP_SIZE", "bytes", "Size of the name")
+READER_TOPIC = READER_ROW.word("READER_TOPIC", "address", "Name of the topic")
+READER_TOPIC_SIZE = READER_ROW.word("READER_TOPIC_SIZE", "bytes", "Size of the name")
+READER_SUBSCRIPTION = READER_ROW.word(
+    "READER_SUBSCRIPTION", "address", "The expression in its pulls"
+)
+READER_SUBSCRIPTION_SIZE = READER_ROW.word(
+    "READER_SUBSCRIPTION_SIZE",
+    "bytes",
+    "Size of the expression; -1: pulls have none, the heartbeat's counts",
+)
+READER_VERSION = READER_ROW.word(
+    "READER_VERSION",
+    "number",
+    "Version of the heartbeat's subscription: pulls of a newer one fall back",
+)
+READER_CODES = READER_ROW.word(
+    "READER_CODES", "address", "The wanted tags codes, a word each, ascending"
+)
+READER_CODE_COUNT = READER_ROW.word(
+    "READER_CODE_COUNT", "count", "Wanted tags codes; 0: all messages are wanted"
+)
+READER_DELIVERIES = READER_ROW.word(
+    "READER_DELIVERIES",
+    "address",
+    "The group's delivery rows of the topic, consecutive, by queue id",
+)
+READER_QUEUES = READER_ROW.word(
+    "READER_QUEUES", "count", "Delivery rows: pulls of other queues fall back"
+)
+READER_WORDS = READER_ROW.size
 
-# --- a delivery row: what a group got from a queue since Python looked -----------------
+# --- a delivery row: what a group got from a queue since the counts were last collected
 
-DELIVERY_PULLS = 0
-"""Pulls that were answered; with the first one the row is put on the list."""
-DELIVERY_MESSAGES = 1
-DELIVERY_BYTES = 2
-DELIVERY_CONSUMER_OFFSET = 3
-"""What the group has said last of how far it has read; -1: nothing."""
-DELIVERY_NUMBER = 4
-"""For Python: of which topic and group."""
-DELIVERY_QUEUE_ID = 5
-DELIVERY_WORDS = 6
+DELIVERY_ROW = Layout()
+DELIVERY_PULLS = DELIVERY_ROW.word(
+    "DELIVERY_PULLS", "count", "Pulls that were answered; the first one adds the row to the list"
+)
+DELIVERY_MESSAGES = DELIVERY_ROW.word("DELIVERY_MESSAGES", "count", "Messages in the replies")
+DELIVERY_BYTES = DELIVERY_ROW.word("DELIVERY_BYTES", "bytes", "Bytes of these messages")
+DELIVERY_CONSUMER_OFFSET = DELIVERY_ROW.word(
+    "DELIVERY_CONSUMER_OFFSET", "consumer offset", "Last committed with a pull; -1: none"
+)
+DELIVERY_NUMBER = DELIVERY_ROW.word("DELIVERY_NUMBER", "number", "Topic and group, for Python")
+DELIVERY_QUEUE_ID = DELIVERY_ROW.word("DELIVERY_QUEUE_ID", "number", "The queue")
+DELIVERY_WORDS = DELIVERY_ROW.size
 
 # --- why a call stopped ---------------------------------------------------------
 
@@ -348,32 +453,32 @@ STOP_UNITS = 5
 STOP_INDEX = 6
 """The index file is missing, or has no room for all keys of the record."""
 STOP_SLOW = 7
-"""The record needs what only Python does."""
+"""The record falls back to the slow path of dispatch or put."""
 STOP_LIGHT = 8
 """The record before INPUT_POSITION goes to light queues too; STOP_ROW is its address."""
 STOP_GAP = 9
 """The record's queue offset is beyond the queue's next one; STOP_ROW is the queue's."""
 STOP_DAMAGE = 10
-"""No record stands at INPUT_POSITION."""
+"""There is no record at INPUT_POSITION."""
 STOP_UNMAPPED = 11
 """RESULT_LAST_OFFSET lies in a log file that is not mapped, or gone."""
 STOP_BUFFER = 12
 """The first record needs RESULT_BYTES of room."""
 STOP_PART = 13
-"""The record goes on behind the end of what was given."""
+"""The record is longer than the input."""
 STOP_FRAME = 14
-"""The frame at RECEIVE_POSITION is neither a common send nor a common pull: it is Python's."""
+"""The frame at RECEIVE_POSITION falls back to its processor."""
 STOP_REPLIES = 15
-"""The replies must leave first: there is no room for one more, or it is of the other kind."""
+"""The replies must be written first: no room for one more, or it is of the other kind."""
 STOP_LENGTH = 16
-"""The length at RECEIVE_POSITION is none that a frame may have."""
+"""The length at RECEIVE_POSITION is invalid for a frame."""
 
 HELD_HALF = -1
-"""In FRAME_HELD: among the half messages."""
+"""FRAME_HELD of a half message."""
 HELD_TIMER = -2
-"""In FRAME_HELD: in the timer's queue."""
+"""FRAME_HELD of a timer message."""
 
 PLACE_BYTES = 16
-"""What ``append`` tells of a record: physical offset and queue offset, a word each."""
+"""Result of ``append`` for a record: physical offset and queue offset, a word each."""
 FILE_IS_GONE = -1
-"""Instead of the address of a log file: it is not there."""
+"""In place of the address of a log file that does not exist."""

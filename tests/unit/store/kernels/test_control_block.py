@@ -1,47 +1,41 @@
-"""The words of the control block: each has a place of its own."""
-
-from collections.abc import Callable
+"""The words of the control block: each field has words of its own, a unit and a meaning."""
 
 import pytest
 
 from reput.store.kernels import control_block as state
 
-BLOCK_END = state.BLOCK_WORDS
+LAYOUTS = [
+    (state.BLOCK, state.BLOCK_WORDS),
+    (state.TOPIC_ROW, state.TOPIC_WORDS),
+    (state.QUEUE_ROW, state.QUEUE_WORDS),
+    (state.READER_ROW, state.READER_WORDS),
+    (state.DELIVERY_ROW, state.DELIVERY_WORDS),
+]
+UNITS = {"address", "position", "bytes", "count", "number", "ms", "flag", "bits"}
+UNITS |= {"physical offset", "queue offset", "consumer offset"}
 
 
-def numbers(belongs: Callable[[str], bool]) -> dict[str, int]:
-    return {name: n for name, n in vars(state).items() if name.isupper() and belongs(name)}
+def numbers(start: str) -> dict[str, int]:
+    return {name: n for name, n in vars(state).items() if name.startswith(start)}
 
 
-def is_reason(name: str) -> bool:
-    return name.startswith("STOP_") and name != "STOP_ROW"
+@pytest.mark.parametrize(("layout", "size"), LAYOUTS, ids=["block", *"tqrd"])
+def test_each_field_has_words_of_its_own(layout: state.Layout, size: int) -> None:
+    words = [field.number + i for field in layout.fields for i in range(field.words)]
+    assert words == list(range(size))
 
 
-ROWS = ("TOPIC", "QUEUE", "READER", "DELIVERY")
-
-
-def is_of_a_row(name: str) -> bool:
-    kind, _, rest = name.partition("_")
-    return kind in (*ROWS, "KIND", "MARK") and rest != "SLOTS"
-
-
-def is_of_the_block(name: str) -> bool:
-    others = ("BLOCK_WORDS", "PLACE_BYTES", "FILE_IS_GONE", "HELD_HALF", "HELD_TIMER")
-    return not (is_reason(name) or is_of_a_row(name) or name in others)
-
-
-def test_the_block_has_each_word_once() -> None:
-    assert sorted(numbers(is_of_the_block).values()) == list(range(BLOCK_END))
-
-
-@pytest.mark.parametrize("kind", ROWS)
-def test_a_row_has_each_word_once(kind: str) -> None:
-    words = numbers(lambda name: name.startswith(f"{kind}_") and is_of_a_row(name))
-    assert sorted(words.values()) == list(range(getattr(state, f"{kind}_WORDS") + 1))
+@pytest.mark.parametrize(("layout", "size"), LAYOUTS, ids=["block", *"tqrd"])
+def test_a_field_is_the_constant_of_its_name(layout: state.Layout, size: int) -> None:
+    for field in layout.fields:
+        assert getattr(state, field.name) == field.number
+        assert field.unit in UNITS
+        assert field.meaning
 
 
 def test_reasons_to_stop_differ() -> None:
-    reasons = numbers(is_reason)
+    reasons = numbers("STOP_")
+    del reasons["STOP_ROW"]
     assert sorted(reasons.values()) == list(range(len(reasons)))
 
 
