@@ -10,7 +10,7 @@ from benchmarks import stores, timing
 from reput.format import command, index_entry, kernels
 from reput.format.command import Command, Serialization
 from reput.store.hot_state import HotState
-from reput.store.kernels import hot, send_rules, state
+from reput.store.kernels import control_block as state, hot, send_rules
 from reput.store.reader import StoreReader
 
 NAME = "kernels"

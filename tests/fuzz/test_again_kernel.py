@@ -23,9 +23,9 @@ from reput.store.kernels import (
     again_later_twin,
     again_twin,
     again_words as words,
+    control_block as state,
     hot,
     native,
-    state,
 )
 
 try:

@@ -16,7 +16,13 @@ from fuzz.test_hot_kernels import SEEDS, Fence
 from fuzz.test_send_kernel import damaged, framed
 from reput.format import command
 from reput.format.command import Command, Serialization
-from reput.store.kernels import collect_rules as rules, collect_twin, hot, native, state
+from reput.store.kernels import (
+    collect_rules as rules,
+    collect_twin,
+    control_block as state,
+    hot,
+    native,
+)
 
 try:
     native.engine()

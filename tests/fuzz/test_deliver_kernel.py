@@ -27,7 +27,7 @@ from reput.format import command, cq_unit, message as record
 from reput.format.command import Command, Serialization
 from reput.store.consume_queue import ConsumeQueue, ConsumeQueues
 from reput.store.delivering import Deliverer, Reader
-from reput.store.kernels import hot, send_twin, state
+from reput.store.kernels import control_block as state, hot, send_twin
 
 PULLING = {state.READERS, state.DELIVERED}
 GROUPS = ["group", "please_rename_unique_group_name"]

@@ -25,7 +25,7 @@ from reput.format.message import Host
 from reput.store import incoming
 from reput.store.hot_state import HotState
 from reput.store.incoming import IncomingMessage
-from reput.store.kernels import hot, hot_twin, native, state
+from reput.store.kernels import control_block as state, hot, hot_twin, native
 
 try:
     native.engine()

@@ -18,7 +18,7 @@ from hypothesis import given, settings, strategies as st
 from fuzz.test_hot_kernels import ADDRESSES, NOW_MS, QUEUES, SEEDS, Fence, World
 from reput.format import command, cq_unit, message as record
 from reput.format.command import Command, Serialization
-from reput.store.kernels import hot, native, send_rules, send_twin, state
+from reput.store.kernels import control_block as state, hot, native, send_rules, send_twin
 
 try:
     native.engine()

@@ -19,7 +19,14 @@ from fuzz.test_send_kernel import hot_receive
 from reput.format import message as record, pop_codec
 from reput.store import incoming
 from reput.store.incoming import IncomingMessage
-from reput.store.kernels import hot, native, send_twin, state, take_twin, take_words as words
+from reput.store.kernels import (
+    control_block as state,
+    hot,
+    native,
+    send_twin,
+    take_twin,
+    take_words as words,
+)
 
 ADDRESSES = {words.BLOCK, words.HEAD, words.TOPIC, words.MARKS, words.BUFFER, words.SCRATCH}
 ADDRESSES |= {words.OFFSETS, words.INFO, words.QUEUE_ROW, words.CODES, words.FIRST, words.LAST}

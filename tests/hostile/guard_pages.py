@@ -28,7 +28,7 @@ from fuzz import (
     test_take_kernel as take,
 )
 from reput.format.kernels import native
-from reput.store.kernels import hot, native as compiled, state
+from reput.store.kernels import control_block as state, hot, native as compiled
 
 _NUMBERS = [-(1 << 31), -1, 0, 1, 3, 4, 5, 7, 8, 20, 90, 91, 92, 127, 128, 255, 256, 32_767, 32_768]
 _NUMBERS += [65_535, (1 << 24) - 1, 1 << 24, (1 << 24) + 1, 0x7FFFFFF0, (1 << 31) - 1]

@@ -20,7 +20,7 @@ from reput.store import paths
 from reput.store.consume_queue_view import BATCH_UNIT_TYPE, UnitArray
 from reput.store.disk import Disk
 from reput.store.hot_state import HotState, QueueEnds, Words
-from reput.store.kernels import state
+from reput.store.kernels import control_block as state
 from reput.store.mapped_file_queue import MappedFileQueue
 
 SIZE_KEY = "mapperFileSizeBatchConsumeQueue"

@@ -17,7 +17,7 @@ from reput.format import message as record
 from reput.store.config import StoreConfig
 from reput.store.disk import Disk
 from reput.store.hot_state import HotState
-from reput.store.kernels import hot, state
+from reput.store.kernels import control_block as state, hot
 from reput.store.mapped_file import MappedFile
 from reput.store.mapped_file_queue import MappedFileQueue
 from reput.store.transient_pool import TransientPool

@@ -33,7 +33,7 @@ from reput.store.consume_queue_ext import ConsumeQueueExt
 from reput.store.consume_queue_view import UNIT_TYPE, UnitArray
 from reput.store.disk import Disk
 from reput.store.hot_state import HotState, QueueEnds, Words
-from reput.store.kernels import hot, state
+from reput.store.kernels import control_block as state, hot
 from reput.store.kernels.pull_rules import READ_UNITS_MAX
 
 _TAIL_UNITS_AT_FIRST = 32

@@ -17,7 +17,7 @@ from reput.store.commit_log import CommitLog
 from reput.store.config import StoreConfig
 from reput.store.consume_queue_view import UnitArray
 from reput.store.hot_state import HotState
-from reput.store.kernels import again_words as words, hot, state
+from reput.store.kernels import again_words as words, control_block as state, hot
 from reput.store.putting import Putter
 
 SCRATCH_BYTES = 512 * 1024

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from reput.format import java, names
 from reput.store.consume_queue import ConsumeQueues
 from reput.store.hot_state import HotState
-from reput.store.kernels import hot, hot_twin, state
+from reput.store.kernels import control_block as state, hot, hot_twin
 from reput.store.kernels.pull_rules import LONG_MAX
 
 _SLOTS_AT_FIRST = 1 << 6

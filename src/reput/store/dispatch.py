@@ -38,7 +38,7 @@ from reput.store.config import StoreConfig
 from reput.store.consume_queue import ConsumeQueue, ConsumeQueues
 from reput.store.hot_state import HotState
 from reput.store.index_file import IndexFiles
-from reput.store.kernels import hot, state
+from reput.store.kernels import control_block as state, hot
 from reput.store.mapped_file import MappedFile
 
 if TYPE_CHECKING:

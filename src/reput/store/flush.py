@@ -26,7 +26,7 @@ from reput.store.consume_queue import ConsumeQueues
 from reput.store.hot_state import HotState
 from reput.store.incoming import PutResult, PutStatus
 from reput.store.index_file import IndexFiles
-from reput.store.kernels import state
+from reput.store.kernels import control_block as state
 from reput.store.known_queues import KnownQueues
 
 PAGE_BYTES = 4096

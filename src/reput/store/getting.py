@@ -19,7 +19,7 @@ from reput.store.config import BrokerRole, StoreConfig
 from reput.store.consume_queue import ConsumeQueue, ConsumeQueues
 from reput.store.hot_state import HotState
 from reput.store.index_file import SLACK_MS, STEPS, IndexFiles
-from reput.store.kernels import hot, state
+from reput.store.kernels import control_block as state, hot
 from reput.store.reader import END_OF_TIME_MS, Boundary
 
 _BUFFER_BYTES = 512 * 1024

@@ -4,7 +4,7 @@
           ---> dirty list, touched list (of queue rows)
 
 Addresses never move while anything points at them: tables that grow are copied, and the block then
-points at the copy. What the words mean: ``reput.store.kernels.state``.
+points at the copy. What the words mean: ``reput.store.kernels.control_block``.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reput.format import java, names
-from reput.store.kernels import hot, hot_twin, state
+from reput.store.kernels import control_block as state, hot, hot_twin
 
 _CHUNK_WORDS = 1 << 15
 _SLOTS_AT_FIRST = 1 << 8

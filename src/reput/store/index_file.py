@@ -26,7 +26,7 @@ from reput.store.disk import Disk
 from reput.store.files import LocalFolder
 from reput.store.hot_state import HotState
 from reput.store.index_view import IndexFileView
-from reput.store.kernels import hot, hot_twin, state
+from reput.store.kernels import control_block as state, hot, hot_twin
 from reput.store.mapped_file import MappedFile
 
 SLACK_MS = 1000

@@ -42,7 +42,7 @@ from reput.store.getting import GetResult, Getter, MessageFilter, QueryResult
 from reput.store.hot_state import HotState
 from reput.store.incoming import IncomingMessage, PutResult, PutStatus
 from reput.store.index_file import IndexFiles
-from reput.store.kernels import state
+from reput.store.kernels import control_block as state
 from reput.store.known_queues import KnownQueues
 from reput.store.putting import Putter
 from reput.store.reader import END_OF_TIME_MS, Boundary, refuse_rocksdb

@@ -30,7 +30,7 @@ from reput.store.consume_queue import ConsumeQueue, ConsumeQueues
 from reput.store.dispatch import Dispatcher
 from reput.store.hot_state import HotState
 from reput.store.incoming import IncomingMessage, PutResult, PutStatus, Refused
-from reput.store.kernels import hot, state
+from reput.store.kernels import control_block as state, hot
 
 _PLACES_AT_FIRST = 256
 _TOPICS_REMEMBERED_MAX = 100_000

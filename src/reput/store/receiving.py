@@ -15,7 +15,7 @@ from reput.store.commit_log import CommitLog
 from reput.store.config import StoreConfig
 from reput.store.hot_state import HotState
 from reput.store.incoming import Refused
-from reput.store.kernels import hot, send_rules, state
+from reput.store.kernels import control_block as state, hot, send_rules
 from reput.store.putting import Putter
 
 _REPLIES_BYTES = 512 * 1024

@@ -39,7 +39,7 @@ from reput.store.dispatch import Dispatcher, Hole, QueueGap
 from reput.store.files import Folder
 from reput.store.hot_state import HotState
 from reput.store.index_file import IndexFiles
-from reput.store.kernels import state
+from reput.store.kernels import control_block as state
 from reput.store.known_queues import KnownQueues, QueueKey
 from reput.store.reader import Condition, LogTail, StoreReader
 from reput.store.summary import Summary

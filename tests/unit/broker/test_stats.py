@@ -28,7 +28,7 @@ from reput.broker.counters.stats import (
 from reput.remoting.time_slices import run_whole
 from reput.store.getting import GetResult, GetStatus
 from reput.store.hot_state import HotState
-from reput.store.kernels import state
+from reput.store.kernels import control_block as state
 
 START_MS = 1_700_000_000_000
 SECOND_MS = 1_000

@@ -6,7 +6,7 @@ import pytest
 
 from reput.format import names
 from reput.store.hot_state import HotState
-from reput.store.kernels import hot_twin, state
+from reput.store.kernels import control_block as state, hot_twin
 
 # As the kernels look for rows; the twin's way is the plain one.
 BLOCK = hot_twin._Row

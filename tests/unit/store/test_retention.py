@@ -21,7 +21,7 @@ from reput.store.config_tables import ConsumerOffset
 from reput.store.disk import Disk
 from reput.store.files import open_folder
 from reput.store.incoming import IncomingMessage, PutStatus
-from reput.store.kernels import state
+from reput.store.kernels import control_block as state
 from reput.store.memory import FileMap
 from reput.store.message_store import MessageStore
 from reput.store.reader import StoreReader

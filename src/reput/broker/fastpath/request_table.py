@@ -23,7 +23,7 @@ import numpy as np
 from reput.format import command as commands
 from reput.format.command import Command, Serialization
 from reput.remoting.channel import Channel
-from reput.store.kernels import collect_rules as rules, hot, state
+from reput.store.kernels import collect_rules as rules, control_block as state, hot
 
 ROWS_MAX = 256
 """Requests that one call reads at most."""

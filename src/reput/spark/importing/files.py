@@ -25,7 +25,7 @@ from reput.spark.importing.plan import Fragment, LogPart, Piece, QueueKey, Recor
 from reput.store import paths
 from reput.store.disk import Disk
 from reput.store.hot_state import HotState
-from reput.store.kernels import hot, state
+from reput.store.kernels import control_block as state, hot
 
 _RECORDS, _TABLE = ".records", ".table"
 _CHUNK_BYTES = 4 * 1024 * 1024

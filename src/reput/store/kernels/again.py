@@ -58,7 +58,7 @@ from reput.format.kernels.walk import (
     MAGIC_V1,
     TOPIC_MAX_V1,
 )
-from reput.store.kernels import again_words as words, state
+from reput.store.kernels import again_words as words, control_block as state
 from reput.store.kernels.pull import IS_GONE, file_address
 
 UNCOMMON_FLAGS = flags.BORN_HOST_V6 | flags.STORE_HOST_V6 | flags.INNER_BATCH

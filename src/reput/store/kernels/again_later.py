@@ -30,7 +30,7 @@ from reput.format.kernels.memory import (
     word,
 )
 from reput.format.kernels.walk import AT_BORN_HOST, AT_PHYSICAL_OFFSET, AT_SYS_FLAG, HOST_V4
-from reput.store.kernels import again_words as words, state
+from reput.store.kernels import again_words as words, control_block as state
 from reput.store.kernels.again import (
     AT_RECONSUME_TIMES,
     CRC32,

@@ -4,7 +4,7 @@ import ctypes
 import struct
 
 from reput.format import message as record, names, properties as props
-from reput.store.kernels import again_words as words, state
+from reput.store.kernels import again_words as words, control_block as state
 from reput.store.kernels.again_twin import TAIL_AT, Place, made_anew, pairs_of, stored_at
 from reput.store.kernels.twin_memory import Row, read, write
 

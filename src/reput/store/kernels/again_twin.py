@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from reput.format import message as record, names, properties as props, sys_flag as flags
-from reput.store.kernels import again_words as words, state
+from reput.store.kernels import again_words as words, control_block as state
 from reput.store.kernels.twin_memory import Row, read, word_at, write
 
 SIZE = struct.Struct(">i")

@@ -72,7 +72,7 @@ from reput.format.kernels.walk import (
     load_topic_length,
     topic_length_bytes,
 )
-from reput.store.kernels import state
+from reput.store.kernels import control_block as state
 
 BLANK_BYTES = record.BLANK.size
 UNIT_BYTES = cq_unit.SIZE

@@ -19,7 +19,7 @@ from numba import njit
 from reput.format.command import IS_ONEWAY
 from reput.format.kernels.hashes import same_bytes
 from reput.format.kernels.memory import COMPILE_OPTIONS, get_i32, get_u8, load_i32, set_word, word
-from reput.store.kernels import collect_rules as rules, state
+from reput.store.kernels import collect_rules as rules, control_block as state
 from reput.store.kernels.request_fields import INT_MAX, LONG_MAX, field_place, number
 from reput.store.kernels.send import (
     FALSE,

@@ -3,6 +3,8 @@
 Words of 64 bits, in native order. ``reput.broker.fastpath.request_table`` makes and reads them.
 """
 
+from reput.store.kernels.control_block import FRAME_FIELDS_MAX
+
 # --- what is wanted: CODE to NAMES, then FIELD_WORDS for each field that is known ---------
 
 CODE = 0
@@ -15,8 +17,7 @@ REQUIRED = 3
 """Bits of the fields that must be there, the first one's is 1."""
 NAMES = 4
 """How many fields are known. From here on it is what FRAME_NAMES points at."""
-FIELDS_MAX = 23
-"""As many as have words in the block, from FRAME_A on."""
+FIELDS_MAX = FRAME_FIELDS_MAX
 
 FIELD_NAME = 0
 """Address of its name, which is ASCII."""

@@ -4,7 +4,7 @@ import ctypes
 
 from reput.format import command
 from reput.format.command import IS_ONEWAY
-from reput.store.kernels import collect_rules as rules, state
+from reput.store.kernels import collect_rules as rules, control_block as state
 from reput.store.kernels.request_twin import ReadHeader, is_number, read_header
 from reput.store.kernels.twin_memory import Row, read
 

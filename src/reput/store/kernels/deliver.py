@@ -29,7 +29,7 @@ from numba import njit
 from reput.format.codes import PullFlag, RequestCode
 from reput.format.kernels.hashes import name_slot
 from reput.format.kernels.memory import COMPILE_OPTIONS, get_i64, put_i64, set_word, word
-from reput.store.kernels import pull_rules, state
+from reput.store.kernels import control_block as state, pull_rules
 from reput.store.kernels.append import find_queue, find_topic
 from reput.store.kernels.pull import UNIT_BYTES, pull
 from reput.store.kernels.pull_head import pull_head_size, put_pull_head

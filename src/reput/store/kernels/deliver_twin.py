@@ -5,7 +5,7 @@ import ctypes
 from reput.format import cq_unit
 from reput.format.codes import PullFlag, RequestCode
 from reput.format.pull_reply import pull_reply
-from reput.store.kernels import hot_twin, pull_rules, state
+from reput.store.kernels import control_block as state, hot_twin, pull_rules
 from reput.store.kernels.request_twin import LETTERS, ReadHeader, is_number
 from reput.store.kernels.twin_memory import (
     Row,

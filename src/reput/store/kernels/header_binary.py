@@ -10,7 +10,7 @@ import struct
 from numba import njit
 
 from reput.format.kernels.memory import COMPILE_OPTIONS, load_i16, load_i32, set_word, word
-from reput.store.kernels import state
+from reput.store.kernels import control_block as state
 from reput.store.kernels.request_fields import (
     is_plain_text,
     known_bit,

@@ -17,7 +17,7 @@ from reput.format.kernels.memory import (
     set_word,
     word,
 )
-from reput.store.kernels import state
+from reput.store.kernels import control_block as state
 from reput.store.kernels.request_fields import (
     BACKSLASH,
     INT_MAX,

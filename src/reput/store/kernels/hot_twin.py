@@ -18,7 +18,7 @@ from reput.format import (
     sys_flag as flags,
 )
 from reput.format.message import StoredMessage, Verdict
-from reput.store.kernels import state
+from reput.store.kernels import control_block as state
 from reput.store.kernels.twin_memory import (
     Row as _Row,
     name_slot as name_slot,

@@ -16,7 +16,7 @@ from reput.format.kernels.memory import (
     word,
 )
 from reput.format.kernels.walk import AT_PHYSICAL_OFFSET
-from reput.store.kernels import state
+from reput.store.kernels import control_block as state
 
 UNIT_BYTES = cq_unit.SIZE
 FILLER_SIZE = cq_unit.PRE_BLANK_SIZE

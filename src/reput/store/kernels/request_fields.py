@@ -20,7 +20,7 @@ from reput.format.kernels.memory import (
     set_word,
     word,
 )
-from reput.store.kernels import collect_rules, pull_rules, send_rules, state
+from reput.store.kernels import collect_rules, control_block as state, pull_rules, send_rules
 
 SEND_FIELD_COUNT = len(send_rules.FIELD_NAMES)
 FIELD_NAMES = send_rules.FIELD_NAMES + pull_rules.FIELD_NAMES
@@ -220,7 +220,7 @@ def may_be_escaped(names, bit):
 @njit(**COMPILE_OPTIONS)
 def set_field(block, bit, value, size):
     """Remember where a field's value stands."""
-    place = state.FRAME_A + 2 * (bit & (LONG - 1))
+    place = state.FRAME_VALUES + 2 * (bit & (LONG - 1))
     set_word(block, place, value)
     set_word(block, place + 1, size)
 
@@ -298,7 +298,7 @@ def field_place(block, field):
     """Return address and size of a field's value; size 0 if the frame lacks it."""
     if not has_field(block, field):
         return 0, 0
-    place = state.FRAME_A + 2 * field
+    place = state.FRAME_VALUES + 2 * field
     return word(block, place), word(block, place + 1)
 
 
@@ -313,11 +313,11 @@ def field_number(block, field):
 def is_number(block, field, limit):
     """Whether a field is a common number up to ``limit``; if so, its value is in its first word."""
     value = field_number(block, field)
-    set_word(block, state.FRAME_A + 2 * field, value)
+    set_word(block, state.FRAME_VALUES + 2 * field, value)
     return 0 <= value <= limit
 
 
 @njit(**COMPILE_OPTIONS)
 def value_of(block, field):
     """Return the value of a field that ``is_number`` has seen."""
-    return word(block, state.FRAME_A + 2 * field)
+    return word(block, state.FRAME_VALUES + 2 * field)

@@ -61,7 +61,7 @@ from reput.format.kernels.memory import (
     word,
 )
 from reput.format.kernels.walk import AT_BORN_HOST, AT_MAGIC, AT_SYS_FLAG, MAGIC_V1, TAIL_BYTES
-from reput.store.kernels import send_rules, state
+from reput.store.kernels import control_block as state, send_rules
 from reput.store.kernels.append import append, find_topic
 from reput.store.kernels.deliver import deliver, is_pull
 from reput.store.kernels.header_binary import read_binary

@@ -26,6 +26,7 @@ from reput.format.kernels.memory import (
     text_run,
 )
 from reput.store.kernels.append import DELAY, DELAY_LAST, DELAY_SIZE
+from reput.store.kernels.control_block import HELD_HALF, HELD_TIMER
 from reput.store.kernels.request_fields import (
     BACKSLASH,
     QUOTE,
@@ -34,7 +35,6 @@ from reput.store.kernels.request_fields import (
     number,
 )
 from reput.store.kernels.send_rules import NAMES_MAX, NAMES_OF_PYTHON, TIMER_UNITS_MS
-from reput.store.kernels.state import HELD_HALF, HELD_TIMER
 
 _WORDS = {name_word(start): len(start) for start in NAMES_OF_PYTHON}
 STARTS = tuple(_WORDS)

@@ -1,7 +1,7 @@
 """What ``send`` and its twin both know: names of fields and properties, what room is needed."""
 
 from reput.format import properties as props
-from reput.store.kernels import state
+from reput.store.kernels import control_block as state
 
 FIELD_NAMES = (
     "producerGroup",

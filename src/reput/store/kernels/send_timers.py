@@ -18,7 +18,7 @@ from reput.format.kernels.memory import (
     text_writer,
     word,
 )
-from reput.store.kernels import state
+from reput.store.kernels import control_block as state
 from reput.store.kernels.reply import put_decimal
 from reput.store.kernels.request_fields import number
 from reput.store.kernels.send_properties import time_unit

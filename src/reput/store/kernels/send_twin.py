@@ -22,7 +22,7 @@ from reput.format.headers import SendMessageHeader
 from reput.format.message import Host, StoredMessage
 from reput.format.recall_handle import RecallHandle
 from reput.format.send_reply import send_reply
-from reput.store.kernels import deliver_twin, hot_twin, send_rules, state
+from reput.store.kernels import control_block as state, deliver_twin, hot_twin, send_rules
 from reput.store.kernels.request_twin import LETTERS, ReadHeader, is_number, read_header
 from reput.store.kernels.twin_memory import Row, read, topic_row, write
 

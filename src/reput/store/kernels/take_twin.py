@@ -4,7 +4,7 @@ import ctypes
 import struct
 
 from reput.format import message as record, pop_codec, properties as props
-from reput.store.kernels import hot_twin, pull_rules, state, take_words as words
+from reput.store.kernels import control_block as state, hot_twin, pull_rules, take_words as words
 from reput.store.kernels.deliver_twin import units_in_memory
 from reput.store.kernels.twin_memory import Row, read, write
 

@@ -3,7 +3,7 @@
 import ctypes
 import struct
 
-from reput.store.kernels import state
+from reput.store.kernels import control_block as state
 
 _WORD = struct.Struct("=q")
 

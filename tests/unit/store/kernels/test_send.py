@@ -26,7 +26,7 @@ from reput.format.command import Command, Serialization
 from reput.format.message import Host, StoredMessage
 from reput.format.recall_handle import RecallHandle
 from reput.store.hot_state import HotState
-from reput.store.kernels import hot, native, send_rules, send_twin, state
+from reput.store.kernels import control_block as state, hot, native, send_rules, send_twin
 
 DATA = Path(__file__).parents[3] / "data" / "remoting"
 NOW_MS = 1_700_000_000_456
