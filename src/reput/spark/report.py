@@ -338,7 +338,9 @@ def _queues(report: Report, read: _Read, view: DataFrame) -> None:
 
 
 def _index(report: Report, read: _Read, view: DataFrame) -> None:
-    messages = read("topic", "physical_offset", "sys_flag", "tags", "keys", "properties")
+    messages = read(
+        "topic", "physical_offset", "sys_flag", "tags", "keys", "msg_id", "offset_msg_id"
+    )
     index = view.select("key_hash", "physical_offset")
     start = index.agg(F.min("physical_offset")).first()
     if start is None or start[0] is None:
@@ -363,7 +365,9 @@ def _index(report: Report, read: _Read, view: DataFrame) -> None:
 
 def _hashed(messages: DataFrame) -> DataFrame:
     """Return where entries of unique keys and keys belong, and those of tags."""
-    unique = F.array_compact(F.array(F.col("properties")["UNIQ_KEY"]))
+    # The property UNIQ_KEY, without reading all properties: without it, both ids are equal.
+    unique_key = F.when(F.col("msg_id") != F.col("offset_msg_id"), F.col("msg_id"))
+    unique = F.array_compact(F.array(unique_key))
     keys = F.coalesce(F.concat(unique, "keys"), F.array().cast("array<string>"))
     tag = F.array_compact(F.array(F.concat(F.lit(index_entry.TAG_KEY_PREFIX), F.col("tags"))))
     texts = F.concat(
