@@ -100,21 +100,9 @@ def brokers(
     return View(
         {"brokers": brokers},
         Table(
-            {
-                "cluster": "cluster",
-                "broker": "broker_name",
-                "#id": "broker_id",
-                "address": "address",
-                "version": "version",
-                "#put/s": "put_tps:.1f",
-                "#p99 ms": "put_latency_99_ms",
-                "#get/s": "get_tps:.1f",
-                "#put today": "put_today_count",
-                "#got today": "got_today_count",
-                "#disk": "disk_ratio:.0%",
-                "@up since": "boot_timestamp",
-                "problem": "problem",
-            },
+            "cluster broker=broker_name #id=broker_id address version #put/s=put_tps:.1f "
+            "#p99_ms=put_latency_99_ms #get/s=get_tps:.1f #put_today=put_today_count "
+            "#got_today=got_today_count #disk=disk_ratio:.0% @up_since=boot_timestamp problem",
             brokers,
         ),
         exit_code=EXIT_DAMAGE if any(one["problem"] for one in brokers) else 0,
@@ -250,7 +238,7 @@ def config_set(
     allowed = f"settings that {of} can change now"
     return View(
         {"of": of, "settings": settings},
-        Table({"setting": "key", "before": "before", "after": "after"}, settings),
+        Table("setting=key before after", settings),
         failure=InvalidOption("KEY=VALUE", " ".join(refused), allowed) if refused else None,
     )
 

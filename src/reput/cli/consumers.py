@@ -21,7 +21,6 @@ from reput.cli.options import (
 from reput.cli.printing import (
     Block,
     Clock,
-    Column,
     Document,
     Fields,
     Table,
@@ -48,13 +47,7 @@ def list_consumers(
 ) -> View:
     """List the consumer groups that have members, with what they read."""
     groups = session.ask(_consumers)
-    columns = {
-        "group": "group",
-        "#members": "member_count",
-        "consumes": "consume_type",
-        "model": "message_model",
-        "topics": "topics",
-    }
+    columns = "group #members=member_count consumes=consume_type model=message_model topics"
     return View({"groups": groups}, Table(columns, groups))
 
 
@@ -160,9 +153,8 @@ def _running(running: "ConsumerRunningInfo") -> Document:
 
 def _member_blocks(one: Document) -> list[Block]:
     if one["problem"] is not None:
-        return [Fields({"client": one["client_id"], "problem": one["problem"]})]
+        return [Fields.of("client=client_id problem", one)]
     properties = one["properties"]
-    queue: dict[str, Column] = {"topic": "topic", "broker": "broker_name"}
     return [
         Fields(
             {
@@ -173,37 +165,24 @@ def _member_blocks(one: Document) -> list[Block]:
             }
         ),
         Table(
-            queue
-            | {
-                "#queue": "queue_id",
-                "#offset": "consumer_offset",
-                "#waiting": "cached_count",
-                "locked": "is_locked",
-                "@pulled": "last_pull_timestamp",
-                "@consumed": "last_consume_timestamp",
-            },
+            "topic broker=broker_name #queue=queue_id #offset=consumer_offset "
+            "#waiting=cached_count locked=is_locked @pulled=last_pull_timestamp "
+            "@consumed=last_consume_timestamp",
             one["queues"],
         ),
         Table(
-            queue
-            | {
-                "popped from": lambda popped: (
-                    "any queue" if popped["queue_id"] is None else popped["queue_id"]
-                ),
-                "#held": "held_count",
-                "@popped": "last_pop_timestamp",
-            },
+            "topic broker=broker_name popped_from #held=held_count @popped=last_pop_timestamp",
             one["popped"],
+            computed={
+                "popped_from": lambda popped: (
+                    "any queue" if popped["queue_id"] is None else popped["queue_id"]
+                )
+            },
             is_optional=True,
         ),
         Table(
-            {
-                "topic": "topic",
-                "#pulled/s": "pull_tps:.1f",
-                "#consumed/s": "consumed_tps:.1f",
-                "#failed/s": "failed_tps:.1f",
-                "#ms each": "consume_ms:.1f",
-            },
+            "topic #pulled/s=pull_tps:.1f #consumed/s=consumed_tps:.1f #failed/s=failed_tps:.1f "
+            "#ms_each=consume_ms:.1f",
             one["topics"],
             is_optional=True,
         ),

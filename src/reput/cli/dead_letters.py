@@ -17,7 +17,7 @@ from reput.cli.options import (
     Session,
     command,
 )
-from reput.cli.printing import Column, Document, Fields, Table, View
+from reput.cli.printing import Computed, Document, Fields, Table, View
 from reput.errors import InvalidOption, NotInStore, ReputError
 from reput.format import names, properties as props
 
@@ -50,12 +50,7 @@ def list_groups(
 ) -> View:
     """List the groups that have dead letters, and how many."""
     groups = session.ask(_groups)
-    columns = {
-        "group": "group",
-        "topic": "topic",
-        "#messages": "message_count",
-        "@last given up": "last_store_timestamp",
-    }
+    columns = "group topic #messages=message_count @last_given_up=last_store_timestamp"
     return View({"groups": groups}, Table(columns, groups))
 
 
@@ -223,10 +218,8 @@ def export(
 
     lines = session.run(work)
     small_file.replace_file(file, "".join(lines).encode())
-    return View(
-        {"group": group, "file": str(file), "message_count": len(lines)},
-        Fields({"group": group, "file": file, "messages": len(lines)}),
-    )
+    document = {"group": group, "file": str(file), "message_count": len(lines)}
+    return View(document, Fields.of("group file messages=message_count", document))
 
 
 # --- resend -------------------------------------------------------------------------------------
@@ -295,13 +288,13 @@ def resend(
                 one.problem = f"stored, but {sent.status}"
 
     found = session.run(work)
-    columns: dict[str, Column] = {
-        "@given up": lambda one: one.message.store_timestamp_ms,
+    stored = "stored_as=message_id " if session.is_done else ""
+    columns = f"@given_up id keys to {stored}problem"
+    computed: Computed = {
+        "given_up": lambda one: one.message.store_timestamp_ms,
         "id": lambda one: one.message.message_id,
         "keys": lambda one: list(one.message.keys),
         "to": lambda one: one.to or None,
-        **({"stored as": "message_id"} if session.is_done else {}),
-        "problem": "problem",
     }
     documents = [
         {
@@ -315,7 +308,7 @@ def resend(
     is_failed = session.is_done and any(one.problem for one in found)
     return View(
         {"is_done": session.is_done, "group": group, "messages": documents},
-        Table(columns, found),
+        Table(columns, found, computed=computed),
         exit_code=EXIT_DAMAGE if is_failed else 0,
     )
 

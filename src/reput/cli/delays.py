@@ -23,13 +23,7 @@ def delay_list(
         return found
 
     levels = session.ask(work)
-    columns = {
-        "broker": "broker_name",
-        "#level": "level",
-        "delay": "delay",
-        "#waiting": "waiting_count",
-        "#delivered": "delivered_count",
-    }
+    columns = "broker=broker_name #level delay #waiting=waiting_count #delivered=delivered_count"
     return View({"levels": levels}, Table(columns, levels))
 
 

@@ -15,7 +15,7 @@ from reput.cli.options import (
     Session,
     command,
 )
-from reput.cli.printing import Column, Document, Fields, Table, View
+from reput.cli.printing import Document, Fields, Table, View
 from reput.format import names
 
 if TYPE_CHECKING:
@@ -57,15 +57,13 @@ def _settings(config: "SubscriptionGroupConfig") -> Document:
 
 
 def _settings_table(key: str, rows: list[Document]) -> Table:
-    columns: dict[str, Column] = {
-        key: key,
-        "may consume": "consume_enable",
-        "may broadcast": "broadcast_enable",
-        "#retries": "retry_count_max",
-        "#retry queues": "retry_queue_count",
-        "#reads from": "read_from_broker_id",
-    }
-    return Table(columns, rows)
+    columns = (
+        f"{key} may_consume=consume_enable may_broadcast=broadcast_enable "
+        "#retries=retry_count_max #retry_queues=retry_queue_count #reads_from=read_from_broker_id"
+    )
+    table = Table(columns, rows)
+    table.headings[0] = key  # with its underscore: scripts may know it
+    return table
 
 
 @command(*CLUSTER, "utc")
@@ -87,24 +85,14 @@ def show(
     document = session.ask(work)
     return View(
         document,
-        Fields(
-            {
-                "group": group,
-                "members": document["member_count"],
-                "consumes": f"{document['consume_tps']:.1f} messages a second",
-                "lag": document["lag"],
-            }
+        Fields.of(
+            "group members=member_count consumes lag",
+            document,
+            {"consumes": lambda _: f"{document['consume_tps']:.1f} messages a second"},
         ),
         Table(
-            {
-                "topic": "topic",
-                "broker": "broker_name",
-                "#queue": "queue_id",
-                "#broker offset": "broker_offset",
-                "#consumer offset": "consumer_offset",
-                "#lag": "lag",
-                "@last": "last_store_timestamp",
-            },
+            "topic broker=broker_name #queue=queue_id #broker_offset "
+            "#consumer_offset #lag @last=last_store_timestamp",
             document["queues"],
         ),
     )
@@ -294,17 +282,9 @@ def delete(
         }
 
     document = session.ask(work)
-    return View(
-        document,
-        Fields(
-            {
-                "deleted" if session.is_done else "would delete": group,
-                "brokers": document["brokers"],
-                "members": document["member_count"],
-                "keeps offsets": keep_offsets,
-            }
-        ),
-    )
+    label = "deleted" if session.is_done else "would_delete"
+    names = f"{label}=group brokers members=member_count keeps_offsets"
+    return View(document, Fields.of(names, document))
 
 
 # --- members ------------------------------------------------------------------------------------
@@ -319,27 +299,19 @@ def members(session: Session, group: GroupArgument) -> View:
     document = session.ask(lambda admin: _members(admin, group))
     return View(
         document,
-        Fields(
-            {
-                "group": group,
-                "members": len(document["members"]),
-                "consumes": document["consume_type"],
-                "model": document["message_model"],
-                "new queues from": document["consume_from_where"],
-            }
+        Fields.of(
+            "group members consumes=consume_type model=message_model "
+            "new_queues_from=consume_from_where",
+            document,
+            {"members": lambda _: len(document["members"])},
         ),
         Table(
-            {
-                "client": "client_id",
-                "address": "address",
-                "language": "language",
-                "version": "version",
-            },
+            "client=client_id address language version",
             document["members"],
             is_optional=True,
         ),
         Table(
-            {"topic": "topic", "expression": "expression", "type": "expression_type"},
+            "topic expression type=expression_type",
             document["subscriptions"],
             is_optional=not document["members"],
         ),
@@ -432,12 +404,7 @@ def mode(
         return found
 
     modes = session.ask(work)
-    columns = {
-        "broker": "broker_name",
-        "topic": "topic",
-        "mode": "mode",
-        "#share": "share_count",
-    }
+    columns = "broker=broker_name topic mode #share=share_count"
     return View({"group": group, "modes": modes}, Table(columns, modes))
 
 

@@ -14,7 +14,7 @@ from reput.cli.options import (
     TopicArgument,
     command,
 )
-from reput.cli.printing import Column, Document, Table, View
+from reput.cli.printing import Computed, Document, Table, View
 from reput.errors import InvalidOption
 
 if TYPE_CHECKING:
@@ -32,14 +32,9 @@ def show(session: Session, group: GroupArgument, topic: TopicArgument) -> View:
     A broker says 0, and not that there is none, of a young queue that still has its first message.
     """
     queues = session.ask(lambda admin: _describe(admin, group, topic))
-    columns = {
-        "broker": "broker_name",
-        "#queue": "queue_id",
-        "#min": "min_offset",
-        "#max": "max_offset",
-        "#consumer offset": "consumer_offset",
-        "#lag": "lag",
-    }
+    columns = (
+        "broker=broker_name #queue=queue_id #min=min_offset #max=max_offset #consumer_offset #lag"
+    )
     return View({"group": group, "topic": topic, "queues": queues}, Table(columns, queues))
 
 
@@ -191,15 +186,14 @@ async def _move(
 
 def _view(session: Session, document: Document, moves: list[_Move]) -> View:
     """Return what was or would be moved; a failure if a group is not where it should be."""
-    columns: dict[str, Column] = {
-        "broker": lambda move: move.queue.broker_name,
-        "#queue": lambda move: move.queue.queue_id,
-        "#was at" if session.is_done else "#is at": "before",
-        "#wanted": "wanted",
-        "#change": lambda move: None if move.before is None else f"{move.wanted - move.before:+d}",
-    }
+    columns = "broker #queue #is_at=before #wanted #change"
     if session.is_done:
-        columns["#is at"] = "after"
+        columns = "broker #queue #was_at=before #wanted #change #is_at=after"
+    computed: Computed = {
+        "broker": lambda move: move.queue.broker_name,
+        "queue": lambda move: move.queue.queue_id,
+        "change": lambda move: None if move.before is None else f"{move.wanted - move.before:+d}",
+    }
     failure = None
     wrong = [queue_text(move.queue) for move in moves if move.after != move.wanted]
     if session.is_done and wrong:
@@ -208,7 +202,7 @@ def _view(session: Session, document: Document, moves: list[_Move]) -> View:
     queues = [move.document() for move in moves]
     return View(
         {"is_done": session.is_done, **document, "queues": queues},
-        Table(columns, moves),
+        Table(columns, moves, computed=computed),
         failure=failure,
     )
 

@@ -1,7 +1,8 @@
 """Options and arguments that several commands share, each declared once.
 
-``command`` adds ``--yes``, ``--namesrv``, ``--timeout``, ``--json`` and ``--utc`` to a function.
-The function gets a ``Session`` first, which knows what was given, and returns a ``View``.
+``command`` adds ``--yes``, ``--namesrv``, ``--timeout``, ``--json``, ``--utc`` and the options of
+Spark to a function. The function gets a ``Session`` first, which knows what was given, and returns
+a ``View``.
 """
 
 import functools
@@ -27,6 +28,7 @@ T = TypeVar("T")
 
 DEFAULT_NAMESRV = "127.0.0.1:9876"
 DEFAULT_TIMEOUT_S = 3.0
+DEFAULT_MASTER = "local[*]"
 
 # --- arguments ----------------------------------------------------------------------------------
 
@@ -110,6 +112,22 @@ _SHARED: Mapping[str, tuple[Any, object]] = {
         ],
         DEFAULT_TIMEOUT_S,
     ),
+    "master": (
+        Annotated[
+            str,
+            typer.Option(
+                "--master", metavar="MASTER", help="Where Spark runs, as spark://HOST:7077."
+            ),
+        ],
+        DEFAULT_MASTER,
+    ),
+    "conf": (
+        Annotated[
+            list[str] | None,
+            typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark; repeatable."),
+        ],
+        None,
+    ),
     "json": (Annotated[bool, typer.Option("--json", help="Print JSON, with ms for times.")], False),
     "utc": (
         Annotated[bool, typer.Option("--utc", help="Show times in UTC, and read them so.")],
@@ -118,6 +136,8 @@ _SHARED: Mapping[str, tuple[Any, object]] = {
 }
 CLUSTER = ("namesrv", "timeout", "json")
 """Shared options of a command that talks to a cluster."""
+SPARK = ("master", "conf", "json", "utc")
+"""Shared options of a command that runs a job in Spark."""
 
 
 class Session:
@@ -129,6 +149,8 @@ class Session:
         yes: bool = True,
         namesrv: str = DEFAULT_NAMESRV,
         timeout: float = DEFAULT_TIMEOUT_S,
+        master: str = DEFAULT_MASTER,
+        conf: list[str] | None = None,
         json: bool = False,
         utc: bool = False,
     ) -> None:
@@ -136,6 +158,8 @@ class Session:
         self.is_done = yes
         self.namesrv = namesrv
         self.timeout_s = timeout
+        self.master = master
+        self.spark_settings = parse_pairs("--conf", conf)
         self.as_json = json
         self.clock = Clock(utc)
 
@@ -196,7 +220,7 @@ def command(
     """Return a decorator that adds shared options to a function, after its own.
 
     Args:
-        *shared: Names of the options: ``yes``, ``namesrv``, ``timeout``, ``json`` and ``utc``.
+        *shared: Names of the options, of ``_SHARED``.
     """
 
     def decorated(function: Callable[..., View | None]) -> Callable[..., None]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from reput.cli.exit_codes import EXIT_DAMAGE
-from reput.cli.options import BeginOption, EndOption, LiveOption, Session, command, parse_pairs
+from reput.cli.options import SPARK, BeginOption, EndOption, LiveOption, Session, command
 from reput.cli.printing import Block, View, print_note
 from reput.errors import InvalidOption
 
@@ -36,14 +36,6 @@ TopicOption = Annotated[
     list[str] | None,
     typer.Option("--topic", metavar="TOPIC", help="Only this topic; repeatable."),
 ]
-MasterOption = Annotated[
-    str, typer.Option("--master", metavar="MASTER", help="Where Spark runs, as spark://HOST:7077.")
-]
-ConfOption = Annotated[
-    list[str] | None,
-    typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark; repeatable."),
-]
-_LOCAL = "local[*]"
 
 
 class _Job(NamedTuple):
@@ -52,7 +44,7 @@ class _Job(NamedTuple):
 
 
 @contextlib.contextmanager
-def _job(name: str, master: str, conf: list[str] | None) -> Iterator[_Job]:
+def _job(session: Session, name: str) -> Iterator[_Job]:
     """Start Spark, and show how far its tasks are; what it prints itself is kept if it fails."""
     import tempfile
 
@@ -60,12 +52,13 @@ def _job(name: str, master: str, conf: list[str] | None) -> Iterator[_Job]:
     from reput.spark.jobs.running import TaskFailed
     from reput.spark.session import local_session
 
-    settings = parse_pairs("--conf", conf)
     folder = Path(tempfile.mkdtemp(prefix="reput-"))
     log_file = folder / "spark.log"
     with ProgressBar() as bar:
         try:
-            with local_session(f"reput {name}", log_file, master, settings) as spark:
+            with local_session(
+                f"reput {name}", log_file, session.master, session.spark_settings
+            ) as spark:
                 yield _Job(spark, bar.update)
         except TaskFailed:
             print_note(f"what Spark printed: {log_file}")
@@ -91,7 +84,7 @@ def _view(result: Any, show: Callable[[Any], list[Block]], *, is_bad: bool = Fal
 # --- the commands -------------------------------------------------------------------------------
 
 
-@command("json", "utc")
+@command(*SPARK)
 def dispatch(
     session: Session,
     store: StoreOption,
@@ -113,8 +106,6 @@ def dispatch(
         bool, typer.Option("--skip-batch-queues", help="Leave batch queues of 5.x as they are.")
     ] = False,
     live: LiveOption = False,
-    master: MasterOption = _LOCAL,
-    conf: ConfOption = None,
 ) -> View:
     """Derive consume queues and index from the commit log, byte for byte as a broker does.
 
@@ -125,7 +116,7 @@ def dispatch(
     from reput.cli import pipeline_text
     from reput.spark.jobs import dispatch as job
 
-    with _job("dispatch", master, conf) as (spark, progress):
+    with _job(session, "dispatch") as (spark, progress):
         result = job.dispatch(
             spark,
             store,
@@ -147,7 +138,7 @@ def dispatch(
     )
 
 
-@command("json", "utc")
+@command(*SPARK)
 def follow(
     session: Session,
     store: StoreOption,
@@ -166,8 +157,6 @@ def follow(
     skip_batch_queues: Annotated[
         bool, typer.Option("--skip-batch-queues", help="Leave batch queues of 5.x out.")
     ] = False,
-    master: MasterOption = _LOCAL,
-    conf: ConfOption = None,
 ) -> View:
     """Keep consume queues and index of a running broker's log in a folder of their own.
 
@@ -178,7 +167,7 @@ def follow(
     from reput.cli import pipeline_text
     from reput.spark.jobs.dispatch import follow as job
 
-    with _job("follow", master, conf) as (spark, progress):
+    with _job(session, "follow") as (spark, progress):
         result = job.follow(
             spark,
             store,
@@ -192,7 +181,7 @@ def follow(
     return _view(result, pipeline_text.follow)
 
 
-@command("json", "utc")
+@command(*SPARK)
 def audit(
     session: Session,
     store: StoreOption,
@@ -212,8 +201,6 @@ def audit(
         int, typer.Option("--findings", metavar="N", min=0, help="How many of a kind are told.")
     ] = 100,
     live: LiveOption = False,
-    master: MasterOption = _LOCAL,
-    conf: ConfOption = None,
 ) -> View:
     """Give each message and each hole a verdict: dispatched, lost, damaged, consumed by whom.
 
@@ -225,7 +212,7 @@ def audit(
     from reput.spark.jobs import audit as job
     from reput.spark.pages import audit as audit_page
 
-    with _job("audit", master, conf) as (spark, progress):
+    with _job(session, "audit") as (spark, progress):
         result = job.audit(
             spark,
             store,
@@ -241,7 +228,7 @@ def audit(
     return _view(result, pipeline_text.audit, is_bad=not result.is_clean)
 
 
-@command("json", "utc")
+@command(*SPARK)
 def report(
     session: Session,
     store: StoreOption,
@@ -249,8 +236,6 @@ def report(
         Path, typer.Option("--report", metavar="FILE", help="Where to write the HTML page.")
     ] = Path("report.html"),
     live: LiveOption = False,
-    master: MasterOption = _LOCAL,
-    conf: ConfOption = None,
 ) -> View:
     """Report on a store: totals, topics, damage, lag, and what agrees with the log.
 
@@ -265,7 +250,7 @@ def report(
     from reput.spark.pages import store as store_page
 
     started = time.monotonic()
-    with _job("report", master, conf) as (spark, progress):
+    with _job(session, "report") as (spark, progress):
         result = job.collect(spark, store, progress, allow_live=live)
     result.seconds = round(time.monotonic() - started, 1)
     page.write_text(store_page.render(result), encoding="utf-8")
@@ -276,7 +261,7 @@ def report(
     )
 
 
-@command("json", "utc")
+@command(*SPARK)
 def salvage(
     session: Session,
     store: StoreOption,
@@ -285,8 +270,6 @@ def salvage(
     include_stale: Annotated[
         bool, typer.Option("--include-stale", help="Also take what an earlier recovery cut off.")
     ] = False,
-    master: MasterOption = _LOCAL,
-    conf: ConfOption = None,
 ) -> View:
     """Write a clean store with every whole message of a damaged one.
 
@@ -295,7 +278,7 @@ def salvage(
     from reput.cli import pipeline_text
     from reput.spark.jobs import salvage as job
 
-    with _job("salvage", master, conf) as (spark, progress):
+    with _job(session, "salvage") as (spark, progress):
         result = job.salvage(
             spark,
             store,
@@ -307,7 +290,7 @@ def salvage(
     return _view(result, pipeline_text.salvage, is_bad=result.lost_count > 0)
 
 
-@command("json", "utc")
+@command(*SPARK)
 def compare(
     session: Session,
     store: StoreOption,
@@ -342,8 +325,6 @@ def compare(
         int, typer.Option("--findings", metavar="N", min=0, help="How many a section shows.")
     ] = 100,
     live: LiveOption = False,
-    master: MasterOption = _LOCAL,
-    conf: ConfOption = None,
 ) -> View:
     """Compare two stores: files, messages, queues and tables; or one and a running broker.
 
@@ -359,7 +340,7 @@ def compare(
         **({"broker": broker} if broker else {}),
     }
 
-    with _job("compare", master, conf) as (spark, progress):
+    with _job(session, "compare") as (spark, progress):
         result = job.compare(
             spark,
             store,
@@ -374,7 +355,7 @@ def compare(
     return _view(result, pipeline_text.compare, is_bad=not result.is_equal)
 
 
-@command("json", "utc")
+@command(*SPARK)
 def archive(
     session: Session,
     store: StoreOption,
@@ -390,8 +371,6 @@ def archive(
         int, typer.Option(metavar="N", min=1, max=22, help="How hard zstd tries, 1 to 22.")
     ] = 1,
     live: LiveOption = False,
-    master: MasterOption = _LOCAL,
-    conf: ConfOption = None,
 ) -> View:
     """Keep the closed log files of a store as Parquet: those that are not in the archive yet.
 
@@ -400,7 +379,7 @@ def archive(
     from reput.cli import pipeline_text
     from reput.spark.jobs import archive as job
 
-    with _job("archive", master, conf) as (spark, progress):
+    with _job(session, "archive") as (spark, progress):
         result = job.archive(
             spark,
             store,
@@ -414,15 +393,13 @@ def archive(
     return _view(result, pipeline_text.archive)
 
 
-@command("json", "utc")
+@command(*SPARK)
 def verify(
     session: Session,
     archive: ArchiveOption,
     quick: Annotated[
         bool, typer.Option("--quick", help="Check files only; put no log file together again.")
     ] = False,
-    master: MasterOption = _LOCAL,
-    conf: ConfOption = None,
 ) -> View:
     """Check an archive: all its files against their counts and checksums.
 
@@ -431,12 +408,12 @@ def verify(
     from reput.cli import pipeline_text
     from reput.spark.jobs import archive as job
 
-    with _job("verify", master, conf) as (spark, progress):
+    with _job(session, "verify") as (spark, progress):
         result = job.verify(spark, archive, is_deep=not quick, progress=progress)
     return _view(result, pipeline_text.verify, is_bad=not result.is_whole)
 
 
-@command("json", "utc")
+@command(*SPARK)
 def restore(
     session: Session,
     archive: ArchiveOption,
@@ -451,8 +428,6 @@ def restore(
         int | None,
         typer.Option("--file-bytes", metavar="N", help="Size of log files that are packed anew."),
     ] = None,
-    master: MasterOption = _LOCAL,
-    conf: ConfOption = None,
 ) -> View:
     """Make a store from an archive, byte for byte, or from a part of it.
 
@@ -461,7 +436,7 @@ def restore(
     from reput.cli import pipeline_text
     from reput.spark.jobs import restore as job
 
-    with _job("restore", master, conf) as (spark, progress):
+    with _job(session, "restore") as (spark, progress):
         result = job.restore(
             spark,
             archive,
@@ -476,7 +451,7 @@ def restore(
     return _view(result, pipeline_text.restore)
 
 
-@command("json", "utc")
+@command(*SPARK)
 def compact(
     session: Session,
     keep: Annotated[
@@ -501,8 +476,6 @@ def compact(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Write nothing; say what would go.")
     ] = False,
-    master: MasterOption = _LOCAL,
-    conf: ConfOption = None,
 ) -> View:
     """Take out messages whose topic's retention is over, of closed log files.
 
@@ -516,7 +489,7 @@ def compact(
 
     if (store is None) == (archive is None):
         raise InvalidOption("--store", store, "a store with --target, or --archive")
-    with _job("compact", master, conf) as (spark, progress):
+    with _job(session, "compact") as (spark, progress):
         result = job.compact(
             spark,
             store or archive or "",

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from reput.cli.printing import Block, Column, Fields, Table, size_text
+from reput.cli.printing import Block, Fields, Table, size_text
 
 if TYPE_CHECKING:
     from reput.spark.jobs.archive import ArchiveResult, VerifyResult
@@ -64,14 +64,8 @@ def _difference(found: "Difference") -> list[Block]:
     fields = Fields({"compared with": found.compared_with, "byte-identical": found.is_same})
     if found.expired_units:
         fields["expired"] = f"{found.expired_units} units of messages that the log has no more"
-    queues: dict[str, Column] = {
-        "topic": "topic",
-        "#queue": "queue_id",
-        "#missing": "missing",
-        "#different": "different",
-        "#too many": "extra",
-    }
-    index = {"#index file": "number", "name": "name", "#first byte that differs": "first_byte"}
+    queues = "topic #queue=queue_id #missing #different #too_many=extra"
+    index = "#index_file=number name #first_byte_that_differs=first_byte"
     return [fields, _table(queues, found.queues), _table(index, found.index)]
 
 
@@ -94,45 +88,26 @@ def audit(result: "AuditResult") -> list[Block]:
             "clean": result.is_clean,
         }
     )
-    lost: dict[str, Column] = {
-        "topic": "topic",
-        "#queue": "queue_id",
-        "#queue offset": "queue_offset",
-        "#physical offset": "physical_offset",
-        "@stored": _time("store_timestamp"),
-        "verdict": "verdict",
-        "why": _words("reason"),
-    }
-    holes: dict[str, Column] = {
-        "#hole at": "physical_offset",
-        "#bytes": "length",
-        "file": "file",
-        "@from": _time("before_ms"),
-        "@to": _time("after_ms"),
-        "#messages lost": "lost_count",
-        "why": "reason",
-    }
-    groups: dict[str, Column] = {
-        "group": "group",
-        "topic": "topic",
-        "#behind": "lag",
-        "#bytes": "pending_bytes",
-        "@oldest stored": _time("oldest_pending_ms"),
-        "#expired unread": "expired",
-    }
-    delays: dict[str, Column] = {
-        "#delay level": "level",
-        "#delivered": "delivered",
-        "#due": "due",
-        "#waiting": "waiting",
-        "#bytes": "backlog_bytes",
-        "@oldest due": _time("oldest_due_ms"),
-    }
+    lost = (
+        "topic #queue=queue_id #queue_offset #physical_offset "
+        "@stored=store_timestamp verdict why=reason"
+    )
+    holes = (
+        "#hole_at=physical_offset #bytes=length file @from=before_ms @to=after_ms "
+        "#messages_lost=lost_count why=reason"
+    )
+    groups = (
+        "group topic #behind=lag #bytes=pending_bytes @oldest_stored=oldest_pending_ms "
+        "#expired_unread=expired"
+    )
+    delays = (
+        "#delay_level=level #delivered #due #waiting #bytes=backlog_bytes @oldest_due=oldest_due_ms"
+    )
     return [
         fields,
-        _table(lost, result.lost),
+        _table(lost, result.lost, "reason"),
         _table(holes, result.holes),
-        _table({"fault": _words("fault"), "where": "where", "what": "text"}, result.findings),
+        _table("fault where what=text", result.findings, "fault"),
         _table(groups, result.groups),
         _table(delays, result.delays),
     ]
@@ -152,29 +127,12 @@ def salvage(result: "Salvaged") -> list[Block]:
             **{path: state for path, state in result.tables if state != "copied"},
         }
     )
-    holes: dict[str, Column] = {
-        "#hole at": "physical_offset",
-        "#bytes": "length",
-        "file": "file",
-        "@stored about": _time("store_timestamp"),
-        "why": "reason",
-    }
-    queues: dict[str, Column] = {
-        "topic": "topic",
-        "#queue": "queue_id",
-        "#recovered": "message_count",
-        "#from": "start",
-        "#to": "stop",
-        "#lost": "lost_count",
-        "#duplicates": "duplicate_count",
-    }
-    moved: dict[str, Column] = {
-        "offset of": "name",
-        "topic": "topic",
-        "#queue": "queue_id",
-        "#was": "before",
-        "#is": "after",
-    }
+    holes = "#hole_at=physical_offset #bytes=length file @stored_about=store_timestamp why=reason"
+    queues = (
+        "topic #queue=queue_id #recovered=message_count #from=start #to=stop #lost=lost_count "
+        "#duplicates=duplicate_count"
+    )
+    moved = "offset_of=name topic #queue=queue_id #was=before #is=after"
     return [
         fields,
         _table(holes, result.holes),
@@ -196,8 +154,7 @@ def compare(result: "Comparison") -> list[Block]:
         text = ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in kinds.items())
         fields[section] = text or "equal"
     fields["equal"] = result.is_equal
-    columns: dict[str, Column] = {"section": "section", "kind": _words("kind"), "what": "text"}
-    return [fields, _table(columns, result.findings)]
+    return [fields, _table("section kind what=text", result.findings, "kind")]
 
 
 def archive(result: "ArchiveResult") -> list[Block]:
@@ -263,12 +220,25 @@ def compact(result: "CompactResult") -> list[Block]:
             **({"mappedFileSizeCommitLog": result.file_bytes} if result.file_bytes else {}),
         }
     )
-    topics = {"topic": "topic", "#messages": "messages", "#bytes": "record_bytes"}
+    topics = "topic #messages #bytes=record_bytes"
     return [fields, _table(topics, result.topics)]
 
 
-def _table(columns: Mapping[str, Column] | Sequence[str], rows: Iterable[Any]) -> Table:
-    return Table(columns, rows, is_optional=True, count_max=_ROWS_MAX)
+def _table(columns: str | Sequence[str], rows: Iterable[Any], *words: str) -> Table:
+    """Return a table, which is left out without rows, and where a time of 0 is none.
+
+    Args:
+        columns: As those of ``Table``.
+        rows: The rows.
+        *words: Attributes that are shown as words, without underscores.
+    """
+    computed = {name: _words(name) for name in words}
+    table = Table(columns, rows, computed=computed, is_optional=True, count_max=_ROWS_MAX)
+    for row in table.cells:
+        for number, heading in enumerate(table.headings):
+            if heading.startswith("@"):
+                row[number] = row[number] or None
+    return table
 
 
 def _counts(counts: Mapping[str, int]) -> str:
@@ -278,10 +248,4 @@ def _counts(counts: Mapping[str, int]) -> str:
 
 
 def _words(name: str) -> Callable[[Any], object]:
-    """Return a column that shows the name in an attribute as words."""
     return lambda row: str(getattr(row, name)).replace("_", " ")
-
-
-def _time(name: str) -> Callable[[Any], object]:
-    """Return a column that shows an attribute in ms, where 0 means none."""
-    return lambda row: getattr(row, name) or None

@@ -1,8 +1,12 @@
 """Rendering: what a command found, as text for people and pipes, or as JSON.
 
 A command returns a ``View``: the document that ``--json`` prints, and the fields and tables that
-show it as text. A column of a table is named by its heading, and says which value of a row it
-holds; ``#`` before a heading marks numbers, ``@`` times in ms.
+show it as text. The columns of a table are words ``HEADING=KEY``, such as
+
+    topic #lag @last_stored=last_store_timestamp #put/s=put_tps:.1f
+
+``#`` marks numbers and ``@`` times in ms, ``_`` in a heading is a space, KEY names a key or
+attribute of the rows and is the heading if it is left out, and a format may follow it.
 
 On a terminal tables are drawn by rich. In a pipe they are plain columns, whole and uncoloured,
 however wide. Text that comes from a store is never sent to a terminal as it is: a body may hold
@@ -26,8 +30,8 @@ _MARKS = "#@"
 _STYLES = {"damage": "bold red", "warning": "yellow", "note": "cyan", "ok": "green"}
 
 Document = dict[str, Any]
-Column = str | Callable[[Any], object]
-"""Key or attribute of a row, with a format if that follows a colon, or a function of the row."""
+Computed = Mapping[str, Callable[[Any], object]]
+"""Functions of a row, by the key of their column."""
 
 
 # --- values -------------------------------------------------------------------------------------
@@ -107,42 +111,50 @@ def parse_time(option: str, text: str, clock: Clock) -> int:
 class Fields(dict[str, object]):
     """Names and values, one a line."""
 
+    @classmethod
+    def of(cls, names: str, row: Any, computed: Computed | None = None) -> "Fields":
+        """Return fields of a document; ``names`` are words as those of columns."""
+        table = Table(names, [row], computed=computed)
+        return cls(zip(table.headings, table.cells[0], strict=True))
+
 
 class Table:
     """Rows of a table."""
 
     def __init__(
         self,
-        columns: Mapping[str, Column] | Sequence[str],
+        columns: str | Sequence[str],
         rows: Iterable[Any],
         *,
+        computed: Computed | None = None,
         is_optional: bool = False,
         count_max: int | None = None,
     ) -> None:
         """Create a table.
 
         Args:
-            columns: Heading to value; or headings alone, of rows that are sequences.
+            columns: Words ``HEADING=KEY``; or headings alone, of rows that are sequences.
             rows: The rows.
+            computed: Columns that are no key or attribute.
             is_optional: Whether a table without rows is left out.
             count_max: Rows that are shown at most.
         """
-        self.headings = list(columns)
-        self.cells = [_values(columns, row) for row in rows]
+        if isinstance(columns, str):
+            pairs = [word.partition("=") for word in columns.split()]
+            self.headings = [heading.replace("_", " ") for heading, _, _ in pairs]
+            keys = [key or heading.lstrip(_MARKS) for heading, _, key in pairs]
+            self.cells = [[_value(key, row, computed or {}) for key in keys] for row in rows]
+        else:
+            self.headings = list(columns)
+            self.cells = [list(row) for row in rows]
         self.is_shown = bool(self.cells) or not is_optional
         self.count_max = count_max
 
 
-def _values(columns: Mapping[str, Column] | Sequence[str], row: Any) -> list[object]:
-    if not isinstance(columns, Mapping):
-        return list(row)
-    return [_value(column, row) for column in columns.values()]
-
-
-def _value(column: Column, row: Any) -> object:
-    if callable(column):
-        return column(row)
-    key, _, form = column.partition(":")
+def _value(key: str, row: Any, computed: Computed) -> object:
+    if key in computed:
+        return computed[key](row)
+    key, _, form = key.partition(":")
     value = row[key] if isinstance(row, Mapping) else getattr(row, key)
     return format(value, form) if form and value is not None else value
 

@@ -44,15 +44,8 @@ def list_producers(
     return View(
         {"producers": producers},
         Table(
-            {
-                "group": "group",
-                "client": "client_id",
-                "address": "address",
-                "language": "language",
-                "version": "version",
-                "broker": "broker_name",
-                "@last seen": "last_seen_timestamp",
-            },
+            "group client=client_id address language version broker=broker_name "
+            "@last_seen=last_seen_timestamp",
             producers,
         ),
     )

@@ -35,15 +35,8 @@ def topic_stats(
     return View(
         {"topics": topics},
         Table(
-            {
-                "topic": "topic",
-                "#put/s": "put_tps:.1f",
-                "#put 24 h": "put_day_count",
-                "group": "group",
-                "#get/s": "get_tps:.1f",
-                "#got 24 h": "got_day_count",
-                "#lag": "lag",
-            },
+            "topic #put/s=put_tps:.1f #put_24_h=put_day_count group #get/s=get_tps:.1f "
+            "#got_24_h=got_day_count #lag",
             [one | group for one in topics for group in one["groups"] or [_NO_GROUP]],
         ),
     )
@@ -152,11 +145,5 @@ def counter(
     windows = session.ask(work)
     if not windows:
         raise NotInStore(f"no broker has counted {name} of {key} since it started")
-    columns = {
-        "broker": "broker_name",
-        "window": "window",
-        "#sum": "sum",
-        "#a second": "tps:.2f",
-        "#a time": "average:.2f",
-    }
+    columns = "broker=broker_name window #sum #a_second=tps:.2f #a_time=average:.2f"
     return View({"name": name, "key": key, "windows": windows}, Table(columns, windows))

@@ -139,57 +139,28 @@ def ls(
     return View({what.value: listed}, Table(_COLUMNS[what], listed))
 
 
-_COLUMNS: dict[Listing, dict[str, str]] = {
-    Listing.LOG: {
-        "file": "name",
-        "#size": "size",
-        "#first": "first_physical_offset",
-        "#last": "last_physical_offset",
-        "@first stored": "first_store_timestamp",
-        "@last stored": "last_store_timestamp",
-        "#wasted": "wasted_bytes",
-    },
-    Listing.QUEUES: {
-        "topic": "topic",
-        "#queue": "queue_id",
-        "#min": "min_offset",
-        "#max": "max_offset",
-        "#messages": "message_count",
-        "@last stored": "last_store_timestamp",
-        "#files": "file_count",
-        "family": "family",
-    },
-    Listing.INDEX: {
-        "file": "name",
-        "#size": "size",
-        "#entries": "entry_count",
-        "#first": "begin_physical_offset",
-        "#last": "end_physical_offset",
-        "@first stored": "begin_timestamp",
-        "@last stored": "end_timestamp",
-        "problem": "problem",
-    },
-    Listing.TOPICS: {
-        "topic": "topic",
-        "kind": "kind",
-        "in table": "in_table",
-        "#read": "read_queue_count",
-        "#write": "write_queue_count",
-        "#perm": "perm",
-        "#queues": "queue_count",
-        "#messages": "message_count",
-        "@last stored": "last_store_timestamp",
-    },
-    Listing.GROUPS: {
-        "group": "group",
-        "topic": "topic",
-        "#queue": "queue_id",
-        "#offset": "consumer_offset",
-        "#max": "max_offset",
-        "#lag": "lag",
-    },
+_COLUMNS = {
+    Listing.LOG: (
+        "file=name #size #first=first_physical_offset #last=last_physical_offset "
+        "@first_stored=first_store_timestamp @last_stored=last_store_timestamp "
+        "#wasted=wasted_bytes"
+    ),
+    Listing.QUEUES: (
+        "topic #queue=queue_id #min=min_offset #max=max_offset #messages=message_count "
+        "@last_stored=last_store_timestamp #files=file_count family"
+    ),
+    Listing.INDEX: (
+        "file=name #size #entries=entry_count #first=begin_physical_offset "
+        "#last=end_physical_offset @first_stored=begin_timestamp @last_stored=end_timestamp "
+        "problem"
+    ),
+    Listing.TOPICS: (
+        "topic kind in_table #read=read_queue_count #write=write_queue_count #perm "
+        "#queues=queue_count #messages=message_count @last_stored=last_store_timestamp"
+    ),
+    Listing.GROUPS: "group topic #queue=queue_id #offset=consumer_offset #max=max_offset #lag",
 }
-"""Heading to key of the document; see ``printing`` for ``#`` and ``@``."""
+"""Columns of each listing; see ``printing``."""
 
 
 # --- show ---------------------------------------------------------------------------------------
@@ -385,29 +356,17 @@ def _report_view(document: Document, everything: bool) -> View:
         document,
         fields,
         Table(
-            {
-                "file": "path",
-                "#size": "size",
-                "#holds": "count",
-                "verdict": "verdict",
-                "why": "text",
-            },
+            "file=path #size #holds=count verdict why=text",
             files,
             is_optional=True,
         ),
         Table(
-            {
-                "#hole at": "physical_offset",
-                "#bytes": "length",
-                "file": "file",
-                "verdict": "severity",
-                "why": "text",
-            },
+            "#hole_at=physical_offset #bytes=length file verdict=severity why=text",
             document["holes"],
             is_optional=True,
         ),
         Table(
-            {"finding": "kind", "verdict": "severity", "where": "path", "what": "text"},
+            "finding=kind verdict=severity where=path what=text",
             document["findings"] if everything else [],
             is_optional=True,
         ),

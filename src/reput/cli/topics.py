@@ -17,7 +17,7 @@ from reput.cli.options import (
     command,
     parse_pairs,
 )
-from reput.cli.printing import Column, Document, Fields, Table, View, print_note
+from reput.cli.printing import Computed, Document, Fields, Table, View, print_note
 from reput.errors import InvalidOption
 from reput.format.codes import PERM_READ, PERM_WRITE
 from reput.format.names import ORDER_TOPIC_CONFIG
@@ -47,18 +47,18 @@ def list_topics(
     With --long each broker is asked for the settings of its topics.
     """
     topics = session.ask(lambda admin: _list(admin, cluster, everything, long))
-    columns: dict[str, Column] = {"topic": "topic", "kind": "kind"}
-    return View({"topics": topics}, Table(columns | _LONG_COLUMNS if long else columns, topics))
+    columns = "topic kind brokers #read #write perm" if long else "topic kind"
+    return View({"topics": topics}, Table(columns, topics, computed=_OF_BROKERS))
 
 
 def _total(key: str) -> Callable[[Document], object]:
     return lambda topic: sum(broker[key] for broker in topic["brokers"])
 
 
-_LONG_COLUMNS: dict[str, Column] = {
+_OF_BROKERS: Computed = {
     "brokers": lambda topic: [broker["broker_name"] for broker in topic["brokers"]],
-    "#read": _total("read_queue_count"),
-    "#write": _total("write_queue_count"),
+    "read": _total("read_queue_count"),
+    "write": _total("write_queue_count"),
     "perm": lambda topic: "/".join(sorted(map(_perm_text, topic["brokers"]))),
 }
 
@@ -103,34 +103,19 @@ def show(session: Session, topic: TopicArgument) -> View:
     document = session.ask(lambda admin: _describe(admin, topic))
     return View(
         document,
-        Fields(
-            {
-                "topic": topic,
-                "kind": document["kind"],
-                "messages": document["message_count"],
-                "groups": document["groups"],
-            }
-        ),
+        Fields.of("topic kind messages=message_count groups", document),
         Table(
-            {
-                "broker": "broker_name",
-                "cluster": "cluster",
+            "broker=broker_name cluster addresses #read=read_queue_count #write=write_queue_count "
+            "perm",
+            document["brokers"],
+            computed={
                 "addresses": lambda broker: [f"{i}={at}" for i, at in broker["addresses"].items()],
-                "#read": "read_queue_count",
-                "#write": "write_queue_count",
                 "perm": _perm_text,
             },
-            document["brokers"],
         ),
         Table(
-            {
-                "broker": "broker_name",
-                "#queue": "queue_id",
-                "#min": "min_offset",
-                "#max": "max_offset",
-                "#messages": "message_count",
-                "@last stored": "last_store_timestamp",
-            },
+            "broker=broker_name #queue=queue_id #min=min_offset #max=max_offset "
+            "#messages=message_count @last_stored=last_store_timestamp",
             document["queues"],
         ),
     )
@@ -338,15 +323,9 @@ _LOOK_AGAIN_S = 0.05
 
 
 def _receipt(topic: str, brokers: list[Document]) -> View:
-    columns: dict[str, Column] = {
-        "topic": lambda _: topic,
-        "broker": "broker_name",
-        "#read": "read_queue_count",
-        "#write": "write_queue_count",
-        "perm": _perm_text,
-        "order": "order",
-    }
-    return View({"topic": topic, "brokers": brokers}, Table(columns, brokers))
+    columns = "topic broker=broker_name #read=read_queue_count #write=write_queue_count perm order"
+    computed: Computed = {"topic": lambda _: topic, "perm": _perm_text}
+    return View({"topic": topic, "brokers": brokers}, Table(columns, brokers, computed=computed))
 
 
 @command("yes", *CLUSTER)
@@ -365,16 +344,14 @@ def delete(session: Session, topic: TopicArgument, cluster: ClusterOption = None
         return document
 
     document = session.ask(work)
+    label = "deleted" if session.is_done else "would_delete"
     keys = ("topic", "message_count", "groups", "brokers")
     return View(
         {"is_deleted": session.is_done, **{key: document[key] for key in keys}},
-        Fields(
-            {
-                "deleted" if session.is_done else "would delete": topic,
-                "messages": document["message_count"],
-                "brokers": [broker["broker_name"] for broker in document["brokers"]],
-                "groups": document["groups"],
-            }
+        Fields.of(
+            f"{label}=topic messages=message_count brokers groups",
+            document,
+            {"brokers": lambda _: [broker["broker_name"] for broker in document["brokers"]]},
         ),
     )
 
@@ -423,7 +400,7 @@ def order_config(
         for part in value.split(";")
         if topic in (None, name) and (count := part.rpartition(":")[2]).isdecimal()
     ]
-    columns = {"topic": "topic", "broker": "broker_name", "#queues": "queue_count"}
+    columns = "topic broker=broker_name #queues=queue_count"
     return View({"topics": topics}, Table(columns, topics))
 
 

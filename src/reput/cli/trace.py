@@ -35,15 +35,14 @@ def trace(
     return View(
         {"traces": [_document(one) for one in found]},
         Table(
-            {
-                "@time": "time_ms",
+            "@time=time_ms what group client=client_address #ms result",
+            found,
+            computed={
                 "what": lambda one: _KINDS[type(one.trace).__name__],
                 "group": lambda one: getattr(one.trace, "group", None),
-                "client": "client_address",
-                "#ms": lambda one: getattr(one.trace, "cost_ms", None),
+                "ms": lambda one: getattr(one.trace, "cost_ms", None),
                 "result": _result,
             },
-            found,
         ),
     )
 

@@ -53,10 +53,9 @@ def write_permission(
         return await tell(broker)
 
     count = session.ask(work)
-    return View(
-        {"broker_name": broker, "write_permission": str(switch), "topic_count": count},
-        Fields({"broker": broker, "write permission": switch, "topics": count}),
-    )
+    document = {"broker_name": broker, "write_permission": str(switch), "topic_count": count}
+    names = "broker=broker_name write_permission topics=topic_count"
+    return View(document, Fields.of(names, document))
 
 
 # --- cleaning up --------------------------------------------------------------------------------
@@ -103,11 +102,9 @@ def clean(
         return names
 
     names = session.ask(work)
-    label = "cleaned" if session.is_done else "would clean"
-    return View(
-        {"is_done": session.is_done, "what": str(what), "brokers": names},
-        Fields({label: what, "brokers": names}),
-    )
+    document = {"is_done": session.is_done, "what": str(what), "brokers": names}
+    label = "cleaned" if session.is_done else "would_clean"
+    return View(document, Fields.of(f"{label}=what brokers", document))
 
 
 # --- the key-value table ------------------------------------------------------------------------
