@@ -14,7 +14,7 @@ from fuzz.test_hot_kernels import SEEDS, Fence
 from fuzz.test_send_kernel import damaged
 from reput.format import command
 from reput.format.command import Command, Serialization
-from reput.store.kernels import acks_twin, acks_words as words, hot, native
+from reput.store.kernels import acks_args as words, acks_twin, hot, native
 
 TOPICS = ["T", "T", "Orders", "%RETRY%G_T", "grün", "", 'a"b']
 GROUPS = ["G", "G", "please_rename_unique_group_name"]

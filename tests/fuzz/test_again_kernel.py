@@ -19,11 +19,11 @@ from reput.store import incoming
 from reput.store.copying import CopyRule
 from reput.store.incoming import IncomingMessage
 from reput.store.kernels import (
-    again_decided_twin,
-    again_later_twin,
-    again_twin,
-    again_words as words,
     control_block as state,
+    copy_args as words,
+    copy_for_commit_twin,
+    copy_for_retry_twin,
+    copy_records_twin,
     hot,
     native,
 )
@@ -243,7 +243,7 @@ def check_again(seed: int) -> int:
         step = random.getrandbits(32)
         one, other = (Call(Random(step), log, rule, left, more) for _ in range(2))
         count = hot.again(one.argument)
-        assert count == again_twin.again(other.argument)
+        assert count == copy_records_twin.again(other.argument)
         assert one.meaning() == other.meaning()
         check_made(one, count)
         made += count
@@ -284,7 +284,9 @@ def check_later(seed: int) -> int:
         for _ in places
     ]
     places = with_more_words(places, wanted, words.LATER_WORDS)
-    return check_calls(random, log, CopyRule(), places, more, (hot.later, again_later_twin.later))
+    return check_calls(
+        random, log, CopyRule(), places, more, (hot.later, copy_for_retry_twin.later)
+    )
 
 
 def with_more_words(places: np.ndarray, more: list[tuple[int, ...]], width: int) -> np.ndarray:
@@ -343,7 +345,7 @@ def check_decided(seed: int) -> int:
         for _ in places
     ]
     places = with_more_words(places, said, words.DECIDED_WORDS)
-    kernels = hot.decided, again_decided_twin.decided
+    kernels = hot.decided, copy_for_commit_twin.decided
     return check_calls(random, log, rule, places, groups, kernels, 2)
 
 
@@ -363,7 +365,7 @@ def check_waiting(seed: int) -> int:
         left = places[at:].copy()
         one, other = (Call(Random(seed), log, CopyRule(), left, Fence(0)) for _ in range(2))
         count = hot.waiting(one.argument)
-        assert count == again_twin.waiting(other.argument)
+        assert count == copy_records_twin.waiting(other.argument)
         assert one.meaning() == other.meaning()
         told = one.told.data[: 8 * words.WAITING_WORDS * len(left)]
         rows = np.frombuffer(told, np.int64).reshape(-1, words.WAITING_WORDS)

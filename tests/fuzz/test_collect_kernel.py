@@ -17,11 +17,11 @@ from fuzz.test_send_kernel import damaged, framed
 from reput.format import command
 from reput.format.command import Command, Serialization
 from reput.store.kernels import (
-    collect_rules as rules,
-    collect_twin,
     control_block as state,
     hot,
     native,
+    scan_args as rules,
+    scan_requests_twin,
 )
 
 try:
@@ -154,7 +154,7 @@ def check(seed: int) -> int:
     data = some_stream(random)
     rows_max = random.choice([0, 1, 3, 20, 20])
     found = Call(data, rows_max).collect(native_collect)
-    assert found == Call(data, rows_max).collect(collect_twin.collect)
+    assert found == Call(data, rows_max).collect(scan_requests_twin.collect)
     return found[0]
 
 
@@ -168,7 +168,7 @@ def test_collect(seed: int) -> None:
 @settings(max_examples=100)
 def test_noise(data: bytes, rows_max: int) -> None:
     found = Call(data, rows_max).collect(native_collect)
-    assert found == Call(data, rows_max).collect(collect_twin.collect)
+    assert found == Call(data, rows_max).collect(scan_requests_twin.collect)
 
 
 @pytest.mark.parametrize("serialization", list(Serialization))
@@ -180,7 +180,7 @@ def test_every_cut(serialization: Serialization) -> None:
     for cut in range(len(header)):
         for data in (whole[:cut], framed(header[:cut], b"", serialization) + whole):
             found = Call(data, 5).collect(native_collect)
-            assert found == Call(data, 5).collect(collect_twin.collect)
+            assert found == Call(data, 5).collect(scan_requests_twin.collect)
 
 
 def test_most_requests_are_common() -> None:

@@ -23,9 +23,9 @@ from reput.store.kernels import (
     control_block as state,
     hot,
     native,
+    pop_args as words,
+    pop_twin,
     send_twin,
-    take_twin,
-    take_words as words,
 )
 
 ADDRESSES = {words.BLOCK, words.HEAD, words.TOPIC, words.MARKS, words.BUFFER, words.SCRATCH}
@@ -134,7 +134,7 @@ def check_take(seed: int) -> int:
             world.prepare(Random(step))
         start = one.block[state.LOG_POSITION]
         count = kernel(one.argument)
-        assert one.found(count) == other.found(take_twin.take(other.argument))
+        assert one.found(count) == other.found(pop_twin.take(other.argument))
         found, expected = one.meaning(), other.meaning()
         for part in expected:
             assert found[part] == expected[part], part

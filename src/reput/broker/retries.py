@@ -20,7 +20,7 @@ from reput.format.message import StoredMessage
 from reput.format.message_id import encode_offset_id
 from reput.store.config_tables import TopicConfig
 from reput.store.incoming import IncomingMessage
-from reput.store.kernels.again_words import FIRST_DELAY_LEVEL
+from reput.store.kernels.copy_args import FIRST_DELAY_LEVEL
 
 if TYPE_CHECKING:
     from reput.broker.group.subscription_groups import SubscriptionGroups

@@ -4,7 +4,7 @@
                  |
            not common: the caller's
 
-What is common, and what a kernel makes of it: ``reput.store.kernels.again``.
+What is common, and what a kernel makes of it: ``reput.store.kernels.copy_records``.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ from reput.store.commit_log import CommitLog
 from reput.store.config import StoreConfig
 from reput.store.consume_queue_view import UnitArray
 from reput.store.hot_state import HotState
-from reput.store.kernels import again_words as words, control_block as state, hot
+from reput.store.kernels import control_block as state, copy_args as words, hot
 from reput.store.putting import Putter
 
 SCRATCH_BYTES = 512 * 1024

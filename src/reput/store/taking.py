@@ -4,7 +4,7 @@
               |
          checkpoint -> log
 
-What is common, and what the kernel makes of it: ``reput.store.kernels.take``. The rest is the
+What is common, and what the kernel makes of it: ``reput.store.kernels.pop``. The rest is the
 caller's, through ``getting`` and ``putting``: both ways return and store the same.
 """
 
@@ -21,7 +21,7 @@ from reput.store.commit_log import CommitLog
 from reput.store.consume_queue import ConsumeQueues
 from reput.store.hot_state import HotState
 from reput.store.incoming import IncomingMessage
-from reput.store.kernels import control_block as state, hot, take_words as words
+from reput.store.kernels import control_block as state, hot, pop_args as words
 from reput.store.putting import Putter
 
 _CALL = struct.Struct(f"={words.STORE_MS - words.QUEUE_ROW + 1}q")

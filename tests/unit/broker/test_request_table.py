@@ -10,15 +10,15 @@ from reput.broker.fastpath import request_table
 from reput.broker.fastpath.request_table import Field, Kind, RequestList
 from reput.format import command
 from reput.format.command import IS_ONEWAY, Command, Serialization
-from reput.store.kernels import collect_rules as rules, collect_twin, hot, native
+from reput.store.kernels import hot, native, scan_args as rules, scan_requests_twin
 
 
 def kernels() -> list[Any]:
     try:
         return [native.plain_function("collect", [ctypes.c_int64] * 2, is_short=True),
-                collect_twin.collect]  # fmt: skip
+                scan_requests_twin.collect]  # fmt: skip
     except native.KernelsUnavailable:
-        return [collect_twin.collect]
+        return [scan_requests_twin.collect]
 
 
 @pytest.fixture(params=kernels(), ids=lambda one: getattr(one, "__module__", "native") or "native")

@@ -13,7 +13,7 @@ from reput.broker.fastpath.json_request import HEADER_POSITION
 from reput.broker.parts import Parts
 from reput.broker.pop.checkpoints import Key
 from reput.remoting.channel import Channel
-from reput.store.kernels import acks_words as words, hot
+from reput.store.kernels import acks_args as words, hot
 
 _ROWS = 256
 _REPLIES_BYTES = 64 << 10

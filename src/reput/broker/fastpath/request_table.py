@@ -9,7 +9,7 @@ requests of a code have, and then reads consecutive ones into rows of numbers.
         row[rules.ROW_OPAQUE], row[ends.value("commitLogOffset")], ends.text(row, "producerGroup")
 
 It stops before the first request with a field or form that it does not know; that one falls back to
-its processor. What it knows: ``reput.store.kernels.collect``.
+its processor. What it knows: ``reput.store.kernels.scan_requests``.
 """
 
 import enum
@@ -23,7 +23,7 @@ import numpy as np
 from reput.format import command as commands
 from reput.format.command import Command, Serialization
 from reput.remoting.channel import Channel
-from reput.store.kernels import collect_rules as rules, control_block as state, hot
+from reput.store.kernels import control_block as state, hot, scan_args as rules
 
 ROWS_MAX = 256
 """Requests that one call reads at most."""
@@ -59,7 +59,7 @@ FIELDS_OF_5 = (
 logical queue. To a broker it says nothing new."""
 
 Row = list[int]
-"""A request: words as ``collect_rules`` says."""
+"""A request: words as ``scan_args`` says."""
 
 
 class RequestList:
@@ -67,7 +67,7 @@ class RequestList:
 
     Args:
         code: Which requests.
-        fields: All that they may have, at most ``collect_rules.FIELDS_MAX``.
+        fields: All that they may have, at most ``scan_args.FIELDS_MAX``.
     """
 
     def __init__(self, code: int, fields: Sequence[Field]) -> None:

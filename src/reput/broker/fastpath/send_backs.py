@@ -26,7 +26,7 @@ from reput.errors import RequestRefused
 from reput.format import java, properties as props
 from reput.format.codes import PERM_WRITE, RequestCode
 from reput.remoting.channel import Channel
-from reput.store.kernels import collect_rules as rules, hot
+from reput.store.kernels import hot, scan_args as rules
 
 _FIELDS = (
     Field("offset", Kind.LONG, is_required=True),

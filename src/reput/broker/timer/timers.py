@@ -51,7 +51,7 @@ from reput.store.consume_queue import ConsumeQueue
 from reput.store.consume_queue_view import UnitArray
 from reput.store.copying import CopyRule, Places, places_of
 from reput.store.incoming import PutStatus
-from reput.store.kernels import again_words as words
+from reput.store.kernels import copy_args as words
 from reput.store.kernels.send_rules import TIMER_UNITS_MS
 from reput.store.message_store import MessageStore
 from reput.store.timer_table import JavaTimer, TimerProgress, TimerTable

@@ -3,8 +3,8 @@
 Runs at build time (``hatch_build.py``), and at run time only where numba is installed and the
 shared object is not. Each package of kernels has a shared object of its own. Every entry point
 becomes a C function ``int64 reput_NAME(int64, ...)``. The code is for the architecture's base
-processor, so what one machine built loads on another; only ``fold`` needs more, and is called only
-where the processor has it.
+processor, so what one machine built loads on another; only ``crc_fold`` needs more, and is called
+only where the processor has it.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from reput.format.kernels import fold
+from reput.format.kernels import crc_fold
 from reput.format.kernels.layout import SHARED_OBJECT
 
 _LINKERS = ("cc", "gcc", "clang")
@@ -99,7 +99,7 @@ def module_text(package: str) -> tuple[str, list[str]]:
     from numba import types
 
     # Numba wants every symbol to be somewhere; this one is linked in, and not called before.
-    llvm.add_symbol(fold.SYMBOL, 1)
+    llvm.add_symbol(crc_fold.SYMBOL, 1)
     thunks: list[str] = []
     modules: list[str] = []
     for name, (dispatcher, arguments) in entry_points(package).items():
@@ -124,7 +124,7 @@ def object_code(package: str) -> bytes:
     machine = target.create_target_machine(opt=3, reloc="pic", codemodel="default")
     constant = f'@reput_made_of = constant [{len(origin)} x i8] c"{origin.decode()}"\n'
     program = llvm.parse_assembly(
-        f'target triple = "{triple}"\n{constant}{fold.text(triple)}{thunks}'
+        f'target triple = "{triple}"\n{constant}{crc_fold.text(triple)}{thunks}'
     )
     for text in modules:
         program.link_in(llvm.parse_assembly(text))

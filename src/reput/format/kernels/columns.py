@@ -11,6 +11,20 @@ from numba import njit
 
 from reput.format import message as record, properties as props
 from reput.format.kernels.hashes import is_utf8, same_bytes
+from reput.format.kernels.log_scan import (
+    AT_BODY_CRC,
+    AT_BORN_HOST,
+    AT_MAGIC,
+    AT_PHYSICAL_OFFSET,
+    AT_SYS_FLAG,
+    BORN_V6,
+    HOST_V4,
+    STORE_V6,
+    TAIL_BYTES,
+    V6_EXTRA,
+    load_topic_length,
+    topic_length_bytes,
+)
 from reput.format.kernels.memory import (
     COMPILE_OPTIONS,
     copy,
@@ -25,20 +39,6 @@ from reput.format.kernels.memory import (
     put_i32,
     put_i64,
     put_u8,
-)
-from reput.format.kernels.walk import (
-    AT_BODY_CRC,
-    AT_BORN_HOST,
-    AT_MAGIC,
-    AT_PHYSICAL_OFFSET,
-    AT_SYS_FLAG,
-    BORN_V6,
-    HOST_V4,
-    STORE_V6,
-    TAIL_BYTES,
-    V6_EXTRA,
-    load_topic_length,
-    topic_length_bytes,
 )
 
 AT_QUEUE_ID = record.POSITION_QUEUE_ID

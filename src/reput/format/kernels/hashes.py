@@ -4,7 +4,7 @@
 
 from numba import njit
 
-from reput.format.kernels import fold
+from reput.format.kernels import crc_fold
 from reput.format.kernels.memory import (
     COMPILE_OPTIONS,
     fold_crc,
@@ -17,7 +17,7 @@ from reput.format.kernels.memory import (
 )
 
 LOW_32 = 0xFFFFFFFF
-FOLD_BYTES_MIN = fold.BYTES_MIN
+FOLD_BYTES_MIN = crc_fold.BYTES_MIN
 CAN_FOLD = 16 * 256 * 4
 """Where a word behind the CRC tables says whether this processor can fold."""
 HIGH_BITS = -0x7F7F7F7F7F7F7F80  # 0x80 in each byte, as a signed 64-bit number

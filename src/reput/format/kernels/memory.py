@@ -15,7 +15,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from reput.format.kernels import fold
+from reput.format.kernels import crc_fold
 
 _INT64 = ir.IntType(64)
 
@@ -153,11 +153,11 @@ def copy(typing_context: Any, target: Any, source: Any, size: Any) -> Any:
 
 @intrinsic
 def fold_crc(typing_context: Any, crc: Any, address: Any, size: Any) -> Any:
-    """Continue a CRC over whole runs of 16 bytes; see ``fold``."""
+    """Continue a CRC over whole runs of 16 bytes; see ``crc_fold``."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         kind = ir.FunctionType(_INT64, [_INT64] * 3)
-        function = cgutils.get_or_insert_function(builder.module, kind, fold.SYMBOL)
+        function = cgutils.get_or_insert_function(builder.module, kind, crc_fold.SYMBOL)
         return builder.call(function, arguments)
 
     return types.int64(types.int64, types.int64, types.int64), generate

@@ -60,7 +60,7 @@ def _call(name: str, *arguments: int) -> int:
 
 @made_once
 def crc_tables() -> npt.NDArray[np.uint32]:
-    """Return 16 tables of 256 words, and a word: whether this processor can fold (``fold``).
+    """Return 16 tables of 256 words, and a word: whether this processor can fold (``crc_fold``).
 
     Row k, byte b is the CRC of b followed by k zero bytes.
     """

@@ -7,7 +7,7 @@ believes that: what is not so, it hands to Python frame by frame, and drops the 
 **What is common**, for the first other frame ends the call with nothing of it done:
 
 * Code 200051 in JSON as clients write it (``header_json``); flag 0, opaque not negative; no body,
-  no remark. Of ``extFields`` all are plain text, those of ``acks_words.FIELD_NAMES`` are there.
+  no remark. Of ``extFields`` all are plain text, those of ``acks_args.FIELD_NAMES`` are there.
 * ``queueId`` and ``offset`` are numbers as one would write them. ``extraInfo`` has six words or
   more, with one space in between; the first four are such numbers too, and the fourth is no
   ORDERED_REVIVE_QUEUE.
@@ -29,7 +29,7 @@ from reput.format.kernels.memory import (
     text_writer,
     word,
 )
-from reput.store.kernels import acks_words as words
+from reput.store.kernels import acks_args as words
 from reput.store.kernels.header_json import (
     CLOSE,
     COLON,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from reput.format import command
 from reput.format.command import Command
-from reput.store.kernels import acks_words as words
+from reput.store.kernels import acks_args as words
 from reput.store.kernels.twin_memory import Row, read, write
 
 _INT_MAX = 0x7FFFFFFF

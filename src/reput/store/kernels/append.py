@@ -37,23 +37,7 @@ from reput.format.kernels.hashes import (
     same_bytes,
     signed32,
 )
-from reput.format.kernels.memory import (
-    COMPILE_OPTIONS,
-    copy,
-    get_i32,
-    get_i64,
-    get_u8,
-    load_i16,
-    load_i32,
-    load_i64,
-    put_i64,
-    put_u8,
-    set_word,
-    store_i32,
-    store_i64,
-    word,
-)
-from reput.format.kernels.walk import (
+from reput.format.kernels.log_scan import (
     AT_BODY_CRC,
     AT_BORN_HOST,
     AT_MAGIC,
@@ -71,6 +55,22 @@ from reput.format.kernels.walk import (
     frame,
     load_topic_length,
     topic_length_bytes,
+)
+from reput.format.kernels.memory import (
+    COMPILE_OPTIONS,
+    copy,
+    get_i32,
+    get_i64,
+    get_u8,
+    load_i16,
+    load_i32,
+    load_i64,
+    put_i64,
+    put_u8,
+    set_word,
+    store_i32,
+    store_i64,
+    word,
 )
 from reput.store.kernels import control_block as state
 

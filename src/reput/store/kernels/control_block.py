@@ -281,7 +281,7 @@ FRAME_VALUES = BLOCK.word(
 FRAME_NAMES = BLOCK.word(
     "FRAME_NAMES",
     "address",
-    "The names of its fields (``collect_rules``); 0: those of sends and pulls",
+    "The names of its fields (``scan_args``); 0: those of sends and pulls",
 )
 FRAME_HELD = BLOCK.word(
     "FRAME_HELD", "number", "Delay level, HELD_HALF or HELD_TIMER; 0: the message does not wait"
@@ -310,7 +310,7 @@ BROKER_NAME = BLOCK.word("BROKER_NAME", "address", "Name of the broker in recall
 BROKER_NAME_SIZE = BLOCK.word("BROKER_NAME_SIZE", "bytes", "Size of the name")
 FRAME_OUT_MS = BLOCK.word(
     "FRAME_OUT_MS",
-    "position",
+    "address",
     "The value of TIMER_OUT_MS in the scratch; 0: the message has no recall handle",
 )
 FRAME_KEY = BLOCK.word("FRAME_KEY", "address", "The frame's UNIQ_KEY")

@@ -39,39 +39,39 @@ def _acks_twin(block: Any) -> int:
 
 
 def _again_twin(call: Any) -> int:
-    from reput.store.kernels import again_twin
+    from reput.store.kernels import copy_records_twin
 
-    return again_twin.again(call)
+    return copy_records_twin.again(call)
 
 
 def _waiting_twin(call: Any) -> int:
-    from reput.store.kernels import again_twin
+    from reput.store.kernels import copy_records_twin
 
-    return again_twin.waiting(call)
+    return copy_records_twin.waiting(call)
 
 
 def _later_twin(call: Any) -> int:
-    from reput.store.kernels import again_later_twin
+    from reput.store.kernels import copy_for_retry_twin
 
-    return again_later_twin.later(call)
+    return copy_for_retry_twin.later(call)
 
 
 def _decided_twin(call: Any) -> int:
-    from reput.store.kernels import again_decided_twin
+    from reput.store.kernels import copy_for_commit_twin
 
-    return again_decided_twin.decided(call)
+    return copy_for_commit_twin.decided(call)
 
 
 def _take_twin(call: Any) -> int:
-    from reput.store.kernels import take_twin
+    from reput.store.kernels import pop_twin
 
-    return take_twin.take(call)
+    return pop_twin.take(call)
 
 
 def _collect_twin(block: Any, wanted: Any) -> int:
-    from reput.store.kernels import collect_twin
+    from reput.store.kernels import scan_requests_twin
 
-    return collect_twin.collect(block, wanted)
+    return scan_requests_twin.collect(block, wanted)
 
 
 def _batch_records_twin(*arguments: int) -> int:
@@ -95,17 +95,17 @@ receive = _choose("receive", _receive_twin, [_INTEGER], is_short=True)
 acks = _choose("acks", _acks_twin, [_INTEGER], is_short=True)
 """``acks(block: c_int64) -> count``; see ``acks.acks``. The block is one of its own."""
 again = _choose("again", _again_twin, [_INTEGER], is_short=True)
-"""``again(words: c_int64) -> count``; see ``again.again``."""
+"""``again(words: c_int64) -> count``; see ``copy_records.again``."""
 waiting = _choose("waiting", _waiting_twin, [_INTEGER], is_short=True)
-"""``waiting(words: c_int64) -> count``; see ``again.waiting``."""
+"""``waiting(words: c_int64) -> count``; see ``copy_records.waiting``."""
 later = _choose("later", _later_twin, [_INTEGER], is_short=True)
-"""``later(words: c_int64) -> count``; see ``again_later.later``."""
+"""``later(words: c_int64) -> count``; see ``copy_for_retry.later``."""
 decided = _choose("decided", _decided_twin, [_INTEGER], is_short=True)
-"""``decided(words: c_int64) -> count``; see ``again_decided.decided``."""
+"""``decided(words: c_int64) -> count``; see ``copy_for_commit.decided``."""
 take = _choose("take", _take_twin, [_INTEGER], is_short=True)
-"""``take(words: c_int64) -> count``; see ``take.take``."""
+"""``take(words: c_int64) -> count``; see ``pop.take``."""
 collect = _choose("collect", _collect_twin, [_INTEGER] * 2, is_short=True)
-"""``collect(block: c_int64, wanted: c_int64) -> count``; see ``collect.collect``."""
+"""``collect(block: c_int64, wanted: c_int64) -> count``; see ``scan_requests.collect``."""
 put_texts = _choose("put_texts", hot_twin.put_texts, [_INTEGER] * 6, is_short=False)
 """``put_texts(block, data, sizes, count, offset, timestamp) -> count``; see ``append``."""
 batch_records = _choose("batch_records", _batch_records_twin, [_INTEGER] * 13, is_short=False)

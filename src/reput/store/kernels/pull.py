@@ -6,6 +6,7 @@ from numba import njit
 
 from reput.format import cq_unit, message as record
 from reput.format.kernels.columns import AT_QUEUE_OFFSET
+from reput.format.kernels.log_scan import AT_PHYSICAL_OFFSET
 from reput.format.kernels.memory import (
     COMPILE_OPTIONS,
     copy,
@@ -15,7 +16,6 @@ from reput.format.kernels.memory import (
     set_word,
     word,
 )
-from reput.format.kernels.walk import AT_PHYSICAL_OFFSET
 from reput.store.kernels import control_block as state
 
 UNIT_BYTES = cq_unit.SIZE

@@ -20,7 +20,7 @@ from reput.format.kernels.memory import (
     set_word,
     word,
 )
-from reput.store.kernels import collect_rules, control_block as state, pull_rules, send_rules
+from reput.store.kernels import control_block as state, pull_rules, scan_args, send_rules
 
 SEND_FIELD_COUNT = len(send_rules.FIELD_NAMES)
 FIELD_NAMES = send_rules.FIELD_NAMES + pull_rules.FIELD_NAMES
@@ -196,7 +196,7 @@ def listed_number(names, at, size):
     The list is a word that says how many there are, then of each FIELD_WORDS.
     """
     for i in range(get_i64(names)):
-        entry = names + 8 + 8 * collect_rules.FIELD_WORDS * i
+        entry = names + 8 + 8 * scan_args.FIELD_WORDS * i
         if get_i64(entry + 8) == size and same_bytes(get_i64(entry), at, size):
             return i
     return -1

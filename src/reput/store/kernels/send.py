@@ -44,6 +44,7 @@ from reput.format import (
 )
 from reput.format.command import Serialization
 from reput.format.kernels.columns import AT_BORN_TIMESTAMP, AT_FLAG, AT_QUEUE_ID, PAIR_END
+from reput.format.kernels.log_scan import AT_BORN_HOST, AT_MAGIC, AT_SYS_FLAG, MAGIC_V1, TAIL_BYTES
 from reput.format.kernels.memory import (
     COMPILE_OPTIONS,
     copy,
@@ -60,7 +61,6 @@ from reput.format.kernels.memory import (
     text_writer,
     word,
 )
-from reput.format.kernels.walk import AT_BORN_HOST, AT_MAGIC, AT_SYS_FLAG, MAGIC_V1, TAIL_BYTES
 from reput.store.kernels import control_block as state, send_rules
 from reput.store.kernels.append import append, find_topic
 from reput.store.kernels.deliver import deliver, is_pull

@@ -38,7 +38,7 @@ def test_it_is_built_again_for_other_sources(
     assert compiled == [b"first", b"second"]
 
 
-@pytest.mark.parametrize("name", ["kernels.walk", "kernels.build", "codes", "message"])
+@pytest.mark.parametrize("name", ["kernels.log_scan", "kernels.build", "codes", "message"])
 def test_every_source_of_a_layout_counts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     before = build.made_of(PACKAGE)
     assert build.made_of(PACKAGE) == before

@@ -222,7 +222,7 @@ def test_cache_follows_every_source_with_a_layout_in_it(monkeypatch: pytest.Monk
     package = "reput.format.kernels"
     sources = build.compiled_in(package)
     before = library._cache_file(package)
-    for name in ("walk", "columns", "hashes", "memory", "build"):
+    for name in ("log_scan", "columns", "hashes", "memory", "build"):
         assert f"{package}.{name}" in sources
     for name in ("message", "properties", "sys_flag"):
         assert f"reput.format.{name}" in sources

@@ -1,7 +1,7 @@
 """Kernel: messages that are sent back become the records that wait for the next attempt.
 
 ``later`` makes them side by side in a scratch, from the mapped log, as ``broker.retries`` and
-``incoming.delayed`` would; rows of PLACES say where they stand (``again_words``). It stops in front
+``incoming.delayed`` would; rows of PLACES say where they stand (``copy_args``). It stops in front
 of what is not common, which is Python's.
 
 Common is what is common for ``again``, and has been consumed less often than LATER_TIMES_MAX, whose
@@ -15,6 +15,7 @@ from numba import njit
 from reput.format import names, properties as props
 from reput.format.kernels.columns import NAME_VALUE, PAIR_END, find_byte
 from reput.format.kernels.hashes import same_bytes
+from reput.format.kernels.log_scan import AT_BORN_HOST, AT_PHYSICAL_OFFSET, AT_SYS_FLAG, HOST_V4
 from reput.format.kernels.memory import (
     COMPILE_OPTIONS,
     copy,
@@ -29,9 +30,9 @@ from reput.format.kernels.memory import (
     text_writer,
     word,
 )
-from reput.format.kernels.walk import AT_BORN_HOST, AT_PHYSICAL_OFFSET, AT_SYS_FLAG, HOST_V4
-from reput.store.kernels import again_words as words, control_block as state
-from reput.store.kernels.again import (
+from reput.store.kernels import control_block as state, copy_args as words
+from reput.store.kernels.append import DELAY, DELAY_LAST, DELAY_SIZE
+from reput.store.kernels.copy_records import (
     AT_RECONSUME_TIMES,
     CRC32,
     DONE,
@@ -44,7 +45,6 @@ from reput.store.kernels.again import (
     put_sizes,
     put_until_topic,
 )
-from reput.store.kernels.append import DELAY, DELAY_LAST, DELAY_SIZE
 from reput.store.kernels.reply import ID_BYTES, put_decimal, put_hex
 from reput.store.kernels.send_properties import WAIT, WAIT_SIZE
 

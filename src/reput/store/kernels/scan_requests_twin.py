@@ -4,13 +4,13 @@ import ctypes
 
 from reput.format import command
 from reput.format.command import IS_ONEWAY
-from reput.store.kernels import collect_rules as rules, control_block as state
+from reput.store.kernels import control_block as state, scan_args as rules
 from reput.store.kernels.request_twin import ReadHeader, is_number, read_header
 from reput.store.kernels.twin_memory import Row, read
 
 
 def collect(block_address: ctypes.c_int64, wanted_address: ctypes.c_int64) -> int:
-    """Write a row for each request of a receive buffer; as the kernel ``collect.collect``."""
+    """Write a row for each request of a receive buffer; as the kernel ``scan_requests.collect``."""
     block, wanted = Row(block_address.value), Row(wanted_address.value)
     count = 0
     while count < wanted[rules.ROWS_MAX] and _collect_one(block, wanted, count):

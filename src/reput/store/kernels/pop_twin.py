@@ -4,7 +4,7 @@ import ctypes
 import struct
 
 from reput.format import message as record, pop_codec, properties as props
-from reput.store.kernels import control_block as state, hot_twin, pull_rules, take_words as words
+from reput.store.kernels import control_block as state, hot_twin, pop_args as words, pull_rules
 from reput.store.kernels.deliver_twin import units_in_memory
 from reput.store.kernels.twin_memory import Row, read, write
 
@@ -100,7 +100,7 @@ def _record(call: Row, body: bytes) -> bytes:
 
 
 def take(address: ctypes.c_int64) -> int:
-    """Take messages; as the kernel ``take.take``."""
+    """Take messages; as the kernel ``pop.take``."""
     call = Row(address.value)
     block = Row(call[words.BLOCK])
     queue_offsets = _find(call, block) if _is_common(call, block) else []

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from reput.format import message as record, names, properties as props, sys_flag as flags
-from reput.store.kernels import again_words as words, control_block as state
+from reput.store.kernels import control_block as state, copy_args as words
 from reput.store.kernels.twin_memory import Row, read, word_at, write
 
 SIZE = struct.Struct(">i")
@@ -176,7 +176,7 @@ def made_anew(
 
 
 def again(address: ctypes.c_int64) -> int:
-    """Make records; as the kernel ``again.again``."""
+    """Make records; as the kernel ``copy_records.again``."""
     call = Row(address.value)
     count = total = 0
     stop = words.STOP_DONE
@@ -218,7 +218,7 @@ def _said(properties: bytes) -> tuple[int, int, bool, int]:
 
 
 def waiting(address: ctypes.c_int64) -> int:
-    """Read what messages say; as the kernel ``again.waiting``."""
+    """Read what messages say; as the kernel ``copy_records.waiting``."""
     call = Row(address.value)
     rows = call[words.SIZES]
     for count, place in enumerate(_places(call)):

@@ -1,6 +1,6 @@
 """Kernel: requests of one code that stand in a receive buffer, as rows of numbers and places.
 
-``collect`` reads them from RECEIVE_POSITION on, one row each (``collect_rules``), up to the first
+``collect`` reads them from RECEIVE_POSITION on, one row each (``scan_args``), up to the first
 frame that is not a common one, and leaves RECEIVE_POSITION there. It changes nothing else: what the
 requests ask for is for the caller to do.
 
@@ -19,7 +19,7 @@ from numba import njit
 from reput.format.command import IS_ONEWAY
 from reput.format.kernels.hashes import same_bytes
 from reput.format.kernels.memory import COMPILE_OPTIONS, get_i32, get_u8, load_i32, set_word, word
-from reput.store.kernels import collect_rules as rules, control_block as state
+from reput.store.kernels import control_block as state, scan_args as rules
 from reput.store.kernels.request_fields import INT_MAX, LONG_MAX, field_place, number
 from reput.store.kernels.send import (
     FALSE,

@@ -27,8 +27,9 @@ from reput.format.kernels.memory import (
     store_i32,
     word,
 )
-from reput.store.kernels import again_words as words
-from reput.store.kernels.again import (
+from reput.store.kernels import copy_args as words
+from reput.store.kernels.append import DELAY, DELAY_LAST, DELAY_SIZE
+from reput.store.kernels.copy_records import (
     AT_BODY,
     DONE,
     find_record,
@@ -37,7 +38,6 @@ from reput.store.kernels.again import (
     long_name,
     make,
 )
-from reput.store.kernels.append import DELAY, DELAY_LAST, DELAY_SIZE
 from reput.store.kernels.reply import put_decimal
 
 PRODUCER_GROUP = props.PRODUCER_GROUP.encode()

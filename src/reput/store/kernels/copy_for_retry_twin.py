@@ -1,11 +1,11 @@
-"""The kernel ``again_later.later`` in plain Python: slow, obvious, on the same memory."""
+"""The kernel ``copy_for_retry.later`` in plain Python: slow, obvious, on the same memory."""
 
 import ctypes
 import struct
 
 from reput.format import message as record, names, properties as props
-from reput.store.kernels import again_words as words, control_block as state
-from reput.store.kernels.again_twin import TAIL_AT, Place, made_anew, pairs_of, stored_at
+from reput.store.kernels import control_block as state, copy_args as words
+from reput.store.kernels.copy_records_twin import TAIL_AT, Place, made_anew, pairs_of, stored_at
 from reput.store.kernels.twin_memory import Row, read, write
 
 _PLACE = struct.Struct(f"={words.LATER_WORDS}q")
@@ -85,7 +85,7 @@ def _made(
 
 
 def later(address: ctypes.c_int64) -> int:
-    """Make records; as the kernel ``again_later.later``."""
+    """Make records; as the kernel ``copy_for_retry.later``."""
     call = Row(address.value)
     count = total = 0
     stop = words.STOP_DONE

@@ -2,7 +2,7 @@
 
 ``again`` makes them side by side in a scratch, as ``incoming.encode`` would: without a place, which
 ``append`` gives them. ``waiting`` reads what messages that wait for the timer say. Both get the
-address of a block of words (``again_words``).
+address of a block of words (``copy_args``).
 
 Common is a V1 record that is whole, stands where its place says, has IPv4 hosts and is no batch,
 whose properties have no ``__CRC32#`` and name, where that counts, a topic of legal letters and a
@@ -30,6 +30,17 @@ from reput.format.kernels.columns import (
     find_byte,
 )
 from reput.format.kernels.hashes import same_bytes
+from reput.format.kernels.log_scan import (
+    AT_BODY_CRC,
+    AT_BORN_HOST,
+    AT_MAGIC,
+    AT_PHYSICAL_OFFSET,
+    AT_SYS_FLAG,
+    FIXED_V1,
+    HOST_V4,
+    MAGIC_V1,
+    TOPIC_MAX_V1,
+)
 from reput.format.kernels.memory import (
     COMPILE_OPTIONS,
     copy,
@@ -47,18 +58,7 @@ from reput.format.kernels.memory import (
     store_i64,
     word,
 )
-from reput.format.kernels.walk import (
-    AT_BODY_CRC,
-    AT_BORN_HOST,
-    AT_MAGIC,
-    AT_PHYSICAL_OFFSET,
-    AT_SYS_FLAG,
-    FIXED_V1,
-    HOST_V4,
-    MAGIC_V1,
-    TOPIC_MAX_V1,
-)
-from reput.store.kernels import again_words as words, control_block as state
+from reput.store.kernels import control_block as state, copy_args as words
 from reput.store.kernels.pull import IS_GONE, file_address
 
 UNCOMMON_FLAGS = flags.BORN_HOST_V6 | flags.STORE_HOST_V6 | flags.INNER_BATCH

@@ -39,7 +39,7 @@ from reput.format.kernels.memory import (
     text_writer,
     word,
 )
-from reput.store.kernels import control_block as state, take_words as words
+from reput.store.kernels import control_block as state, pop_args as words
 from reput.store.kernels.append import append
 from reput.store.kernels.deliver import READ_UNITS_MAX, units_in_memory
 from reput.store.kernels.pull import pull

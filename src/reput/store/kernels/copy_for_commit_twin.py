@@ -1,11 +1,11 @@
-"""The kernel ``again_decided.decided`` in plain Python: slow, obvious, on the same memory."""
+"""The kernel ``copy_for_commit.decided`` in plain Python: slow, obvious, on the same memory."""
 
 import ctypes
 import struct
 
 from reput.format import message as record, properties as props
-from reput.store.kernels import again_words as words
-from reput.store.kernels.again_twin import (
+from reput.store.kernels import copy_args as words
+from reput.store.kernels.copy_records_twin import (
     SIZE,
     TAIL_AT,
     Place,
@@ -63,7 +63,7 @@ def _made(call: Row, row: tuple[int, ...], room: int) -> tuple[bytes, bytes] | i
 
 
 def decided(address: ctypes.c_int64) -> int:
-    """Make records; as the kernel ``again_decided.decided``."""
+    """Make records; as the kernel ``copy_for_commit.decided``."""
     call = Row(address.value)
     count = total = 0
     stop = words.STOP_DONE
