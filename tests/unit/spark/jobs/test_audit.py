@@ -170,6 +170,18 @@ def test_delayed_messages_stand_where_the_levels_are(version: str) -> None:
         assert counted == Counter(one["queueId"] + 1 for one in delayed)
 
 
+@pytest.mark.parametrize("version", golden.VERSIONS)
+def test_the_time_of_a_delayed_message_is_read_from_its_extension_unit(version: str) -> None:
+    times = [one["storeTimestamp"] for one in golden.messages(version, "ext")]
+    day_ms = 24 * 60 * 60 * 1000
+    for now_ms in (min(times), LATER_MS):
+        for level in audited(golden.unpack(version, "ext"), now_ms=now_ms).delays:
+            assert level.oldest_due_ms is None or level.oldest_due_ms >= min(times)
+            if now_ms == LATER_MS and level.oldest_due_ms is not None:
+                assert level.oldest_due_ms < max(times) + day_ms
+        assert level.level > 0  # there are delayed messages, or this would show nothing
+
+
 # --- stores that are not -------------------------------------------------------------------------
 
 
