@@ -170,6 +170,19 @@ def test_delayed_messages_stand_where_the_levels_are(version: str) -> None:
         assert counted == Counter(one["queueId"] + 1 for one in delayed)
 
 
+def test_the_time_of_a_delayed_message_is_read_from_its_extension_unit(tmp_path: Path) -> None:
+    store = golden.copy_store("4.9.7", "ext", tmp_path)
+    for path in (store / "config").glob("delayOffset.json*"):
+        path.unlink()  # or all would be delivered
+    times = [one["storeTimestamp"] for one in golden.messages("4.9.7", "ext")]
+    (level,) = audited(store, now_ms=LATER_MS).delays
+    assert level.due > 0
+    assert level.oldest_due_ms is not None
+    assert min(times) <= level.oldest_due_ms < max(times) + 60_000
+    (level,) = audited(store, now_ms=min(times)).delays
+    assert (level.due, level.waiting > 0) == (0, True)
+
+
 # --- stores that are not -------------------------------------------------------------------------
 
 

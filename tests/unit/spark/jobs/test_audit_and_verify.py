@@ -56,7 +56,7 @@ def pairs(store: Path, table: Path) -> Iterator[tuple[str, object, object]]:
     yield (
         "without a unit, or units of zeros",
         of(Kind.UNIT_MISSING, Kind.UNIT_ZERO),
-        reasons[Reason.NO_UNIT] + faults[Fault.UNIT_ZERO],
+        reasons[Reason.NO_UNIT] + faults[Fault.UNIT_ZERO] + faults[Fault.LIGHT_UNIT],
     )
     yield "wrong size", of(Kind.UNIT_WRONG_SIZE), reasons[Reason.WRONG_SIZE]
     yield "wrong tags", of(Kind.UNIT_WRONG_TAGS), reasons[Reason.WRONG_TAGS]
@@ -132,3 +132,16 @@ def test_of_stores_with_any_damage(seed: int, tmp_path: Path) -> None:
     done = [harm(store, chance) for _ in range(chance.choice([1, 1, 2]))]
     assert not disagreements(store, tmp_path / "table"), (version, name, done)
     shutil.rmtree(store)
+
+
+@pytest.mark.parametrize("number", [3, 9])
+def test_of_a_light_queue_that_lacks_a_unit(number: int, tmp_path: Path) -> None:
+    """Amid its units, and the last one."""
+    store = golden.copy_store("5.5.0", "v5", tmp_path)
+    path = store / "consumequeue" / "%LMQ%first" / "0" / "00000000000000000000"
+    data = bytearray(path.read_bytes())
+    data[number * 20 : number * 20 + 20] = bytes(20)
+    path.write_bytes(data)
+    found = {name: mine for name, mine, _ in pairs(store, tmp_path / "table")}
+    assert found["without a unit, or units of zeros"] == 1
+    assert not disagreements(store, tmp_path / "table")

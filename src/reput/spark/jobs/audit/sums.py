@@ -75,6 +75,7 @@ class Sums:
         self._in_holes: defaultdict[QueueKey, list[tuple[int, queue_runs.Run]]] = defaultdict(list)
         self._missing: defaultdict[int, list[Missing]] = defaultdict(list)
         self._lost: list[LostMessage] = []
+        self._light: dict[QueueKey, list[tuple[int, int]]] = {}
         self._strays = 0
         self._findings: defaultdict[Fault, list[Finding]] = defaultdict(list)
         self._faults: defaultdict[Fault, int] = defaultdict(int)
@@ -153,6 +154,8 @@ class Sums:
         ):
             for queue, claimed in theirs.items():
                 mine[queue] = queue_runs.union([*mine.get(queue, []), *claimed])[0]
+        for queue, missing in one.light.items():
+            self._light.setdefault(queue, []).extend(missing)
         self._add_holes(one)
         self._lost += one.lost[: max(self._sample - len(self._lost), 0)]
         self._strays += one.strays
@@ -233,6 +236,21 @@ class Sums:
             )
         for key in sorted({*self._present, *self._in_holes}):
             self._miss(key)
+        for key, missing in sorted(self._light.items()):
+            self._miss_light(key, missing)
+
+    def _miss_light(self, key: QueueKey, missing: list[tuple[int, int]]) -> None:
+        """Report messages that a light queue ends before; zeros amid its units are reported."""
+        claimed = self.claimed.get(key, [])
+        end = max(self._reader.queue(*key).max_offset, claimed[-1][1] if claimed else 0)
+        after = sorted(one for one in missing if one[0] >= end)
+        if after:
+            (number, place), count = after[0], len(after)
+            text = f"{count} messages that name the light queue have no unit in it"
+            where = paths.queue_folder(*key)
+            self.find(
+                Fault.LIGHT_UNIT, where, text, count, physical_offset=place, queue_offset=number
+            )
 
     def _miss(self, key: QueueKey) -> None:
         """Find out what of a queue is missing, and which hole took it."""

@@ -115,6 +115,8 @@ class Fault(enum.StrEnum):
     """The same, a negative offset or size."""
     UNIT_TWICE = "unit_twice"
     """It points at a message of its queue that has another unit: consumers get it twice."""
+    LIGHT_UNIT = "light_unit"
+    """A light queue (LMQ) lacks the unit of a message that names it."""
     UNIT_WRONG_RECORD = "unit_wrong_record"
     """It points at no message of its queue."""
     INDEX_FILE = "index_file"

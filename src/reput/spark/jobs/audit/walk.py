@@ -78,6 +78,8 @@ class RecordsFound:
     """Store times of the first and the last record of the range."""
     lost: list[LostMessage] = field(default_factory=list)
     """A sample."""
+    light: dict[QueueKey, list[tuple[int, int]]] = field(default_factory=dict)
+    """Queue and physical offsets of messages that light queues have no unit of."""
     strays: int = 0
     """Index entries into the range that point at no message with their key."""
 
@@ -300,6 +302,12 @@ class _Walk:
             topic, queue_id = topics[key >> 32], key & 0xFFFFFFFF
             units = self._units_at(topic, queue_id, numbers[some])
             is_mine = (units["size"] > 0) & (units["physical_offset"] == places[some])
+            is_none = (units["size"] == 0) & (places[some] < self._setting.redispatch_from)
+            missing = zip(numbers[some][is_none], places[some][is_none], strict=True)
+            found = [(int(number), int(place)) for number, place in missing]
+            # A light queue without files is one that nobody reads, or that was deleted.
+            if found and queue_id in self._setting.queues_there.get(topic, ()):
+                self._found.light.setdefault((topic, queue_id), []).extend(found)
             self._claim((topic, queue_id), np.sort(numbers[some][is_mine]))
 
     def _conclude(self, window: Judged, rows: Offsets, places: Offsets, compared: Compared) -> None:
