@@ -1,7 +1,7 @@
 """The commit log for writing: one append-only run of files that holds every message.
 
-Kernels append through the state block; this module gives them files to append to, ends a full file
-with its blank, and knows how far the log is written, committed and durable.
+Kernels append through the control block; this module gives them files to append to, ends a full
+file with its blank, and knows how far the log is written, committed and durable.
 
 Not here: what may be put (``putting``), when to flush (``flush``), damage (``recovery``).
 """

@@ -1,4 +1,4 @@
-"""The memory that the writing kernels and Python share: state block, topic rows, queue rows, lists.
+"""The memory that kernels and Python share: control block, topic rows, queue rows, lists.
 
     block ---> topic table ---> topic row ---> queue rows by id ---> queue row ---> tail of units
           ---> dirty list, touched list (of queue rows)
@@ -150,7 +150,7 @@ class TopicRow:
 
 
 class HotState:
-    """The state block and everything it points at, but files.
+    """The control block and everything it points at, but files.
 
     Queue rows are on a list at most once, so the lists have room for all rows there are.
 

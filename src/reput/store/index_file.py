@@ -45,7 +45,7 @@ class _File:
     name: str
     file: MappedFile
     header: index_entry.Header
-    """Of a file that is full; the current one's is in the state block."""
+    """Of a file that is full; the current one's is in the control block."""
     is_gone: bool = False
     """Whether it was deleted, or unmapped: who walks through it ends there."""
     _view: memoryview | None = None

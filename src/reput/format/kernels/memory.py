@@ -2,7 +2,7 @@
 
 Kernels take integers only: addresses and sizes. So they need no array type, no reference counts and
 no Python, and the compiled object needs nothing but ``memcpy``. Disk is big endian: ``load_``
-and ``store_`` swap. Arrow buffers and the state block are native: ``get_`` and ``put_`` do not.
+and ``store_`` swap. Arrow buffers and the control block are native: ``get_`` and ``put_`` do not.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs

@@ -1,7 +1,7 @@
-"""The words that the kernels ``again`` and ``waiting`` share with who calls them.
+"""Argument block of the kernels that copy stored records: ``copy_records``, ``copy_for_retry`` ...
 
-One int64 each, in native order. The state block is named in them: that says where the log's files
-are mapped. What a word holds is written here, what the kernels do with it in ``again``.
+One int64 each, in native order. One of them is the address of the control block, which has the
+addresses of the mapped log files. The kernels' own modules say what they do with a word.
 """
 
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ RULE_WORDS = next(_words)
 # --- who calls ------------------------------------------------------------------
 
 BLOCK = next(_words)
-"""Address of the state block; READABLE in it is as the log stands."""
+"""Address of the control block; READABLE in it is as the log stands."""
 TOPIC_MAX = next(_words)
 """Bytes that a REAL_TOPIC has at most."""
 RECORD_MAX = next(_words)

@@ -1,8 +1,8 @@
-"""The kernels that write: what a store calls for each put, each read of sends, dispatch, pull.
+"""The kernels as functions, compiled or in plain Python: one import for store and broker.
 
-Plain integers in and out; everything else is in the state block (``state``). ``append``, ``pull``
-and ``receive`` are short and keep the GIL, ``dispatch`` may work through megabytes and releases it.
-Where there is no compiled kernel, ``hot_twin`` does the same, slowly.
+Plain integers in and out; everything else is in the control block (``control_block``). ``append``,
+``pull`` and ``receive`` are short and keep the GIL, ``dispatch`` may work through megabytes and
+releases it. Where there is no compiled kernel, ``hot_twin`` does the same, slowly.
 """
 
 import ctypes

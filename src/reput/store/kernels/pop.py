@@ -1,14 +1,15 @@
-"""Kernel: a pop takes messages of a queue: their records are copied out, their checkpoint is put.
+"""Kernel: pop messages of a queue: copy their records out, and put their checkpoint.
 
 The one call does what ``Getter.get``, ``pop_codec`` and ``Putter.put_encoded`` do for a pop: read
 units, copy records, write the checkpoint that says which they are, append it to the log, and say
 in the words of a reply which they are.
 
-**What is common**; for anything else nothing is done, and the pop is Python's (0 is returned):
+**What takes the fast path**; for anything else it returns 0, with nothing done, and the pop falls
+back to Python:
 
 * 1 to MESSAGES_MAX messages are wanted; no number is negative; records have no checksum of their
   own (HAS_RECORD_CRC). The queue is none of a retry topic, and no light queue.
-* The units that Python would look at stand in memory, as for pulls (``deliver``).
+* The units that Python would look at are in memory, as for pulls (``deliver``).
 * Some records are wanted; none that was looked at is gone, damaged, or not mapped; all fit BUFFER.
 * The JSON of the checkpoint has at most BODY_BYTES_MAX bytes; ``append`` takes its record.
 """

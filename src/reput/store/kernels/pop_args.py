@@ -1,6 +1,6 @@
 """The words that the kernel ``take`` shares with who calls it: one block of int64.
 
-The state block is named in it. What a word holds is written here, what the kernel does with it in
+The control block is named in it. What a word holds is written here, what the kernel does with it in
 ``take``.
 """
 
@@ -15,7 +15,7 @@ _words: Iterator[int] = iter(range(1 << 6))
 # --- who calls ------------------------------------------------------------------
 
 BLOCK = next(_words)
-"""Address of the state block; READABLE in it is as the log stands."""
+"""Address of the control block; READABLE in it is as the log stands."""
 HEAD = next(_words)
 """Address of the fields of a checkpoint's record up to its body, ``HEAD_BYTES``; those that differ
 from record to record are 0."""

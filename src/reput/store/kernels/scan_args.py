@@ -1,4 +1,4 @@
-"""What ``collect``, its twin and its caller both know: a list of what is wanted, rows of what came.
+"""Arguments and results of ``scan_requests.collect``: the known fields, and a row for each request.
 
 Words of 64 bits, in native order. ``reput.broker.fastpath.request_table`` makes and reads them.
 """

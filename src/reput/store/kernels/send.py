@@ -1,19 +1,19 @@
-r"""Kernel: sends that stand in a receive buffer become records in the log, and replies.
+r"""Kernel: turn the sends in a receive buffer into records of the log, and into replies.
 
 Pulls among them are answered too (``deliver``).
 
 ``receive`` works in rounds, each of as many frames as there is room for: their records are made in
-the scratch, without place, one behind the other; ``append`` places them; replies are written to
-those that are in the log. A frame that is not common stops it, with everything before that frame
+the scratch, consecutively and without offsets; ``append`` places them; replies are written to
+those that are in the log. A frame that falls back stops it, with everything before that frame
 done and answered and nothing of the frame itself.
 
-**What is common**, and so taken; all else is Python's (``STOP_FRAME``):
+**What takes the fast path**; all else falls back to the processor (``STOP_FRAME``):
 
 * RECEIVE_IS_ON, and records have no checksum of their own (HAS_RECORD_CRC).
 * A frame of JSON or the binary header, with code 310 and fields ``a`` to ``n``, or with code 10 and
   their long names (and ``bname``); flag 0: a request that wants a reply; opaque not negative; no
   remark. What the two readers take: ``header_json``, ``header_binary``.
-* Fields: all but ``i`` to ``n`` are there, none that is not known. Numbers are written as one
+* Fields: all but ``i`` to ``n`` are there, no unknown one. Numbers are written as one
   writes them: no sign, no zero in front, up to 18 digits. Text is ASCII without controls, quotes
   and backslashes; in JSON, properties may hold escapes.
 * ``b``: a topic with a row of KIND_PLAIN and TOPIC_WRITE_QUEUES, of at most 127 bytes.
@@ -27,8 +27,7 @@ done and answered and nothing of the frame itself.
   ``broker.transactions``, ``store.incoming.delayed`` and ``broker.timers`` do, in the topic where
   they wait.
 * The body has 1 to BODY_BYTES_MAX bytes, the record at most RECORD_BYTES_MAX, and fits the scratch.
-* The connection's other side and the broker have IPv4 addresses: Python turns RECEIVE_IS_ON off
-  for others.
+* Client and broker have IPv4 addresses: for others RECEIVE_IS_ON is off.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs

@@ -1,4 +1,4 @@
-"""The memory of the state block for the twins: words, rows and tables at addresses."""
+"""The memory of the control block for the twins: words, rows and tables at addresses."""
 
 import ctypes
 import struct
