@@ -228,7 +228,7 @@ def audit(
     return _view(result, pipeline_text.audit, is_bad=not result.is_clean)
 
 
-@command(*SPARK)
+@command("master", "conf", "json")
 def report(
     session: Session,
     store: StoreOption,
