@@ -10,7 +10,7 @@ from reput.errors import LimitExceeded
 from reput.limits import Limit
 
 ADDRESSES_MAX = 10_000
-"""Addresses that are told apart; the one that used something longest ago is forgotten first."""
+"""Maximum number of addresses with counts of their own; the least recently used one is dropped."""
 
 OWN = ""
 """The address where the broker itself uses something: it is not counted."""

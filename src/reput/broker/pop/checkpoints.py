@@ -176,10 +176,10 @@ class Checkpoints:
         self._settle(one, one.saved)
 
     def settle(self, one: Checkpoint, number: int) -> None:
-        """Take note that a message was put where its group finds it again, or is gone.
+        """Record that a message was put into the retry topic, or no longer exists.
 
-        The revive topic is told, as of an ack: read again for the sake of an older checkpoint, this
-        one would have its messages put a second time.
+        The next save writes it to the revive topic, like an acknowledgement. Otherwise a start that
+        reads from an older open checkpoint would put the message into the retry topic again.
         """
         self._settle(one, 1 << number)
         self._unsaved[one] = None
@@ -253,8 +253,8 @@ class Checkpoints:
             end: Where that ends.
 
         Returns:
-            The first one of the queue that is not over, to be ``carried`` to its end; None if what
-            stands behind it are few records, or mostly checkpoints that are not over either.
+            The first open checkpoint of the queue, to be ``carried`` to its end; None if only few
+            records follow it, or if most of those that follow are open checkpoints, too.
         """
         begin = self.first_open(revive_queue_id)
         if begin is None:
@@ -263,7 +263,7 @@ class Checkpoints:
         return self._queues[revive_queue_id][0] if is_far else None
 
     def carried(self, one: Checkpoint, revive_offset: int) -> None:
-        """Take note that the first checkpoint of its queue stands at the end, too.
+        """Record that the first checkpoint of a queue was written again at the end of the queue.
 
         There it names the messages alone that are left.
         """

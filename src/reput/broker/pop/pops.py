@@ -194,7 +194,7 @@ class Pops:
         return found
 
     def _remember(self, retries: str, wanted: Wanted) -> None:
-        """Take note of whose retry topic one is: who waits there is woken by what comes."""
+        """Record which group owns a retry topic, so that its messages wake the pops that wait."""
         if retries in self._retried:
             return
         self._retried[retries] = wanted.topic, wanted.group

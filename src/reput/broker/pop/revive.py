@@ -361,7 +361,7 @@ class Revive:
                 self._pass_over(queue_id, data, f"neither checkpoint nor ack: tags {stored.tags!r}")
         except MemoryError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, others stand behind it
+        except Exception as error:  # noqa: BLE001 - any bad record: the records after it must still be read
             self._pass_over(queue_id, data, error)
 
     def _pass_over(self, queue_id: int, data: memoryview, reason: Exception | str) -> None:

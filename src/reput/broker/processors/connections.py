@@ -98,7 +98,7 @@ def producer_connections(parts: Parts, channel: Channel, request: Command) -> Lo
 
 
 def _connections(members: Iterable[Member[Channel]], place: str) -> Steps[LongBody]:
-    """Return members as they are told."""
+    """Return members in the form of the reply."""
     body = LongBody(f"members of {place}")
     for chunk in chunks(members):
         body.add(*map(_connection, chunk))
