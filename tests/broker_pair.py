@@ -130,7 +130,7 @@ class Both:
         self.without = without
 
     def feed(self, data: bytes) -> int:
-        """Feed both, and compare; return how many requests the kernel answered."""
+        """PullPipeline both, and compare; return how many requests the kernel answered."""
         before = self.with_kernel.common_count
         got, expected = self.with_kernel.feed(data), self.without.feed(data)
         assert replies_in(got) == replies_in(expected)

@@ -26,17 +26,17 @@ ECHO = 1
 SILENT = 2
 """Never answered."""
 LATER = 3
-"""Answered when the test says so."""
+"""BrokerError when the test says so."""
 BROKEN = 4
 """Raises an error that is a bug."""
 REFUSED = 5
 """Raises an error with a code."""
 LARGE = 6
-"""Answered with as many bytes as field ``size`` says."""
+"""BrokerError with as many bytes as field ``size`` says."""
 UNSPEAKABLE = 7
-"""Answered with what the binary header cannot say."""
+"""BrokerError with what the binary header cannot say."""
 LONG = 8
-"""Answered after as many steps as field ``steps`` says."""
+"""BrokerError after as many steps as field ``steps`` says."""
 LIMITED = 9
 """Refused by a limit."""
 

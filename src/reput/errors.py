@@ -18,7 +18,7 @@
         ├── ConnectionLost   it was closed while a reply was awaited
         ├── RequestTimedOut  no reply came in time
         ├── Overloaded       too many requests wait for a reply
-        └── Answered         the reply says no; its code and remark say why
+        └── BrokerError         the reply says no; its code and remark say why
 
 Bugs are assertions and never one of these. What a caller may do is in ``retriable`` (the same
 again, perhaps elsewhere) and ``refresh_route`` (ask the name server first).
@@ -244,7 +244,7 @@ class Overloaded(RemotingError):
     response_code = 2
 
 
-class Answered(RemotingError):
+class BrokerError(RemotingError):
     """A reply whose code is not success.
 
     Args:

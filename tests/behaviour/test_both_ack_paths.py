@@ -81,7 +81,7 @@ class AckBoth:
         both.feed(pop() + pop())
 
     def feed(self, data: bytes) -> int:
-        """Feed both, and compare; return how many acknowledgements the kernel read."""
+        """PullPipeline both, and compare; return how many acknowledgements the kernel read."""
         counts = self.both.with_kernel.broker.parts.fast_counts
         before = counts.acks
         self.both.feed(data)
@@ -89,7 +89,7 @@ class AckBoth:
         return counts.acks - before
 
     def feed_batches(self, data: bytes) -> int:
-        """Feed both, and compare; return how many batches passed the processor by."""
+        """PullPipeline both, and compare; return how many batches passed the processor by."""
         counts = self.both.with_kernel.broker.parts.fast_counts
         before = counts.ack_batches
         self.feed(data)

@@ -88,7 +88,7 @@ def known(wire: Wire) -> list[object]:
 
 
 def feed(both: Both, data: bytes) -> int:
-    """Feed both, and compare; return how many ends needed no processor."""
+    """PullPipeline both, and compare; return how many ends needed no processor."""
     counts = both.with_kernel.broker.parts.fast_counts
     before = counts.transaction_ends
     both.feed(data)

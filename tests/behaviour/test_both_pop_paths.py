@@ -21,7 +21,7 @@ from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import IS_ONEWAY, Command
 from reput.format.headers import PopMessageHeader
 from reput.store.config_tables import TopicConfig
-from reput.store.taking import Taken, Taker
+from reput.store.pop_reader import PopReader, Taken
 
 MESSAGES = 400
 
@@ -69,7 +69,7 @@ class PopBoth:
         for wire in self.wires:
             wire.broker.parts.pops.revive.store_host = broker_pair.STORE_HOST
         self.taken_count = 0
-        self._count_taken(both.with_kernel.broker.store.taker)
+        self._count_taken(both.with_kernel.broker.store.pop_reader)
         for at in range(0, MESSAGES, 100):
             one = (
                 send(b"%d" % i, properties=f"TAGS\1Tag{'AB'[i % 2]}") for i in range(at, at + 100)
@@ -79,7 +79,7 @@ class PopBoth:
             self.feed(pop(consumer_group="first", queue_id=1))
         self.fast_pops.forget()
 
-    def _count_taken(self, taker: Taker) -> None:
+    def _count_taken(self, taker: PopReader) -> None:
         take = taker.take
 
         def counted(*arguments: Any, **more: Any) -> Taken | None:
@@ -98,7 +98,7 @@ class PopBoth:
         return len(self.fast_pops._known)
 
     def feed(self, data: bytes) -> list[Command]:
-        """Feed both a millisecond later, and compare; return the replies."""
+        """PullPipeline both a millisecond later, and compare; return the replies."""
         for wire in self.wires:
             wire.broker.clock.advance(1)  # type: ignore[attr-defined]
         answered, expected = (wire.feed(data) for wire in self.wires)

@@ -245,7 +245,7 @@ def changed(both: Both, **changes: Any) -> None:
 
 
 def codes_of(both: Both, frame: bytes) -> list[int]:
-    """Feed a frame to the broker with a kernel; return the codes of the replies."""
+    """PullPipeline a frame to the broker with a kernel; return the codes of the replies."""
     return [reply.code for reply in replies_in(both.with_kernel.feed(frame))]
 
 

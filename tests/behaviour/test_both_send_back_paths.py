@@ -97,7 +97,7 @@ def back(
 
 
 def feed(both: Both, data: bytes) -> int:
-    """Feed both, compare; return how many went together."""
+    """PullPipeline both, compare; return how many went together."""
     before = both.with_kernel.broker.parts.fast_counts.send_backs
     both.feed(data)
     assert sent_back(both.with_kernel) == sent_back(both.without)

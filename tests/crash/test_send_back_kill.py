@@ -34,7 +34,7 @@ def cluster(tmp_path: Path) -> Iterator[ReputCluster]:
         yield running
 
 
-class Asker:
+class RetryingClient:
     """Asks the broker in plain commands."""
 
     def __init__(self, client: RemotingClient, address: str) -> None:
@@ -80,7 +80,7 @@ async def test_what_was_sent_back_is_seen_again(cluster: ReputCluster) -> None:
         await producer.send_many([Message(TOPIC, b"%d" % number) for number in range(COUNT)])
     taken: set[str] = set()
     async with RemotingClient() as client:
-        asker = Asker(client, cluster.address)
+        asker = RetryingClient(client, cluster.address)
         sent = [one for queue_id in range(4) for one in await asker.read(TOPIC, queue_id)]
         assert len(sent) == COUNT
 
@@ -101,7 +101,7 @@ async def test_what_was_sent_back_is_seen_again(cluster: ReputCluster) -> None:
 
     await asyncio.to_thread(cluster.start)
     async with RemotingClient() as client:
-        asker = Asker(client, cluster.address)
+        asker = RetryingClient(client, cluster.address)
         async with asyncio.timeout(GUARD_S):
             while True:
                 again = await asker.read(names.retry_topic(GROUP))

@@ -26,8 +26,8 @@ from fuzz.test_send_kernel import (
 from reput.format import command, cq_unit, message as record
 from reput.format.command import Command, Serialization
 from reput.store.consume_queue import ConsumeQueue, ConsumeQueues
-from reput.store.delivering import Deliverer, Reader
 from reput.store.kernels import control_block as state, hot, send_twin
+from reput.store.pull_subscriptions import PullSubscriptions, Reader
 
 PULLING = {state.READERS, state.DELIVERED}
 GROUPS = ["group", "please_rename_unique_group_name"]
@@ -56,14 +56,14 @@ class PullWorld(SendWorld):
             row[place] = 7
         self.files = np.zeros(1, np.int64)
         self.ahead: dict[tuple[str, int], Fence] = {}
-        self.deliverer = Deliverer(self.hot, cast(ConsumeQueues, NoQueues()))
+        self.pull_subscriptions = PullSubscriptions(self.hot, cast(ConsumeQueues, NoQueues()))
         for topic in TOPICS:
             for group in GROUPS:
                 for text in TEXTS[1:]:
                     codes = random.choice([(), (), CODES[:1], CODES])
                     reader = Reader(topic, group, text, 5, tuple(codes), random.choice([1, 2, 12]))
                     if random.random() < 0.8:
-                        self.deliverer.add(reader)
+                        self.pull_subscriptions.add(reader)
         self.files[0] = self.log.address if random.random() < 0.95 else 0
         for word, value in {
             state.DELIVER_IS_ON: random.random() < 0.95,
@@ -110,7 +110,7 @@ class PullWorld(SendWorld):
     def meaning(self) -> dict[str, Any]:
         found = super().meaning()
         named = set(range(state.BLOCK_WORDS)) - ADDRESSES - SENDING - PULLING - PRIVATE
-        found["deliveries"] = self.deliverer.take()
+        found["deliveries"] = self.pull_subscriptions.take()
         found["words"] = {n: self.block[n] for n in sorted(named)}
         found["rows"] = {
             queue: [

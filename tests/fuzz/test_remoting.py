@@ -10,7 +10,7 @@ from reput.errors import NotAFrame
 from reput.format import command as commands
 from reput.format.codes import LanguageCode
 from reput.format.command import Command, Serialization
-from reput.remoting.connection import Inbox, find_frame
+from reput.remoting.connection import FrameBuffer, find_frame
 
 BUFFER_BYTES = 128
 
@@ -118,7 +118,7 @@ def test_frames_are_the_same_whatever_the_pieces(
 ) -> None:
     """Also where the reader stops in between, and goes on later with what is kept."""
     data = b"".join(struct.pack(">i", len(one)) + one for one in frames)
-    inbox, found = Inbox(bytearray(BUFFER_BYTES)), []
+    buffer, found = FrameBuffer(bytearray(BUFFER_BYTES)), []
     turn = 0
 
     def take(view: memoryview, end: int) -> bool:
@@ -133,16 +133,16 @@ def test_frames_are_the_same_whatever_the_pieces(
             count -= 1
         place = find_frame(view, at, end)
         is_all = place is None or place[1] > end
-        inbox.keep(view, at, end)
+        buffer.keep(view, at, end)
         return is_all
 
     while data:
-        room = inbox.room()
+        room = buffer.room()
         assert len(room)
         piece = data[: min(len(room), pieces[turn % len(pieces)])]
         data = data[len(piece) :]
         room[: len(piece)] = piece
-        is_all = take(*inbox.filled(len(piece)))
+        is_all = take(*buffer.filled(len(piece)))
         while not is_all:
-            is_all = take(*inbox.kept())
+            is_all = take(*buffer.kept())
     assert found == frames

@@ -13,7 +13,7 @@ from reput.client.admin import Admin
 from reput.client.core.route_cache import NoRoute
 from reput.client.message import Message, SendResult
 from reput.client.producer import Producer
-from reput.errors import Answered, InvalidOption
+from reput.errors import BrokerError, InvalidOption
 from reput.format.bodies import MessageQueue, SubscriptionGroupConfig
 
 pytestmark = pytest.mark.interop
@@ -88,7 +88,7 @@ async def test_clusters_and_brokers(official: JavaCluster, admin: Admin) -> None
     assert found.broker_addr_table[BROKER].broker_addrs == {0: official.address}
 
     async def has_sampled() -> bool:  # Before its first sample, a 4.x broker fails.
-        with contextlib.suppress(Answered):
+        with contextlib.suppress(BrokerError):
             return bool(await admin.broker_status(BROKER))
         return False
 
@@ -357,6 +357,6 @@ async def test_messages_by_key(
 
 
 async def test_a_refusal_says_who_and_why(official: JavaCluster, admin: Admin) -> None:
-    with pytest.raises(Answered, match=official.address) as raised:
+    with pytest.raises(BrokerError, match=official.address) as raised:
         await admin.consumer_running_info("no-group", "no-client")
     assert raised.value.response_code == 1

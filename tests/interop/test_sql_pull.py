@@ -75,7 +75,7 @@ def both(
         yield request.param, official.address, ours.address
 
 
-class Asker:
+class RetryingClient:
     """Asks a broker in plain commands."""
 
     def __init__(self, client: RemotingClient, address: str) -> None:
@@ -149,7 +149,7 @@ async def run(address: str, expressions: list[str], sent: list[dict[str, str]]) 
     groups = [f"Group{number}" for number in range(len(expressions))]
     early = len(groups) // 2
     async with RemotingClient() as client:
-        asker = Asker(client, address)
+        asker = RetryingClient(client, address)
         await asker.send(0, sent[0])  # makes the topic; no filter knows of it
         for group, expression in zip(groups[:early], expressions[:early], strict=True):
             await asker.subscribe(group, expression)
@@ -189,7 +189,7 @@ TIMES = re.compile(r"\b\d{13}\b")
 async def told(address: str) -> list[list[object]]:
     """Return what 321 tells of the last units, and of the filter of each group, but for times."""
     async with RemotingClient() as client:
-        asker = Asker(client, address)
+        asker = RetryingClient(client, address)
         before = await asker.end()
         await asker.send(0, {"a": "1"})
         await asker.subscribe("Early", FILTERS["Early"])

@@ -19,7 +19,7 @@ from interop.java_oracle import ClusterOracle, JavaError
 from interop.wire import LOOKS, PAUSE_S
 from reput.client import Message, Producer
 from reput.clock import SystemClock
-from reput.errors import Answered, InvalidHeader
+from reput.errors import BrokerError, InvalidHeader
 from reput.format import recall_handle as handles
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.headers import RecallMessageHeader
@@ -126,7 +126,7 @@ async def test_python_sends_and_recalls(cluster: Cluster) -> None:
         found = await arrived(cluster, "TimerPython", 2)
         assert found.keys() == {b"kept", b"now"}
         assert found[b"kept"].store_timestamp >= begin_ms + 1_500
-        with pytest.raises(Answered, match="timestamp invalid") as late:
+        with pytest.raises(BrokerError, match="timestamp invalid") as late:
             await producer.recall("TimerPython", kept.recall_handle)
         assert late.value.response_code == ResponseCode.ILLEGAL_OPERATION
         await asyncio.sleep(2)

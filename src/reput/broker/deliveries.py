@@ -8,7 +8,7 @@ from reput import limits
 from reput.broker.counters.stats import Stats
 from reput.broker.settings.live import LiveConfig
 from reput.limits import Refusals
-from reput.store.delivering import Deliverer
+from reput.store.pull_subscriptions import PullSubscriptions
 from reput.store.table_files import ConsumerOffsetTable
 
 
@@ -16,7 +16,7 @@ class Deliveries:
     """Statistics and consumer offsets.
 
     Args:
-        deliverer: The kernel's readers, and what it has delivered to them.
+        pull_subscriptions: The kernel's readers, and what it has delivered to them.
         consumer_offsets: The table of consumer offsets.
         stats: The statistics.
         settings: The settings in force: how many consumer offsets there may be.
@@ -25,13 +25,13 @@ class Deliveries:
 
     def __init__(
         self,
-        deliverer: Deliverer,
+        pull_subscriptions: PullSubscriptions,
         consumer_offsets: ConsumerOffsetTable,
         stats: Stats,
         settings: LiveConfig,
         refusals: Refusals,
     ) -> None:
-        self._deliverer = deliverer
+        self._pull_subscriptions = pull_subscriptions
         self._consumer_offsets = consumer_offsets
         self._stats = stats
         self._settings = settings
@@ -51,11 +51,11 @@ class Deliveries:
 
     def _settle(self) -> None:
         """Add what the kernel has delivered since the last time."""
-        if not self._deliverer.has_news:
+        if not self._pull_subscriptions.has_news:
             return
         table = self._consumer_offsets
         count_max = self._settings.broker.reput_consumer_offsets_max
-        for delivery in self._deliverer.take():
+        for delivery in self._pull_subscriptions.take():
             self._stats.delivered(delivery)
             if delivery.consumer_offset is None or delivery.consumer_offset < 0:
                 continue

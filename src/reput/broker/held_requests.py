@@ -295,7 +295,7 @@ class HeldRequests(Generic[_Held]):
         of_channel.discard(held)
         if not of_channel:
             del self._by_channel[held.channel]
-        # Answered requests stay in the heap until their deadline, but no more than the others.
+        # BrokerError requests stay in the heap until their deadline, but no more than the others.
         if len(self._deadlines) > 64 and len(self._deadlines) > 2 * self._count:
             self._deadlines = [entry for entry in self._deadlines if not entry[2].is_over]
             heapq.heapify(self._deadlines)

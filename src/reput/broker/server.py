@@ -158,7 +158,7 @@ class Broker:
         """Stop: unregister, answer the requests that wait, save and close everything."""
         parts = self.parts
         self.identity.is_stopping = True
-        self.store.deliverer.close()
+        self.store.pull_subscriptions.close()
         try:
             await parts.registration.stop()
             await parts.table_writes.stop()
@@ -254,9 +254,11 @@ class Broker:
             lambda: timers.delivered_count,
             config.reput_stats_series_max,
         )
-        deliveries = Deliveries(store.deliverer, offset_table, stats, self.settings, refusals)
+        deliveries = Deliveries(
+            store.pull_subscriptions, offset_table, stats, self.settings, refusals
+        )
         store.retention.consumer_offsets = lambda: deliveries.consumer_offsets.all()
-        groups: Groups[Channel] = Groups(store.deliverer.clear, Maxima.of(config))
+        groups: Groups[Channel] = Groups(store.pull_subscriptions.clear, Maxima.of(config))
         locks = QueueLocks(config.rebalance_lock_max_live_time, config.reput_locks_max)
         self.sync_thread = SyncThread(store.sync, lambda problem: self.loops.synced(problem))
         pending_replies = PendingReplies(store, topics, deliveries, clock, slices, self.sync_thread)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 from reput.cli.histogram import Histogram
 from reput.client.core import requests
 from reput.client.core.requests import SendRequests
-from reput.errors import Answered, ConnectionLost, NotAFrame, RemotingError, Unreachable
+from reput.errors import BrokerError, ConnectionLost, NotAFrame, RemotingError, Unreachable
 from reput.format import batch, command, headers, message as records, properties as props
 from reput.format.bodies import MessageQueue
 from reput.format.codes import RequestCode, ResponseCode
@@ -393,7 +393,7 @@ class _Connection(asyncio.Protocol):
         if reply.code in _STORED:
             self._count(plan.batch_count)
         else:
-            meter.fail(str(Answered(reply.code, reply.remark, self.address)), plan.batch_count)
+            meter.fail(str(BrokerError(reply.code, reply.remark, self.address)), plan.batch_count)
 
     def _count(self, count: int) -> None:
         meter = self._sender.meter
@@ -497,7 +497,7 @@ class Puller:
             request = requests.make(RequestCode.PULL_MESSAGE, header)
             reply = await client.invoke(address, request, self._timeout_ms)
             if reply.code not in _PULLED:
-                raise Answered(reply.code, reply.remark, address)
+                raise BrokerError(reply.code, reply.remark, address)
             if reply.code == ResponseCode.SUCCESS:
                 self._count_messages(reply.body)
             answer = headers.decode(headers.PullMessageReplyHeader, reply.ext_fields)

@@ -8,7 +8,7 @@ so ``import reput.client`` costs nothing.
 
 All errors are a ``ReputError``. ``RemotingError`` says by ``retriable`` whether the same may work
 later: ``SendFailed`` of one message, ``NotAllSent`` of ``send_many``, ``NoReply`` to a request,
-``Answered`` with a broker's code, ``Unreachable``, ``ConnectionLost``, ``RequestTimedOut``,
+``BrokerError`` with a broker's code, ``Unreachable``, ``ConnectionLost``, ``RequestTimedOut``,
 ``Overloaded``. ``NoRoute``: nobody knows the topic. ``InvalidOption``: an argument is not allowed.
 
     core/            decides: pure, times are arguments
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
         TransactionState as TransactionState,
     )
     from reput.errors import (
-        Answered as Answered,
+        BrokerError as BrokerError,
         ConnectionLost as ConnectionLost,
         InvalidOption as InvalidOption,
         Overloaded as Overloaded,
@@ -111,7 +111,7 @@ _HOMES = {
         "TransactionState",
     ),
     "reput.errors": (
-        "Answered",
+        "BrokerError",
         "ConnectionLost",
         "InvalidOption",
         "Overloaded",

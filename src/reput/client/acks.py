@@ -11,7 +11,7 @@ from reput.client.membership import Problem
 from reput.client.popping import PoppedMessage, Popper
 from reput.client.side_tasks import SideTasks
 from reput.clock import Clock
-from reput.errors import Answered
+from reput.errors import BrokerError
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class Acks:
         self, waiting: list[PoppedMessage], some: list[PoppedMessage], error: Exception
     ) -> None:
         broker_name = some[0].broker_name
-        if isinstance(error, Answered) and not error.retriable:
+        if isinstance(error, BrokerError) and not error.retriable:
             log.warning("%s takes no acknowledgement of %d messages: %s", broker_name, len(some),
                         error)  # fmt: skip
             return

@@ -14,7 +14,7 @@ from reput.client.core import offset_table, requests
 from reput.client.core.offset_table import OffsetTable
 from reput.client.core.route_cache import NoRoute
 from reput.client.instance import ClientInstance
-from reput.errors import Answered, InvalidBody, RemotingError, WriteFailed
+from reput.errors import BrokerError, InvalidBody, RemotingError, WriteFailed
 from reput.format import headers
 from reput.format.bodies import MessageQueue
 from reput.format.codes import RequestCode, ResponseCode
@@ -72,7 +72,7 @@ class BrokerOffsets:
             return await ask_offset(
                 self._instance, queue, RequestCode.QUERY_CONSUMER_OFFSET, header
             )
-        except Answered as answer:
+        except BrokerError as answer:
             if answer.response_code == ResponseCode.QUERY_NOT_FOUND:
                 return None
             raise
@@ -185,7 +185,7 @@ async def ask_offset(
 
     Raises:
         NoRoute: The broker is not there.
-        Answered: It refuses.
+        BrokerError: It refuses.
         RemotingError: It does not answer.
     """
     route = await instance.route(queue.topic)

@@ -115,7 +115,7 @@ class GroupMember:
         """Have brokers know this member. If that fails it is none.
 
         Raises:
-            Answered: A broker cannot filter by an SQL92 expression that was subscribed to.
+            BrokerError: A broker cannot filter by an SQL92 expression that was subscribed to.
             NoRoute, RemotingError: Of such a topic no broker can be asked.
         """
         try:
@@ -170,7 +170,7 @@ class GroupMember:
 
         Raises:
             InvalidOption: The expression is empty; or queues are assigned already.
-            Answered: The broker refuses it (once started; else ``start`` raises it).
+            BrokerError: The broker refuses it (once started; else ``start`` raises it).
         """
         full = namespace.wrap(self._client_config.namespace, topic)
         await self._subscribe(subscriptions.sql(full, expression, self._clock.now_ms()))

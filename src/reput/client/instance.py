@@ -34,7 +34,7 @@ from reput.client.core.route_cache import (
 )
 from reput.clock import Clock, SystemClock
 from reput.errors import (
-    Answered,
+    BrokerError,
     CorruptRecord,
     InvalidBody,
     InvalidOption,
@@ -270,13 +270,13 @@ class ClientInstance:
         """Return a broker's reply of success.
 
         Raises:
-            Answered: The reply has another code.
+            BrokerError: The reply has another code.
             RemotingError: There is no reply.
         """
         timeout_ms = timeout_ms or self.config.request_timeout_ms
         reply = await self.remoting.invoke(address, request, timeout_ms)
         if reply.code != ResponseCode.SUCCESS:
-            raise Answered(reply.code, reply.remark, address)
+            raise BrokerError(reply.code, reply.remark, address)
         return reply
 
     async def ask_name_server(self, request: Command, timeout_ms: int | None = None) -> Command:
@@ -367,7 +367,7 @@ class ClientInstance:
         if reply.code == ResponseCode.TOPIC_NOT_EXIST:
             raise NoRoute(topic)
         if reply.code != ResponseCode.SUCCESS:
-            raise Answered(reply.code, reply.remark, self.name_servers[self._name_server_at])
+            raise BrokerError(reply.code, reply.remark, self.name_servers[self._name_server_at])
         route = topic_route(topic, bodies.decode(bodies.TopicRouteData, reply.body))
         self._learn(route)
         return route

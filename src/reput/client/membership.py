@@ -22,7 +22,7 @@ from reput.client.core.assign import Strategy
 from reput.client.core.route_cache import NoRoute
 from reput.client.core.subscription import Subscription
 from reput.client.instance import ClientInstance
-from reput.errors import Answered, InvalidBody, InvalidHeader, RemotingError
+from reput.errors import BrokerError, InvalidBody, InvalidHeader, RemotingError
 from reput.format import bodies, headers, names
 from reput.format.bodies import (
     Assignments,
@@ -192,7 +192,7 @@ class Rebalance:
             return
         try:
             found = await self.assignments(topic)
-        except Answered as error:  # Brokers before 5.0 know no modes.
+        except BrokerError as error:  # Brokers before 5.0 know no modes.
             not_supported = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
             self._knows_modes = error.response_code != not_supported
             return
@@ -284,7 +284,7 @@ async def check_expressions(
     A log line says which part of one brokers ignore.
 
     Raises:
-        Answered: It cannot, or not by this one; the remark says why.
+        BrokerError: It cannot, or not by this one; the remark says why.
         NoRoute, RemotingError: None can be asked.
     """
     for topic, one in wanted.items():

@@ -134,7 +134,7 @@ class PopConsumer(GroupMember):
         """Join the group.
 
         Raises:
-            Answered: A broker cannot filter by an SQL92 expression that was subscribed to.
+            BrokerError: A broker cannot filter by an SQL92 expression that was subscribed to.
             NoRoute, RemotingError: Of such a topic no broker can be asked.
         """
         if self._instance is not None:
@@ -292,7 +292,7 @@ class PopConsumer(GroupMember):
         Raises:
             InvalidOption: There is a listener, or ``count_max`` is not allowed.
             NotStarted: The consumer is not started, or is closed.
-            NoRoute, Answered, RemotingError: No broker could be asked.
+            NoRoute, BrokerError, RemotingError: No broker could be asked.
         """
         self._started()
         if self._calls is not None:
@@ -342,8 +342,8 @@ class PopConsumer(GroupMember):
 
         Raises:
             NotStarted: The consumer is not started, or is closed.
-            NoRoute, Answered, RemotingError: A broker does not hear of it; they come again unless
-                it does.
+            NoRoute, BrokerError, RemotingError: The broker was not reached or refused; it
+                delivers the messages again.
         """
         self._started()
         by_broker: dict[str, list[PoppedMessage]] = {}
@@ -362,8 +362,8 @@ class PopConsumer(GroupMember):
         Raises:
             InvalidOption: The delay is negative.
             NotStarted: The consumer is not started, or is closed.
-            NoRoute, Answered, RemotingError: The broker does not hear of it, or the message is not
-                held any more.
+            NoRoute, BrokerError, RemotingError: The broker was not reached, or the message is
+                no longer invisible.
         """
         if delay_ms is None:
             delay_ms = pop_handles.retry_delay_ms(message.reconsume_times)
@@ -378,7 +378,7 @@ class PopConsumer(GroupMember):
             invisible_ms: How long from now on; None: ``pop_invisible_ms``.
 
         Raises:
-            InvalidOption, NotStarted, NoRoute, Answered, RemotingError: As ``nack``.
+            InvalidOption, NotStarted, NoRoute, BrokerError, RemotingError: As ``nack``.
         """
         if invisible_ms is None:
             invisible_ms = self.config.pop_invisible_ms

@@ -13,7 +13,7 @@ from reput.client.core.subscription import Subscription
 from reput.client.instance import ClientInstance
 from reput.client.message import ReceivedMessage, received
 from reput.client.pulling import wanted_among
-from reput.errors import Answered, CorruptRecord
+from reput.errors import BrokerError, CorruptRecord
 from reput.format import bodies, headers, pop_codec, properties as props
 from reput.format.bodies import MessageQueue
 from reput.format.codes import RequestCode, ResponseCode
@@ -126,7 +126,7 @@ class Popper:
 
         Raises:
             NoRoute: The queue's broker is not there.
-            Answered: The broker refuses; ``response_code`` says why.
+            BrokerError: The broker refuses; ``response_code`` says why.
             CorruptRecord, InvalidHeader: The answer cannot be read.
             RemotingError: There is no answer.
         """
@@ -150,7 +150,7 @@ class Popper:
         if reply.code in _EMPTY:
             return Popped([], [], is_refused=reply.code == ResponseCode.POLLING_FULL)
         if reply.code != ResponseCode.SUCCESS:
-            raise Answered(reply.code, reply.remark, address)
+            raise BrokerError(reply.code, reply.remark, address)
         messages = received(reply.body, queue.broker_name, PoppedMessage)
         answer = headers.decode(PopMessageReplyHeader, reply.ext_fields)
         handles = ReplyHandles(answer, queue.broker_name)
@@ -170,7 +170,7 @@ class Popper:
 
         Raises:
             NoRoute: The broker is not there.
-            Answered: It refuses.
+            BrokerError: It refuses.
             RemotingError: There is no answer.
         """
         first = messages[0]
@@ -185,7 +185,7 @@ class Popper:
         request = requests.make(RequestCode.BATCH_ACK_MESSAGE, body=bodies.encode(body))
         try:
             await self._instance.ask(address, request)
-        except Answered as error:
+        except BrokerError as error:
             if error.response_code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise
             for one in messages:  # a broker of 5.0
@@ -216,7 +216,7 @@ class Popper:
 
         Raises:
             NoRoute: Its broker is not there.
-            Answered: The broker refuses: it is not held any more.
+            BrokerError: The broker refuses: it is not held any more.
             RemotingError: There is no answer.
         """
         handle = message.handle

@@ -39,7 +39,7 @@ from reput.client.message import (
 from reput.client.request_reply import AwaitedReplies, NoReply, is_reply, reply_message
 from reput.client.trace import TraceWriter, sender_config, sender_group
 from reput.clock import Clock, SystemClock
-from reput.errors import Answered, InvalidHeader, InvalidOption, RemotingError, ReputError
+from reput.errors import BrokerError, InvalidHeader, InvalidOption, RemotingError, ReputError
 from reput.format import (
     batch,
     java,
@@ -382,7 +382,7 @@ class Producer:
         Raises:
             InvalidOption: It is no handle, or of another topic.
             NoRoute: As in ``send``; also if the broker is not there.
-            Answered: The broker does not recall (``recallMessageEnable``), or it is too late.
+            BrokerError: The broker does not recall (``recallMessageEnable``), or it is too late.
             RemotingError: The broker was not reached, or did not answer.
         """
         full = self._full_topic(topic)
@@ -405,7 +405,7 @@ class Producer:
             region = fields.get("MSG_REGION")
             self._traces.recalled(topic, handle.unique_key, region=region, is_success=is_success)
         if not is_success:
-            raise Answered(reply.code, reply.remark, address)
+            raise BrokerError(reply.code, reply.remark, address)
         return fields.get("msgId", handle.unique_key)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
@@ -601,7 +601,7 @@ class Producer:
         reply = await self._joined().remoting.invoke(address, request, timeout_ms)
         status = _STATUS_OF_CODE.get(reply.code)
         if status is None:
-            raise Answered(reply.code, reply.remark, address)
+            raise BrokerError(reply.code, reply.remark, address)
         fields = reply.ext_fields or {}
         try:
             queue_id = int(fields["queueId"])

@@ -378,7 +378,7 @@ class PullConsumer(GroupMember):
         """Return the first queue offset that is there.
 
         Raises:
-            NoRoute, Answered, RemotingError: The broker cannot be asked, or refuses.
+            NoRoute, BrokerError, RemotingError: The broker cannot be asked, or refuses.
         """
         return await consumer_offsets.min_offset(self._started(), queue)
 

@@ -10,7 +10,7 @@ from reput.client.core import requests
 from reput.client.core.subscription import Subscription
 from reput.client.instance import ClientInstance
 from reput.client.message import R, ReceivedMessage, received
-from reput.errors import Answered, CorruptRecord
+from reput.errors import BrokerError, CorruptRecord
 from reput.format import headers
 from reput.format.bodies import MessageQueue
 from reput.format.codes import MASTER_ID, PullFlag, RequestCode, ResponseCode
@@ -85,7 +85,7 @@ class Puller:
 
         Raises:
             NoRoute: The queue's broker is not there.
-            Answered: The broker refuses; ``response_code`` says why.
+            BrokerError: The broker refuses; ``response_code`` says why.
             CorruptRecord: The answer holds no whole records.
             RemotingError: There is no answer.
         """
@@ -115,7 +115,7 @@ class Puller:
         reply = await self._instance.remoting.invoke(address, request, timeout_ms)
         status = _STATUS.get(reply.code)
         if status is None:
-            raise Answered(reply.code, reply.remark, address)
+            raise BrokerError(reply.code, reply.remark, address)
         answer = headers.decode(headers.PullMessageReplyHeader, reply.ext_fields)
         self._broker_ids[queue] = answer.suggest_which_broker_id
         messages: list[ReceivedMessage] = []

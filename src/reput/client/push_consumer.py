@@ -118,7 +118,7 @@ class PushConsumer(GroupMember):
         """Join the group. Messages come once the first queues are this member's, a moment later.
 
         Raises:
-            Answered: A broker cannot filter by an SQL92 expression that was subscribed to.
+            BrokerError: A broker cannot filter by an SQL92 expression that was subscribed to.
             NoRoute, RemotingError: Of such a topic no broker can be asked.
         """
         if self._instance is not None:

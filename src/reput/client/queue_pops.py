@@ -15,7 +15,7 @@ from reput.client.membership import Problem
 from reput.client.popping import Popped, PoppedMessage, Popper
 from reput.client.queue_pulls import FLOW_CONTROL_MS
 from reput.client.side_tasks import SideTasks
-from reput.errors import Answered, CorruptRecord, RemotingError
+from reput.errors import BrokerError, CorruptRecord, RemotingError
 from reput.format.bodies import MessageQueue
 from reput.format.codes import ResponseCode
 
@@ -176,7 +176,7 @@ class QueuePops:
                         len(problems), problems[0])  # fmt: skip
 
     async def _after_problem(self, source: PopSource, error: Exception) -> None:
-        code = error.response_code if isinstance(error, Answered) else None
+        code = error.response_code if isinstance(error, BrokerError) else None
         if code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             log.error("%s knows no pops: brokers before 5.0 do not", _place(source))
         else:

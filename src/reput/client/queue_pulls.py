@@ -15,7 +15,7 @@ from reput.client.instance import ClientInstance
 from reput.client.membership import Membership, Problem
 from reput.client.message import ReceivedMessage
 from reput.client.pulling import Pulled, Puller, PullStatus
-from reput.errors import Answered, CorruptRecord, RemotingError
+from reput.errors import BrokerError, CorruptRecord, RemotingError
 from reput.format.bodies import MessageQueue
 from reput.format.codes import ResponseCode
 
@@ -211,9 +211,9 @@ class QueuePulls(Generic[Q]):
         self._puller.forget(pulled.queue)
         self._offsets.table.doubt(pulled.queue)
         delay_ms = PULL_AGAIN_MS
-        if isinstance(error, Answered) and error.response_code == ResponseCode.FLOW_CONTROL:
+        if isinstance(error, BrokerError) and error.response_code == ResponseCode.FLOW_CONTROL:
             delay_ms = FLOW_CONTROL_MS
-        elif isinstance(error, Answered) and error.response_code in _NOT_HEARD:
+        elif isinstance(error, BrokerError) and error.response_code in _NOT_HEARD:
             await self._tell_again()
             delay_ms = NOT_HEARD_MS
         elif isinstance(error, RemotingError) and error.refresh_route:

@@ -281,7 +281,7 @@ def _topic_list(request: Command, topics: list[str], address: str | None = None)
 
 
 def put_kv(parts: Parts, channel: Channel, request: Command) -> None:
-    """100: set a value of the key-value table. Answered when it is on disk."""
+    """100: set a value of the key-value table. BrokerError when it is on disk."""
     header = headers.decode(headers.KvHeader, request.ext_fields)
     if header.value is None:
         raise InvalidHeader("Kv: missing required field `value`")
@@ -300,7 +300,7 @@ def get_kv(parts: Parts, channel: Channel, request: Command) -> Command:
 
 
 def delete_kv(parts: Parts, channel: Channel, request: Command) -> None:
-    """102: remove a value of the key-value table. Answered when it is gone from disk."""
+    """102: remove a value of the key-value table. BrokerError when it is gone from disk."""
     header = headers.decode(headers.KvHeader, request.ext_fields)
     _change_kv(parts, channel, request, KvChange(header.namespace, header.key, None))
 

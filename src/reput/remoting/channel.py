@@ -17,7 +17,7 @@ from reput.format.codes import ResponseCode
 from reput.format.command import Command
 from reput.format.message import Host
 from reput.limits import Limit
-from reput.remoting.connection import Inbox, Questions, find_frame
+from reput.remoting.connection import FrameBuffer, PendingRequests, find_frame
 from reput.remoting.server_state import Cuttable, ServerState
 
 _NOWHERE = Host(b"\0\0\0\0", 0)
@@ -85,7 +85,7 @@ class Channel(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self.unfinished_since: float | None = None
         """When the first byte of the frame came that is not whole yet, by the loop's time."""
-        self._inbox = Inbox(buffer)
+        self._frames = FrameBuffer(buffer)
         self._shared = shared
         self._turn_at = -1.0
         self._deadline = 0.0
@@ -103,7 +103,7 @@ class Channel(asyncio.BufferedProtocol):
         """Whether the other side reads what is written, as far as the transport knows."""
         self._can_write = asyncio.Event()
         self._can_write.set()
-        self._questions: Questions[asyncio.Future[Command]] = Questions()
+        self._pending: PendingRequests[asyncio.Future[Command]] = PendingRequests()
         self._timer: asyncio.TimerHandle | None = None
         self._problem: Exception | None = None
 
@@ -137,9 +137,9 @@ class Channel(asyncio.BufferedProtocol):
             self._timer.cancel()
         problem = self._problem or exc
         reason = str(problem) if problem else "closed by the other side"
-        for question in self._questions.take_all():
-            if not question.asker.done():
-                question.asker.set_exception(ConnectionLost(self.peer, reason))
+        for question in self._pending.take_all():
+            if not question.future.done():
+                question.future.set_exception(ConnectionLost(self.peer, reason))
         self._owner.on_closed(self, problem)
 
     def close(self, problem: Exception | None = None) -> None:
@@ -160,7 +160,7 @@ class Channel(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Called by the loop: where to read into. The read follows at once."""
-        return self._inbox.room()
+        return self._frames.room()
 
     def buffer_updated(self, nbytes: int) -> None:
         """Called by the loop: so many bytes were read."""
@@ -170,7 +170,7 @@ class Channel(asyncio.BufferedProtocol):
             # The loop reads a connection many times in a turn: all of it has one deadline.
             self._turn_at = now
             self._deadline = 0.0
-        self._handle(*self._inbox.filled(nbytes))
+        self._handle(*self._frames.filled(nbytes))
 
     def _handle(self, view: memoryview, end: int) -> None:
         """Handle what there is, as far as its replies are taken and its time reaches."""
@@ -179,7 +179,7 @@ class Channel(asyncio.BufferedProtocol):
         self._is_flush_due = True  # at the end of this
         try:
             position = self._owner.on_bytes(self, view, end)
-            self._inbox.keep(view, position, end)
+            self._frames.keep(view, position, end)
             if position:
                 self.unfinished_since = None
             # Most reads end with a frame: nothing is kept.
@@ -208,12 +208,12 @@ class Channel(asyncio.BufferedProtocol):
 
     def _count_kept(self, shared: ServerState) -> None:
         """Take note of what is kept until more comes; drop who makes it too much."""
-        inbox = self._inbox
-        if not inbox.has_beginning or self._is_stalled:
+        frames = self._frames
+        if not frames.has_beginning or self._is_stalled:
             self.unfinished_since = None
         elif self.unfinished_since is None:
             self.unfinished_since = self.active_at
-        kept_bytes = inbox.kept_bytes
+        kept_bytes = frames.kept_bytes
         if kept_bytes > _KEPT_BYTES_COUNTED or self._is_counted:
             self._is_counted = kept_bytes > _KEPT_BYTES_COUNTED
             self._drop(
@@ -314,9 +314,9 @@ class Channel(asyncio.BufferedProtocol):
         if not command.is_reply:
             self._owner.on_request(self, command)
             return
-        asker = self._questions.answered(command.opaque)
-        if asker is not None and not asker.done():
-            asker.set_result(command)
+        future = self._pending.answered(command.opaque)
+        if future is not None and not future.done():
+            future.set_result(command)
 
     # Writing ----------------------------------------------------------------------------------
 
@@ -425,7 +425,7 @@ class Channel(asyncio.BufferedProtocol):
     def _go_on(self) -> None:
         """Handle what had to wait, then read again."""
         if self._is_stalled and self._may_go_on:
-            self._handle(*self._inbox.kept())
+            self._handle(*self._frames.kept())
         if self._transport is not None and self._may_go_on:
             self._transport.resume_reading()
 
@@ -461,7 +461,7 @@ class Channel(asyncio.BufferedProtocol):
         if self._shared is not None:
             self._count_pushed(self._shared, request, future)
         try:
-            request.opaque, deadline = self._questions.add(
+            request.opaque, deadline = self._pending.add(
                 future, request.code, timeout_ms, self._loop.time()
             )
         except Overloaded:
@@ -470,7 +470,7 @@ class Channel(asyncio.BufferedProtocol):
         try:
             self.send(request)
         except ValueError:
-            self._questions.answered(request.opaque)
+            self._pending.answered(request.opaque)
             future.cancel()
             raise
         # Set by the first who waits, and by those who wait less long.
@@ -511,12 +511,12 @@ class Channel(asyncio.BufferedProtocol):
 
     def _expire(self) -> None:
         self._timer = None
-        for question in self._questions.expire(self._loop.time()):
-            if not question.asker.done():
-                question.asker.set_exception(
+        for question in self._pending.expire(self._loop.time()):
+            if not question.future.done():
+                question.future.set_exception(
                     RequestTimedOut(self.peer, question.code, question.timeout_ms)
                 )
-        deadline = self._questions.next_deadline()
+        deadline = self._pending.next_deadline()
         if deadline is not None:
             self._set_timer(max(deadline, self._loop.time() + _EXPIRE_S))
 

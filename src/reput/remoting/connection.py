@@ -1,7 +1,7 @@
 """What a connection decides: where frames begin and end, and whom a reply belongs to. Pure.
 
-Inbox       bytes in pieces of any size -> a buffer with whole frames
-Questions   requests that wait for a reply, by opaque
+FrameBuffer       bytes in pieces of any size -> a buffer with whole frames
+PendingRequests   requests that wait for a reply, by opaque
 """
 
 from typing import Generic, NamedTuple, TypeVar
@@ -42,7 +42,7 @@ def find_frame(buffer: Buffer, start: int, end: int) -> tuple[int, int] | None:
     return content, content + size
 
 
-class Inbox:
+class FrameBuffer:
     """Where bytes are read into, and what is kept of them.
 
     The buffer is shared by all connections of an owner: between two reads only the beginning of an
@@ -143,13 +143,13 @@ class Inbox:
 class Question(NamedTuple, Generic[_T]):
     """A request that waits for its reply."""
 
-    asker: _T
+    future: _T
     deadline: float
     code: int
     timeout_ms: int
 
 
-class Questions(Generic[_T]):
+class PendingRequests(Generic[_T]):
     """The requests of a connection that wait for a reply. Times are seconds, of the loop."""
 
     def __init__(self) -> None:
@@ -159,7 +159,7 @@ class Questions(Generic[_T]):
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, asker: _T, code: int, timeout_ms: int, now: float) -> tuple[int, float]:
+    def add(self, future: _T, code: int, timeout_ms: int, now: float) -> tuple[int, float]:
         """Let somebody wait; return the opaque of the request, and how long it waits.
 
         Raises:
@@ -172,13 +172,13 @@ class Questions(Generic[_T]):
             opaque = (opaque + 1) & _OPAQUE_MAX
         self._last_opaque = opaque
         deadline = now + timeout_ms / 1000
-        self._waiting[opaque] = Question(asker, deadline, code, timeout_ms)
+        self._waiting[opaque] = Question(future, deadline, code, timeout_ms)
         return opaque, deadline
 
     def answered(self, opaque: int) -> _T | None:
         """Return who asked; None if nobody did, or waits no more."""
         question = self._waiting.pop(opaque, None)
-        return None if question is None else question.asker
+        return None if question is None else question.future
 
     def expire(self, now: float) -> list[Question[_T]]:
         """Take out those that have waited long enough."""

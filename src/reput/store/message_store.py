@@ -31,7 +31,6 @@ from reput.store.commit_log import CommitLog
 from reput.store.config import BrokerRole, StoreConfig
 from reput.store.consume_queue import ConsumeQueue, ConsumeQueues
 from reput.store.copying import Copier
-from reput.store.delivering import Deliverer
 from reput.store.disk import Disk
 from reput.store.dispatch import Dispatcher, Listener
 from reput.store.files import open_folder
@@ -44,14 +43,15 @@ from reput.store.incoming import IncomingMessage, PutResult, PutStatus
 from reput.store.index_file import IndexFiles
 from reput.store.kernels import control_block as state
 from reput.store.known_queues import KnownQueues
+from reput.store.pop_reader import PopReader
+from reput.store.pull_subscriptions import PullSubscriptions
 from reput.store.putting import Putter
 from reput.store.reader import END_OF_TIME_MS, Boundary, refuse_rocksdb
-from reput.store.receiving import Received, Receiver
 from reput.store.recovery import Progress, Recovery, RecoveryReport
 from reput.store.removal import Removal, Removals
 from reput.store.retention import Retention
+from reput.store.send_ingest import Received, SendIngest
 from reput.store.summary import Summary
-from reput.store.taking import Taker
 from reput.store.tombstones import Tombstones
 
 if TYPE_CHECKING:
@@ -138,10 +138,10 @@ class MessageStore:
         )
         self.copier = Copier(config, self._hot, self.log, self._putter)
         """The quick way for stored messages that are put again."""
-        self.taker = Taker(self._hot, self.log, self.queues, self._putter)
+        self.pop_reader = PopReader(self._hot, self.log, self.queues, self._putter)
         """The quick way for pops."""
-        self._receiver = Receiver(config, self._hot, self.log, self._putter)
-        self.deliverer = Deliverer(self._hot, self.queues)
+        self._send_ingest = SendIngest(config, self._hot, self.log, self._putter)
+        self.pull_subscriptions = PullSubscriptions(self._hot, self.queues)
         """Whose pulls ``receive`` answers."""
         self._getter = Getter(
             config, self._hot, self.log, self.queues, self.index, self._batch_queues
@@ -313,7 +313,7 @@ class MessageStore:
                 self._let_go()
 
     def _let_go(self) -> None:
-        self.deliverer.close()
+        self.pull_subscriptions.close()
         self._disk.close_kept()
         self._disk.release_discarded()
         self.log.close()
@@ -408,8 +408,8 @@ class MessageStore:
     def open_receiving(
         self, store_host: Host, suffix: bytes, broker_name: bytes, *, takes_sends: bool = True
     ) -> None:
-        """Make ready for ``receive``; see ``Receiver.open``."""
-        self._receiver.open(store_host, suffix, broker_name, takes_sends=takes_sends)
+        """Make ready for ``receive``; see ``SendIngest.open``."""
+        self._send_ingest.open(store_host, suffix, broker_name, takes_sends=takes_sends)
 
     def set_write_queues(self, topic: str, count: int) -> None:
         """Say how many queues of a topic ``receive`` puts to; 0, as at first: none."""
@@ -436,12 +436,12 @@ class MessageStore:
     def receive(
         self, address: int, position: int, end: int, born_host: Host, *, takes_pulls: bool = True
     ) -> tuple[Received, PendingPut | None]:
-        """Take the common sends or pulls that stand in a buffer; see ``Receiver.receive``.
+        """Take the common sends or pulls that stand in a buffer; see ``SendIngest.receive``.
 
         Returns:
             What was taken, and what its replies must wait for, as with ``begin_put``.
         """
-        received = self._receiver.receive(
+        received = self._send_ingest.receive(
             address, position, end, born_host, takes_pulls=takes_pulls
         )
         if not received.send_count or not self._waiting.is_needed:
@@ -784,7 +784,7 @@ class MessageStore:
             self._catch_up()  # behind the tombstone stand only records that were put later
         queues = [queue for topic in doomed for queue in self.queues.of_topic(topic).values()]
         batches = [queue for topic in doomed for queue in self._batch_queues.of_topic(topic)]
-        self.deliverer.clear()  # it knows where queues are
+        self.pull_subscriptions.clear()  # it knows where queues are
         removal = self.removals.begin(doomed, queues, batches, self.log.written_offset)
         _log.info("deleted topics %s: %d queues", ", ".join(doomed), removal.count)
         return removal
@@ -860,7 +860,7 @@ class MessageStore:
             _log.info("deleted queue %s/%d: the log has lost its last message", topic, queue_id)
         if not plain and not batches:
             return None
-        self.deliverer.clear()
+        self.pull_subscriptions.clear()
         return self.removals.begin([], plain, batches, self.log.written_offset)
 
     def _remove_whole(self, removal: Removal | None) -> int:

@@ -15,7 +15,7 @@ from reput.format.headers import (
     ResetOffsetHeader,
     UpdateConsumerOffsetHeader,
 )
-from reput.store.delivering import Delivery
+from reput.store.pull_subscriptions import Delivery
 
 LONG_MAX = (1 << 63) - 1
 
@@ -86,8 +86,10 @@ async def test_an_offset_that_the_kernel_was_told_is_counted_if_it_is_not_kept(
         broker = subject.broker
         assert broker.parts.deliveries.consumer_offsets.count == 0
         told = [Delivery("T", "g", queue_id, 1, 1, 10, 5) for queue_id in range(3)]
-        monkeypatch.setattr(type(broker.store.deliverer), "has_news", property(lambda _: True))
-        monkeypatch.setattr(broker.store.deliverer, "take", lambda: told)
+        monkeypatch.setattr(
+            type(broker.store.pull_subscriptions), "has_news", property(lambda _: True)
+        )
+        monkeypatch.setattr(broker.store.pull_subscriptions, "take", lambda: told)
         assert broker.parts.deliveries.consumer_offsets.count == 1
         assert broker.serving.refusals.counts == {"consumer_offsets": 2}
         monkeypatch.undo()

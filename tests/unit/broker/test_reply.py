@@ -19,10 +19,10 @@ from reput.store.config import FlushDiskType
 
 TOPIC = f"{CLUSTER}_REPLY_TOPIC"
 CODES = (RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
-REPLY = {"MSG_TYPE": "reply", "CORRELATION_ID": "c1", "REPLY_TO_CLIENT": "asker", "TTL": "3000"}
+REPLY = {"MSG_TYPE": "reply", "CORRELATION_ID": "c1", "REPLY_TO_CLIENT": "requester", "TTL": "3000"}
 
 
-class Asker:
+class Requester:
     """A client with a producer, and what it says to replies."""
 
     def __init__(self) -> None:
@@ -36,13 +36,13 @@ class Asker:
 
     async def greet(self, subject: Subject, group: str = "askers") -> None:
         data = [ProducerData(group_name=group)]
-        beat = HeartbeatData(client_id="asker", consumer_data_set=[], producer_data_set=data)
+        beat = HeartbeatData(client_id="requester", consumer_data_set=[], producer_data_set=data)
         await subject.tell(RequestCode.HEART_BEAT, beat, client=self.client)
 
 
 @pytest.fixture
-async def asker(subject: Subject) -> AsyncIterator[Asker]:
-    one = Asker()
+async def requester(subject: Subject) -> AsyncIterator[Requester]:
+    one = Requester()
     async with one.client:
         await one.greet(subject)
         yield one
@@ -55,11 +55,11 @@ def kept(subject: Subject) -> list[StoredMessage]:
 
 @pytest.mark.parametrize("code", CODES)
 async def test_a_reply_goes_to_who_asked_and_is_kept(
-    subject: Subject, asker: Asker, code: RequestCode
+    subject: Subject, requester: Requester, code: RequestCode
 ) -> None:
     reply = await subject.send(TOPIC, b"42", code=code, properties=REPLY, reconsume_times=2)
     assert reply.code == ResponseCode.SUCCESS
-    (pushed,) = asker.pushed
+    (pushed,) = requester.pushed
     assert pushed.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
     assert pushed.body == b"42"
     header = headers.decode(PushReplyHeader, pushed.ext_fields)
@@ -83,7 +83,7 @@ async def test_a_reply_goes_to_who_asked_and_is_kept(
 
 async def test_replies_need_not_be_kept(tmp_path: Path) -> None:
     async with broker_subject.running(tmp_path, store_reply_message_enable=False) as subject:
-        one = Asker()
+        one = Requester()
         async with one.client:
             await one.greet(subject)
             reply = await subject.send(TOPIC, b"42", code=CODES[1], properties=REPLY)
@@ -95,7 +95,7 @@ async def test_replies_need_not_be_kept(tmp_path: Path) -> None:
 async def test_a_kept_reply_waits_for_the_disk(tmp_path: Path) -> None:
     store = {"flush_disk_type": FlushDiskType.SYNC_FLUSH}
     async with broker_subject.running(tmp_path, store=store) as subject:
-        one = Asker()
+        one = Requester()
         async with one.client:
             await one.greet(subject)
             reply = await subject.send(TOPIC, b"42", code=CODES[1], properties=REPLY)
@@ -105,20 +105,22 @@ async def test_a_kept_reply_waits_for_the_disk(tmp_path: Path) -> None:
 
 
 async def test_a_reply_that_too_many_wait_before_is_handed_over_and_answered(
-    subject: Subject, asker: Asker, monkeypatch: pytest.MonkeyPatch
+    subject: Subject, requester: Requester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The refusal was raised in a callback, and the sender had no answer."""
     monkeypatch.setattr(subject.parts.pending_replies, "_pending_max", 0)
     reply = await subject.send(TOPIC, b"42", code=CODES[1], properties=REPLY)
     assert reply.code == ResponseCode.SUCCESS
     assert (reply.ext_fields or {})["msgId"] == "0"
-    assert [one.body for one in asker.pushed] == [b"42"]
+    assert [one.body for one in requester.pushed] == [b"42"]
     assert kept(subject) == []
     assert subject.broker.serving.refusals.counts["waiting_puts"] == 1
 
 
-async def test_who_does_not_want_it_is_the_senders_error(subject: Subject, asker: Asker) -> None:
-    asker.code = ResponseCode.SYSTEM_ERROR
+async def test_who_does_not_want_it_is_the_senders_error(
+    subject: Subject, requester: Requester
+) -> None:
+    requester.code = ResponseCode.SYSTEM_ERROR
     reply = await subject.send(TOPIC, b"42", code=CODES[1], properties=REPLY)
     assert (reply.code, reply.remark) == (
         ResponseCode.SYSTEM_ERROR,
@@ -131,7 +133,7 @@ async def test_nobody_is_there_to_take_it(subject: Subject) -> None:
     reply = await subject.send(TOPIC, b"42", code=CODES[1], properties=REPLY)
     assert (reply.code, reply.remark) == (
         ResponseCode.SYSTEM_ERROR,
-        "push reply message fail, channel of <asker> not found.",
+        "push reply message fail, channel of <requester> not found.",
     )
     reply = await subject.send(TOPIC, b"42", code=CODES[1], properties={"MSG_TYPE": "reply"})
     assert (reply.code, reply.remark) == (
@@ -140,16 +142,16 @@ async def test_nobody_is_there_to_take_it(subject: Subject) -> None:
     )
 
 
-async def test_one_way(subject: Subject, asker: Asker) -> None:
+async def test_one_way(subject: Subject, requester: Requester) -> None:
     await subject.send(TOPIC, b"42", code=CODES[1], properties=REPLY, flag=IS_ONEWAY)
     await subject.send(TOPIC, b"43", code=CODES[1], properties=REPLY)
-    assert [one.body for one in asker.pushed] == [b"42", b"43"]
+    assert [one.body for one in requester.pushed] == [b"42", b"43"]
     assert [one.body for one in kept(subject)] == [b"42", b"43"]
 
 
-async def test_a_client_that_left_is_not_found(subject: Subject, asker: Asker) -> None:
-    header = UnregisterClientHeader(client_id="asker", producer_group="askers")
-    await subject.ask(RequestCode.UNREGISTER_CLIENT, header, client=asker.client)
+async def test_a_client_that_left_is_not_found(subject: Subject, requester: Requester) -> None:
+    header = UnregisterClientHeader(client_id="requester", producer_group="askers")
+    await subject.ask(RequestCode.UNREGISTER_CLIENT, header, client=requester.client)
     reply = await subject.send(TOPIC, b"42", code=CODES[1], properties=REPLY)
     assert "not found" in (reply.remark or "")
 

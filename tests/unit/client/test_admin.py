@@ -6,7 +6,7 @@ from reput import config
 from reput.client.admin import Admin, PartlyDone
 from reput.client.config import ClientConfig
 from reput.client.instance import NotStarted
-from reput.errors import Answered, InvalidOption
+from reput.errors import BrokerError, InvalidOption
 from reput.format import bodies, command
 from reput.format.bodies import BrokerData, ClusterInfo
 from reput.format.codes import RequestCode, ResponseCode
@@ -98,7 +98,7 @@ async def test_a_group_without_members_is_no_error_and_a_refusal_is_one(
         offline(broker, ResponseCode.CONSUMER_NOT_ONLINE)
     assert await admin.consumer_connection("C") is None
     offline(cluster.brokers[1], ResponseCode.NO_PERMISSION)
-    with pytest.raises(Answered, match="says the broker"):
+    with pytest.raises(BrokerError, match="says the broker"):
         await admin.consumer_connection("C")
 
 

@@ -6,7 +6,7 @@ import pytest
 from reput.client.config import ClientConfig
 from reput.client.core.route_cache import NoRoute, TopicRoute
 from reput.client.instance import Answer, ClientInstance, Guest, MemberKind
-from reput.errors import Answered, InvalidOption, RemotingError
+from reput.errors import BrokerError, InvalidOption, RemotingError
 from reput.format import bodies, command, message as records, properties as props
 from reput.format.bodies import ConsumerData, HeartbeatData, ProducerData
 from reput.format.codes import RequestCode, ResponseCode
@@ -141,7 +141,7 @@ async def test_an_unknown_topic_and_a_refusal() -> None:
         with pytest.raises(NoRoute, match="'T'"):
             await instance.route("T")
         cluster.name_server.answers.clear()
-        with pytest.raises(Answered, match="code 3"):
+        with pytest.raises(BrokerError, match="code 3"):
             await instance.route("T")
         await instance.leave(guest)
 

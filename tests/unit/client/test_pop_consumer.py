@@ -9,7 +9,7 @@ import pytest
 
 from reput.client import (
     Admin,
-    Answered,
+    BrokerError,
     ClientConfig,
     ConsumeContext,
     ConsumeFromWhere,
@@ -120,7 +120,7 @@ async def test_what_is_acknowledged_is_done_with(rocketmq: LocalBroker, topic: s
 
 async def are_done_with(consumer: PopConsumer, messages: Iterable[PoppedMessage]) -> None:
     for one in messages:
-        with pytest.raises(Answered, match="nobody holds"):
+        with pytest.raises(BrokerError, match="nobody holds"):
             await consumer.nack(one)
 
 
@@ -161,7 +161,7 @@ async def test_a_message_is_held_for_longer(rocketmq: LocalBroker, topic: str) -
         assert one.held_until_ms > until_ms + 50_000
         assert await consumer.pop(timeout_ms=1_300) == []
         await consumer.ack(one)  # by its new name
-        with pytest.raises(Answered, match="nobody holds"):
+        with pytest.raises(BrokerError, match="nobody holds"):
             await consumer.extend(one)
 
 
@@ -427,7 +427,7 @@ async def test_a_broker_that_knows_no_pops(caplog: pytest.LogCaptureFixture) -> 
         PopConsumer("G", namesrv=cluster.namesrv) as consumer,
     ):
         await consumer.subscribe("T")
-        with pytest.raises(Answered) as raised:
+        with pytest.raises(BrokerError) as raised:
             await consumer.pop(timeout_ms=200)
     assert raised.value.response_code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     assert "brokers before 5.0" in caplog.text
@@ -447,10 +447,10 @@ async def test_acknowledgements_are_told_until_they_are_heard(
         async def lose(address: str, request: Command, timeout_ms: int | None = None) -> Command:
             code = request.code
             if code == RequestCode.BATCH_ACK_MESSAGE:  # as a broker of 5.0
-                raise Answered(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "no", address)
+                raise BrokerError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "no", address)
             if code == RequestCode.ACK_MESSAGE and len(lost) < 5:
                 lost.append(request)
-                raise Answered(ResponseCode.SYSTEM_BUSY, "later", address)
+                raise BrokerError(ResponseCode.SYSTEM_BUSY, "later", address)
             return await ask(address, request, timeout_ms)
 
         monkeypatch.setattr(consumer._started(), "ask", lose)

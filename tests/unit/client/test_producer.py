@@ -11,7 +11,7 @@ from reput.client.core.route_cache import NoRoute
 from reput.client.instance import NotStarted
 from reput.client.message import Message, SendResult, SendStatus
 from reput.client.producer import NotAllSent, Producer
-from reput.errors import Answered, InvalidHeader, InvalidOption, RequestTimedOut, Unreachable
+from reput.errors import BrokerError, InvalidHeader, InvalidOption, RequestTimedOut, Unreachable
 from reput.format import batch, command, headers, properties as props
 from reput.format.bodies import MessageQueue
 from reput.format.codes import RequestCode, ResponseCode
@@ -242,7 +242,7 @@ async def test_a_refusal_that_all_would_give_is_not(
         await producer.send(Message("Two", b"x"))
 
     assert raised.value.response_code == code
-    assert isinstance(raised.value.__cause__, Answered)
+    assert isinstance(raised.value.__cause__, BrokerError)
 
 
 async def test_attempts_end(cluster: ScriptedCluster, producer: Producer) -> None:
@@ -424,7 +424,7 @@ async def test_results_are_in_the_order_of_the_messages(cluster: ScriptedCluster
     held: list[Command] = []
 
     def hold(request: Command) -> None:
-        # Answered in threes, the last one first.
+        # BrokerError in threes, the last one first.
         held.append(request)
         if len(held) == 3:
             while held:

@@ -99,7 +99,7 @@ async def test_a_request_that_cannot_be_encoded_leaves_nothing_behind() -> None:
             await client.invoke(subject.address, bad, LONG_MS)
         channel = client.channel(subject.address)
         assert channel is not None
-        assert len(channel._questions) == 0
+        assert len(channel._pending) == 0
         assert (await client.invoke(subject.address, request(subject_of.ECHO), LONG_MS)).code == 0
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from reput.errors import NotAFrame, Overloaded
 from reput.format.command import FRAME_BYTES_MAX
-from reput.remoting.connection import IN_FLIGHT_MAX, Inbox, Questions, find_frame
+from reput.remoting.connection import IN_FLIGHT_MAX, FrameBuffer, PendingRequests, find_frame
 
 
 def frame(content: bytes) -> bytes:
@@ -14,20 +14,20 @@ def frame(content: bytes) -> bytes:
 
 
 class Reader:
-    """Reads pieces through an inbox, as a channel does."""
+    """Reads pieces through a buffer, as a channel does."""
 
     def __init__(self, buffer_bytes: int = 64) -> None:
-        self.inbox = Inbox(bytearray(buffer_bytes))
+        self.buffer = FrameBuffer(bytearray(buffer_bytes))
         self.frames: list[bytes] = []
 
     def read(self, data: bytes) -> None:
         while data:
-            room = self.inbox.room()
+            room = self.buffer.room()
             assert len(room), "a loop takes an empty buffer for an error"
             piece, data = data[: len(room)], data[len(room) :]
             room[: len(piece)] = piece
-            view, end = self.inbox.filled(len(piece))
-            self.inbox.keep(view, self.take(view, end), end)
+            view, end = self.buffer.filled(len(piece))
+            self.buffer.keep(view, self.take(view, end), end)
 
     def take(self, view: memoryview, end: int) -> int:
         at = 0
@@ -54,7 +54,7 @@ def test_two_connections_share_a_buffer() -> None:
     buffer = bytearray(64)
     readers = [Reader(), Reader()]
     for reader in readers:
-        reader.inbox = Inbox(buffer)
+        reader.buffer = FrameBuffer(buffer)
     streams = [b"".join(map(frame, FRAMES)), b"".join(map(frame, reversed(FRAMES)))]
     for at in range(0, len(streams[0]), 7):
         for reader, stream in zip(readers, streams, strict=True):
@@ -64,25 +64,25 @@ def test_two_connections_share_a_buffer() -> None:
 
 
 def test_a_length_that_only_promises_takes_no_memory() -> None:
-    inbox = Inbox(bytearray(1024))
+    buffer = FrameBuffer(bytearray(1024))
     head = struct.pack(">i", FRAME_BYTES_MAX)
-    inbox.room()[:4] = head
-    view, end = inbox.filled(4)
-    inbox.keep(view, 0, end)
-    assert len(inbox.room()) < 4096
+    buffer.room()[:4] = head
+    view, end = buffer.filled(4)
+    buffer.keep(view, 0, end)
+    assert len(buffer.room()) < 4096
 
 
 def test_frames_that_wait_are_kept_whole() -> None:
     """A channel stops taking frames while nobody takes its replies."""
-    inbox = Inbox(bytearray(64))
+    buffer = FrameBuffer(bytearray(64))
     data = frame(b"abcd") + frame(b"efgh") + b"\0\0"
-    inbox.room()[: len(data)] = data
-    view, end = inbox.filled(len(data))
-    inbox.keep(view, 8, end)
-    view, end = inbox.kept()
+    buffer.room()[: len(data)] = data
+    view, end = buffer.filled(len(data))
+    buffer.keep(view, 8, end)
+    view, end = buffer.kept()
     assert bytes(view[:end]) == frame(b"efgh") + b"\0\0"
-    inbox.keep(view, 0, end)
-    view, end = inbox.kept()
+    buffer.keep(view, 0, end)
+    view, end = buffer.kept()
     assert bytes(view[:end]) == frame(b"efgh") + b"\0\0"
 
 
@@ -90,13 +90,13 @@ def test_a_large_frame_that_waits_is_kept_whole() -> None:
     reader = Reader()
     data = frame(b"x" * 500)
     reader.read(data[:-1])
-    reader.inbox.room()[:1] = data[-1:]
-    view, end = reader.inbox.filled(1)
+    reader.buffer.room()[:1] = data[-1:]
+    view, end = reader.buffer.filled(1)
     assert bytes(view[:end]) == data
-    reader.inbox.keep(view, 0, end)
-    view, end = reader.inbox.kept()
+    reader.buffer.keep(view, 0, end)
+    view, end = reader.buffer.kept()
     assert bytes(view[:end]) == data
-    reader.inbox.keep(view, end, end)
+    reader.buffer.keep(view, end, end)
     reader.read(frame(b"next"))
     assert reader.frames == [b"next"]
 
@@ -132,50 +132,50 @@ def test_too_few_bytes_for_a_length() -> None:
         assert find_frame(b"GET "[:count], 0, count) is None
 
 
-# --- questions ----------------------------------------------------------------------------
+# --- pending ----------------------------------------------------------------------------
 
 
 def test_a_reply_goes_to_who_asked_once() -> None:
-    questions: Questions[str] = Questions()
-    first, _ = questions.add("a", 1, 1000, 0.0)
-    second, _ = questions.add("b", 1, 1000, 0.0)
+    pending: PendingRequests[str] = PendingRequests()
+    first, _ = pending.add("a", 1, 1000, 0.0)
+    second, _ = pending.add("b", 1, 1000, 0.0)
     assert first != second
-    assert questions.answered(second) == "b"
-    assert questions.answered(first) == "a"
-    assert questions.answered(first) is None
-    assert questions.answered(99) is None
+    assert pending.answered(second) == "b"
+    assert pending.answered(first) == "a"
+    assert pending.answered(first) is None
+    assert pending.answered(99) is None
 
 
 def test_those_whose_time_is_over_are_taken_out() -> None:
-    questions: Questions[str] = Questions()
-    assert questions.next_deadline() is None
-    late, deadline = questions.add("late", 11, 1000, 10.0)
+    pending: PendingRequests[str] = PendingRequests()
+    assert pending.next_deadline() is None
+    late, deadline = pending.add("late", 11, 1000, 10.0)
     assert deadline == 11.0
-    questions.add("patient", 34, 5000, 10.0)
-    assert questions.next_deadline() == 11.0
-    assert questions.expire(10.999) == []
-    (one,) = questions.expire(11.0)
-    assert (one.asker, one.code, one.timeout_ms) == ("late", 11, 1000)
-    assert questions.answered(late) is None
-    assert [one.asker for one in questions.take_all()] == ["patient"]
-    assert len(questions) == 0
+    pending.add("patient", 34, 5000, 10.0)
+    assert pending.next_deadline() == 11.0
+    assert pending.expire(10.999) == []
+    (one,) = pending.expire(11.0)
+    assert (one.future, one.code, one.timeout_ms) == ("late", 11, 1000)
+    assert pending.answered(late) is None
+    assert [one.future for one in pending.take_all()] == ["patient"]
+    assert len(pending) == 0
 
 
 def test_opaques_begin_anew_and_none_is_given_twice() -> None:
-    questions: Questions[int] = Questions()
-    waiting, _ = questions.add(-1, 1, 1000, 0.0)
-    questions._last_opaque = 0x7FFFFFFE
-    found = [questions.add(number, 1, 1000, 0.0)[0] for number in range(3)]
+    pending: PendingRequests[int] = PendingRequests()
+    waiting, _ = pending.add(-1, 1, 1000, 0.0)
+    pending._last_opaque = 0x7FFFFFFE
+    found = [pending.add(number, 1, 1000, 0.0)[0] for number in range(3)]
     assert all(0 <= one <= 0x7FFFFFFF for one in found)
     assert len({waiting, *found}) == 4
 
 
 def test_too_many_that_wait() -> None:
-    questions: Questions[None] = Questions()
+    pending: PendingRequests[None] = PendingRequests()
     for _ in range(IN_FLIGHT_MAX):
-        questions.add(None, 1, 1000, 0.0)
+        pending.add(None, 1, 1000, 0.0)
     with pytest.raises(Overloaded, match=str(IN_FLIGHT_MAX)) as raised:
-        questions.add(None, 1, 1000, 0.0)
+        pending.add(None, 1, 1000, 0.0)
     assert raised.value.response_code == 2
 
 
@@ -185,26 +185,26 @@ def test_too_many_that_wait() -> None:
 def test_a_frame_that_comes_byte_by_byte_is_copied_few_times() -> None:
     """Each byte copied all that was kept before it: 250 KB kept, and each byte cost as much."""
     shared = bytearray(256 * 1024)
-    inbox = Inbox(shared)
+    buffer = FrameBuffer(shared)
     frame = (200_000).to_bytes(4, "big") + bytes(200_000)
     position = 150_000
-    inbox.room()[:position] = frame[:position]
-    view, end = inbox.filled(position)
-    inbox.keep(view, 0, end)
+    buffer.room()[:position] = frame[:position]
+    view, end = buffer.filled(position)
+    buffer.keep(view, 0, end)
     rooms = set()
     for byte in frame[position:-1]:
-        room = inbox.room()
+        room = buffer.room()
         rooms.add(id(room.obj))
         room[0] = byte
-        view, end = inbox.filled(1)
-        inbox.keep(view, 0, end)
+        view, end = buffer.filled(1)
+        buffer.keep(view, 0, end)
         position += 1
     # The first byte goes behind a copy in the shared buffer; the rest has a buffer that stays.
     assert len(rooms) <= 3
-    assert inbox.kept_bytes < 2 * len(frame)
-    inbox.room()[0] = frame[-1]
-    view, end = inbox.filled(1)
+    assert buffer.kept_bytes < 2 * len(frame)
+    buffer.room()[0] = frame[-1]
+    view, end = buffer.filled(1)
     assert view.obj is shared  # where the fast path looks
     assert bytes(view[:end]) == frame
-    inbox.keep(view, end, end)
-    assert (inbox.kept_bytes, inbox.has_beginning) == (0, False)
+    buffer.keep(view, end, end)
+    assert (buffer.kept_bytes, buffer.has_beginning) == (0, False)

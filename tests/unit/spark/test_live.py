@@ -31,10 +31,10 @@ from reput.format.command import Command
 from reput.remoting.client import RemotingClient
 from reput.spark import explain, plan
 from reput.spark.filters import from_values
-from reput.spark.live import calls as live_calls, feed as live_feed, scan as live
-from reput.spark.live.calls import Asker, ReadFailed
-from reput.spark.live.line import Line, Lines, PullReply
+from reput.spark.live import calls as live_calls, pull_pipeline, scan as live
+from reput.spark.live.calls import ReadFailed, RetryingClient
 from reput.spark.live.plan import LiveTask
+from reput.spark.live.pull_connection import PullConnection, PullConnections, PullReply
 from reput.spark.live.scan import LiveScan
 from reput.spark.store_planner import DataLoss
 from reput.testing import LocalBroker
@@ -247,10 +247,10 @@ class Patched:
     """Pulls without a line, whose answers are changed before anybody looks."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def take(lines: Lines, address: str) -> Line:
+        def take(lines: PullConnections, address: str) -> PullConnection:
             raise Unreachable(address, "there are no lines")
 
-        monkeypatch.setattr(Lines, "take", take)
+        monkeypatch.setattr(PullConnections, "take", take)
         self.failures_left = 0
         self.asked: list[Command] = []
         self.change = lambda reply: None
@@ -393,11 +393,11 @@ class Meddled:
         self.count = 0
         self.change: Callable[[int, PullReply], Iterable[PullReply]] = lambda _, reply: [reply]
         self.reads = itertools.count()
-        self.at_read: Callable[[int, Line], None] = lambda number, line: None
+        self.at_read: Callable[[int, PullConnection], None] = lambda number, line: None
         self.asked_again: list[int] = []
-        receive, pull = Line.receive, Asker.pull
+        receive, pull = PullConnection.receive, RetryingClient.pull
 
-        def meddled(line: Line, wait_s: float, timeout_ms: int) -> list[PullReply]:
+        def meddled(line: PullConnection, wait_s: float, timeout_ms: int) -> list[PullReply]:
             self.at_read(next(self.reads), line)
             found: list[PullReply] = []
             for reply in receive(line, wait_s, timeout_ms):
@@ -405,12 +405,12 @@ class Meddled:
                 self.count += 1
             return found[::-1]  # brokers answer in any order
 
-        async def noted(asker: Asker, queue: Any, queue_offset: int, *more: Any) -> Any:
+        async def noted(client: RetryingClient, queue: Any, queue_offset: int, *more: Any) -> Any:
             self.asked_again.append(queue_offset)
-            return await pull(asker, queue, queue_offset, *more)
+            return await pull(client, queue, queue_offset, *more)
 
-        monkeypatch.setattr(Line, "receive", meddled)
-        monkeypatch.setattr(Asker, "pull", noted)
+        monkeypatch.setattr(PullConnection, "receive", meddled)
+        monkeypatch.setattr(RetryingClient, "pull", noted)
 
 
 @pytest.fixture
@@ -512,7 +512,7 @@ def test_lines_that_end_in_the_middle(
     for number in range(6):
         lines.reads = itertools.count()
 
-        def end(read: int, line: Line, number: int = number) -> None:
+        def end(read: int, line: PullConnection, number: int = number) -> None:
             if read == number:
                 raise error
 
@@ -525,7 +525,7 @@ def test_lines_that_end_in_the_middle(
 def test_a_connection_is_closed_in_the_middle(
     small: tuple[LiveScan, LiveTask], lines: Meddled
 ) -> None:
-    def close(read: int, line: Line) -> None:
+    def close(read: int, line: PullConnection) -> None:
         if read == 1:
             line._socket.shutdown(socket.SHUT_RDWR)
 
@@ -540,13 +540,13 @@ def test_lines_are_kept_for_the_next_task(
 ) -> None:
     live_calls.disconnect()
     made: list[str] = []
-    connect = Line.__init__
+    connect = PullConnection.__init__
 
-    def counted(line: Line, address: str) -> None:
+    def counted(line: PullConnection, address: str) -> None:
         made.append(address)
         connect(line, address)
 
-    monkeypatch.setattr(Line, "__init__", counted)
+    monkeypatch.setattr(PullConnection, "__init__", counted)
     assert_whole(small)
     assert_whole(small)
     assert len(made) == 1
@@ -558,8 +558,8 @@ def test_spark_may_be_busy_for_long_between_batches(
     """Replies that lie here since are not overdue."""
     clock = ManualClock()
     now = SimpleNamespace(monotonic=lambda: clock.monotonic_ms() / 1e3)
-    monkeypatch.setattr(live_feed, "time", now)
-    monkeypatch.setattr(live_feed, "_BATCH_BYTES", 1)
+    monkeypatch.setattr(pull_pipeline, "time", now)
+    monkeypatch.setattr(pull_pipeline, "_BATCH_BYTES", 1)
     found = 0
     for batch in small[0].read(small[1]):
         found += batch.num_rows

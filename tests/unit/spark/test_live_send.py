@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from reput.errors import Answered, ConnectionLost, InvalidOption, RequestTimedOut
+from reput.errors import BrokerError, ConnectionLost, InvalidOption, RequestTimedOut
 from reput.format import command
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
@@ -221,7 +221,7 @@ def test_patience_ends(mq: LocalBroker, faults: Faults) -> None:
 
 
 def test_a_no_that_does_not_pass_is_not_tried_again(mq: LocalBroker, faults: Faults) -> None:
-    illegal = Answered(ResponseCode.MESSAGE_ILLEGAL, "message too large", "there")
+    illegal = BrokerError(ResponseCode.MESSAGE_ILLEGAL, "message too large", "there")
     faults.before = lambda number: illegal
     with pytest.raises(SendingFailed, match=r"row 0: .*too large .*sent once.*have 7 bytes"):
         write(mq.namesrv_addr, {"body": [b"x" * 7]})

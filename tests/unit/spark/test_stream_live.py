@@ -24,7 +24,7 @@ from reput.format.codes import RequestCode
 from reput.remoting.client import RemotingClient
 from reput.spark import options as option_texts, rows
 from reput.spark.live import calls as live_calls
-from reput.spark.live.calls import Asker, ReadFailed
+from reput.spark.live.calls import ReadFailed, RetryingClient
 from reput.spark.options import TriggerLimits
 from reput.spark.store_planner import DataLoss
 from reput.spark.streaming.positions import Offset, lag_of
@@ -252,10 +252,10 @@ def test_a_broker_that_is_not_there_keeps_its_place(
     start = earliest(mq).initial_offset()
     end = earliest(mq).latest_offset(start, None)
 
-    async def nobody(asker: Asker) -> dict[str, str]:
+    async def nobody(client: RetryingClient) -> dict[str, str]:
         return {}
 
-    monkeypatch.setattr(Asker, "brokers", nobody)
+    monkeypatch.setattr(RetryingClient, "brokers", nobody)
     text = "the broker of queue Orders/0 of broker-a is not registered with name server"
     with pytest.raises(DataLoss, match=text):
         earliest(mq).latest_offset(start, None)
@@ -271,12 +271,12 @@ def test_expired_and_cut_queues_are_errors_or_read_as_they_are(
     mq: LocalBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = earliest(mq).initial_offset()
-    ends = Asker.ends
+    ends = RetryingClient.ends
 
-    async def expired(asker: Asker, one: Any) -> tuple[int, int]:
-        return 10, (await ends(asker, one))[1]
+    async def expired(client: RetryingClient, one: Any) -> tuple[int, int]:
+        return 10, (await ends(client, one))[1]
 
-    monkeypatch.setattr(Asker, "ends", expired)
+    monkeypatch.setattr(RetryingClient, "ends", expired)
     text = r"queue Orders/0 of broker-a holds 10 to 30, asked for is 0 on: messages 0 to 10 have ex"
     with pytest.raises(DataLoss, match=text):
         earliest(mq).latest_offset(start, None)
@@ -344,16 +344,16 @@ def test_offsets_that_cannot_be_committed_are_told_later(
 ) -> None:
     stream = earliest(mq, group="Patient", commitOffsets="onCommit")
     start = stream.initial_offset()
-    update = Asker.commit
+    update = RetryingClient.commit
 
     async def refused(*_: object) -> None:
         raise ReadFailed("the broker is busy")
 
-    monkeypatch.setattr(Asker, "commit", refused)
+    monkeypatch.setattr(RetryingClient, "commit", refused)
     with caplog.at_level(logging.WARNING, "reput.spark"):
         end = stream.latest_offset(start, None)
     assert "group Patient: offsets are not committed: the broker is busy" in caplog.messages
-    monkeypatch.setattr(Asker, "commit", update)
+    monkeypatch.setattr(RetryingClient, "commit", update)
     stream.latest_offset(end, None)
     with blocking.Admin(mq.namesrv_addr) as admin:
         assert admin.consumer_offset("Patient", queue(0)) == 30

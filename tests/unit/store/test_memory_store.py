@@ -3,9 +3,9 @@
 from reput.clock import ManualClock
 from reput.format import message as record
 from reput.store.incoming import IncomingMessage, PutStatus
+from reput.store.interface import Store
 from reput.store.memory_store import MemoryStore
 from reput.store.message_store import MessageStore
-from reput.store.verbs import Store
 
 
 def test_it_needs_no_configuration() -> None:

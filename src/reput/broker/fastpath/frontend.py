@@ -23,7 +23,7 @@ from reput.remoting.channel import Channel
 from reput.remoting.connection import find_frame
 from reput.store.flush import PendingPut
 from reput.store.incoming import PutResult, PutStatus
-from reput.store.receiving import Received
+from reput.store.send_ingest import Received
 
 _OF_POP = (b'{"code":2000', b'{"code":2001')
 """Beginnings of the headers of requests about pops: they are neither sends nor pulls."""
@@ -71,7 +71,7 @@ class Frontend:
 
     def _forget_readers(self) -> None:
         """Forget who may read what."""
-        self._parts.store.deliverer.clear()
+        self._parts.store.pull_subscriptions.clear()
         self._pops.forget()
 
     def _settings_changed(self) -> None:

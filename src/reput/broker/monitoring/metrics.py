@@ -241,7 +241,7 @@ class Meter:
             "reput_put_failed_total", "Messages refused.", counts.put_failed_count, is_counter=True
         )
         yield single("reput_got_messages_total", "Consumed.", counts.got_count, is_counter=True)
-        pulls = Family("reput_pulls_total", "Answered.", ("result",), is_counter=True)
+        pulls = Family("reput_pulls_total", "BrokerError.", ("result",), is_counter=True)
         pulls.values = {("found",): counts.found_count, ("empty",): counts.missed_count}
         yield pulls
         fast = parts.fast_counts
@@ -249,7 +249,7 @@ class Meter:
         yield _by_path("reput_send_frames_total", "Sends", "kernel", fast.sends, sends)
         yield _by_path(
             "reput_pull_frames_total",
-            "Answered pulls",
+            "BrokerError pulls",
             "kernel",
             fast.pulls,
             counts.pull_count,

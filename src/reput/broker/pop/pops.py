@@ -30,7 +30,7 @@ from reput.remoting.channel import Channel
 from reput.store.getting import GetResult, GetStatus
 from reput.store.incoming import PutResult
 from reput.store.message_store import MessageStore
-from reput.store.taking import Taken
+from reput.store.pop_reader import Taken
 
 _MOVED = frozenset(
     {GetStatus.OFFSET_TOO_SMALL, GetStatus.OFFSET_OVERFLOW_BADLY, GetStatus.OFFSET_FOUND_NULL}

@@ -30,8 +30,8 @@ from reput.format.pop_codec import AckRecord
 from reput.store import incoming
 from reput.store.incoming import LOCAL_HOST, IncomingMessage, PutResult, PutStatus, Refused
 from reput.store.message_store import MessageStore
+from reput.store.pop_reader import Taken
 from reput.store.table_files import ConsumerOffsetTable
-from reput.store.taking import Taken
 
 LOOP = "pops"
 RETRY_QUEUE_COUNT = 1
@@ -149,7 +149,7 @@ class Revive:
         if not self._is_fast:
             return
         marks, _, _ = _MARKS.partition(b"%d")
-        self._store.taker.open(
+        self._store.pop_reader.open(
             broker_name=self._broker_name, topic=self.topic, marks=marks % _CHECKPOINT, host=host
         )
 
@@ -232,7 +232,7 @@ class Revive:
         """
         if key in self.checkpoints or self._topics.get(self.topic) is None:
             return None
-        taken = self._store.taker.take(
+        taken = self._store.pop_reader.take(
             key.topic,
             key.group,
             key.queue_id,

@@ -13,7 +13,7 @@ from reput import limits
 from reput.broker.group.groups import ConsumerGroup, Member
 from reput.broker.parts import Parts
 from reput.errors import (
-    Answered,
+    BrokerError,
     ConnectionLost,
     Overloaded,
     ReputError,
@@ -290,7 +290,7 @@ def _status_of(member: Member[Channel], answer: Command | BaseException) -> Queu
         if isinstance(answer, BaseException):
             raise answer
         if answer.code != ResponseCode.SUCCESS:
-            raise Answered(answer.code, answer.remark, member.channel.peer)
+            raise BrokerError(answer.code, answer.remark, member.channel.peer)
         # Java's is of the dialect, and one of the standard takes no less time: its keys are JSON.
         limit = limits.LENIENT_JSON_BYTES
         status = bodies.decode(ConsumerStatus, answer.body, size_limit=limit, lenient_limit=limit)
@@ -351,7 +351,7 @@ def _reset_here(
     for chunk in chunks(wanted.items()):
         if parts.topics.get(topic) is None:
             raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} was deleted")
-        parts.store.deliverer.clear()  # it answers pulls without a look at what is here
+        parts.store.pull_subscriptions.clear()  # it answers pulls without a look at what is here
         for queue_id, queue_offset in chunk:
             parts.deliveries.consumer_offsets.put(topic, group, queue_id, queue_offset)
             parts.resets.assign(topic, group, queue_id, queue_offset)

@@ -29,7 +29,7 @@ from reput.format.headers import (
 )
 from reput.format.pop_codec import MESSAGES_MAX
 from reput.remoting.channel import Channel
-from reput.store.taking import Taken
+from reput.store.pop_reader import Taken
 
 _STARTS_AT_END = 1
 _LATE_MS = 500

@@ -18,9 +18,9 @@ from reput.format.command import Command
 from reput.format.headers import PullMessageHeader, PullMessageReplyHeader
 from reput.remoting.channel import Channel
 from reput.store.config_tables import TopicConfig
-from reput.store.delivering import Reader
 from reput.store.getting import GetResult, GetStatus
 from reput.store.incoming import IncomingMessage
+from reput.store.pull_subscriptions import Reader
 
 _CODES = {
     GetStatus.FOUND: ResponseCode.SUCCESS,
@@ -236,7 +236,7 @@ def _let_kernel_answer(
         wanted.tags_codes,
         topic.read_queue_count,
     )
-    parts.store.deliverer.add(reader)
+    parts.store.pull_subscriptions.add(reader)
 
 
 def _get(

@@ -62,18 +62,18 @@ def send_reply_message(parts: Parts, channel: Channel, request: Command) -> None
         if not request.is_oneway:
             channel.answer(request, answer)
 
-    asker_id = properties.get(props.REPLY_TO_CLIENT)
-    if asker_id is None:
+    requester_id = properties.get(props.REPLY_TO_CLIENT)
+    if requester_id is None:
         handed_over(f"reply message properties[{props.REPLY_TO_CLIENT}] is null")
         return
-    asker = parts.groups.producer_of_client(asker_id)
-    if asker is None:
-        handed_over(f"push reply message fail, channel of <{asker_id}> not found.")
+    requester = parts.groups.producer_of_client(requester_id)
+    if requester is None:
+        handed_over(f"push reply message fail, channel of <{requester_id}> not found.")
         return
-    _push(asker, _question(parts, channel, request, header, property_bytes), handed_over)
+    _push(requester, _push_request(parts, channel, request, header, property_bytes), handed_over)
 
 
-def _question(
+def _push_request(
     parts: Parts,
     channel: Channel,
     request: Command,
@@ -104,7 +104,7 @@ def _question(
 
 
 def _push(
-    asker: Member[Channel], question: Command, handed_over: Callable[[str | None], None]
+    requester: Member[Channel], push_request: Command, handed_over: Callable[[str | None], None]
 ) -> None:
     """Hand a reply to a client, and say whether it took it: None, or why not."""
 
@@ -114,11 +114,15 @@ def _push(
             handed_over(None)
             return
         _log.warning(
-            "client %s does not take a reply: %s", asker.client_id, error or future.result().remark
+            "client %s does not take a reply: %s",
+            requester.client_id,
+            error or future.result().remark,
         )
-        handed_over(f"push reply message to {asker.client_id}fail.")  # sic
+        handed_over(f"push reply message to {requester.client_id}fail.")  # sic
 
-    connections.ask(asker, question, connections.CLIENT_TIMEOUT_MS).add_done_callback(answered)
+    connections.ask(requester, push_request, connections.CLIENT_TIMEOUT_MS).add_done_callback(
+        answered
+    )
 
 
 def _with_place(parts: Parts, answer: Command, queue_id: int, result: PutResult) -> Command:

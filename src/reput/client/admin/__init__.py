@@ -38,8 +38,8 @@ from reput.clock import Clock
 class Admin(AdminConnection):
     """Administers the clusters of some name servers. Use it as ``async with``.
 
-    All methods raise ``RemotingError`` where nobody answers, and ``Answered``, which is one, with
-    the code and text of whoever refuses.
+    All methods raise ``RemotingError`` if no answer arrives, and its subclass ``BrokerError``, with
+    code and text, if the server refuses.
 
     Args:
         namesrv: ``host:port;host:port``; or ``client`` instead.

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from reput import config
 from reput.client.admin.cluster_calls import AdminConnection
 from reput.client.core import requests
-from reput.errors import Answered
+from reput.errors import BrokerError
 from reput.format import bodies, headers
 from reput.format.bodies import BrokerStats, ClusterInfo
 from reput.format.codes import RequestCode, ResponseCode
@@ -56,7 +56,7 @@ async def broker_stats(
         reply = await admin.calls.ask_broker(
             broker, requests.make(RequestCode.VIEW_BROKER_STATS_DATA, header)
         )
-    except Answered as error:
+    except BrokerError as error:
         if error.response_code == ResponseCode.SYSTEM_ERROR:
             return None
         raise

@@ -12,7 +12,7 @@ from reput.client.core import requests
 from reput.client.core.route_cache import NoRoute, TopicRoute
 from reput.client.instance import ClientInstance, Guest, NotStarted
 from reput.clock import Clock
-from reput.errors import Answered, InvalidOption, RemotingError, ReputError
+from reput.errors import BrokerError, InvalidOption, RemotingError, ReputError
 from reput.format import bodies, names
 from reput.format.bodies import ClusterInfo, MessageQueue
 from reput.format.codes import MASTER_ID, RequestCode, ResponseCode
@@ -38,8 +38,8 @@ class PartlyDone(ReputError):
 class ClusterCalls:
     """Calls to the clusters of some name servers, between ``start`` and ``close``.
 
-    All methods raise ``RemotingError`` where nobody answers, and ``Answered``, which is one, with
-    the code and text of whoever refuses.
+    All methods raise ``RemotingError`` if no answer arrives, and its subclass ``BrokerError``, with
+    code and text, if the server refuses.
 
     Args:
         client_config: Name servers, and how long requests may take.
@@ -89,7 +89,7 @@ class ClusterCalls:
         """Ask one name server."""
         reply = await self.instance.ask_name_server(request)
         if reply.code != ResponseCode.SUCCESS:
-            raise Answered(reply.code, reply.remark)
+            raise BrokerError(reply.code, reply.remark)
         return reply
 
     async def ask_broker(self, broker: str, request: Command) -> Command:
@@ -115,18 +115,18 @@ class ClusterCalls:
         for address in addresses:
             try:
                 replies.append(await self.ask(address, request()))
-            except Answered as error:
+            except BrokerError as error:
                 if error.response_code != absent:
                     raise
         return replies
 
     async def ask_any_of(self, addresses: Iterable[str], request: Callable[[], Command]) -> Command:
         """Ask brokers one by one, until one knows. Raises what the last of them said."""
-        refusal: Answered | None = None
+        refusal: BrokerError | None = None
         for address in addresses:
             try:
                 return await self.ask(address, request())
-            except Answered as error:
+            except BrokerError as error:
                 refusal = error
         if refusal is None:
             raise InvalidOption("group", None, "one with a broker: none is registered")

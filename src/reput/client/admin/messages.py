@@ -5,7 +5,7 @@ from reput.client.admin import topics
 from reput.client.admin.cluster_calls import AdminConnection
 from reput.client.core import requests
 from reput.client.message import ReceivedMessage, received
-from reput.errors import Answered, CorruptRecord, InvalidOption
+from reput.errors import BrokerError, CorruptRecord, InvalidOption
 from reput.format import headers, message_id as ids
 from reput.format.codes import RequestCode, ResponseCode
 
@@ -34,7 +34,7 @@ async def message_by_offset_id(
         reply = await admin.calls.ask(
             address, requests.make(RequestCode.VIEW_MESSAGE_BY_ID, header)
         )
-    except Answered as error:
+    except BrokerError as error:
         if error.response_code == ResponseCode.SYSTEM_ERROR:
             return None
         raise
@@ -123,7 +123,7 @@ async def _query(
         request = requests.make(RequestCode.QUERY_MESSAGE, header)
         try:
             reply = await admin.calls.ask(route.any_address(broker_name), request)
-        except Answered as error:
+        except BrokerError as error:
             if error.response_code != ResponseCode.QUERY_NOT_FOUND:
                 raise
         else:

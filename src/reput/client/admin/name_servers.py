@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from reput import config
 from reput.client.admin.cluster_calls import AdminConnection
 from reput.client.core import requests
-from reput.errors import Answered
+from reput.errors import BrokerError
 from reput.format import bodies, headers
 from reput.format.codes import RequestCode, ResponseCode
 
@@ -29,7 +29,7 @@ async def kv(admin: AdminConnection, namespace: str, key: str) -> str | None:
     header = headers.KvHeader(namespace=namespace, key=key)
     try:
         reply = await admin.calls.ask_name_server(requests.make(RequestCode.GET_KV_CONFIG, header))
-    except Answered as error:
+    except BrokerError as error:
         if error.response_code == ResponseCode.QUERY_NOT_FOUND:
             return None
         raise
@@ -43,7 +43,7 @@ async def kv_of_namespace(admin: AdminConnection, namespace: str) -> dict[str, s
         reply = await admin.calls.ask_name_server(
             requests.make(RequestCode.GET_KVLIST_BY_NAMESPACE, header)
         )
-    except Answered as error:
+    except BrokerError as error:
         if error.response_code == ResponseCode.QUERY_NOT_FOUND:
             return {}
         raise

@@ -4,7 +4,7 @@ from reput.client.admin import members, topics
 from reput.client.admin.cluster_calls import AdminConnection
 from reput.client.core import requests
 from reput.client.core.route_cache import TopicRoute
-from reput.errors import Answered, InvalidOption
+from reput.errors import BrokerError, InvalidOption
 from reput.format import bodies, headers
 from reput.format.bodies import ConsumeQueueUnits, MessageQueue
 from reput.format.codes import RequestCode, ResponseCode
@@ -23,7 +23,7 @@ async def consumer_offset(admin: AdminConnection, group: str, queue: MessageQueu
         reply = await admin.calls.ask_queue(
             queue, requests.make(RequestCode.QUERY_CONSUMER_OFFSET, header)
         )
-    except Answered as error:
+    except BrokerError as error:
         if error.response_code == ResponseCode.QUERY_NOT_FOUND:
             return None
         raise
@@ -70,7 +70,7 @@ async def reset_offsets(
         request = requests.make(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
         try:
             reply = await admin.calls.ask(route.master(broker_name), request)
-        except Answered:
+        except BrokerError:
             # One of two codes if nobody runs who could be told. The table then decides alone.
             if await members.consumer_connection(admin, group) is not None:
                 raise

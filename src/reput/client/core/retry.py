@@ -8,7 +8,7 @@ here it counts as none, so that a busy moment does not fail a send that has seco
 from collections.abc import Sequence
 
 from reput.errors import (
-    Answered,
+    BrokerError,
     ConnectionLost,
     Overloaded,
     RemotingError,
@@ -63,7 +63,7 @@ class SendFailed(RemotingError):
 
 def may_retry(error: RemotingError) -> bool:
     """Whether another broker may do what this one did not."""
-    if isinstance(error, Answered):
+    if isinstance(error, BrokerError):
         return error.response_code in RETRY_CODES
     return isinstance(error, (Unreachable, ConnectionLost, RequestTimedOut, Overloaded))
 
@@ -111,4 +111,4 @@ def busy_pause_ms(busy_count: int) -> int:
 
 def _is_busy(failure: RemotingError | None) -> bool:
     """Whether a broker has turned a request away unseen: nothing of it is stored."""
-    return isinstance(failure, Answered) and failure.response_code == ResponseCode.SYSTEM_BUSY
+    return isinstance(failure, BrokerError) and failure.response_code == ResponseCode.SYSTEM_BUSY

@@ -1,4 +1,4 @@
-"""Questions to name servers and brokers, with patience, over connections that a process keeps.
+"""Requests to name servers and brokers, with patience, over connections that a process keeps.
 
 Spark uses Python workers again: the next task of a process finds the connections of the last.
 """
@@ -18,12 +18,12 @@ from reput.client.blocking import Facade
 from reput.client.config import ClientConfig
 from reput.client.core import requests
 from reput.client.core.route_cache import NoRoute, TopicRoute
-from reput.errors import Answered, CorruptRecord, InvalidOption, RemotingError, ReputError
+from reput.errors import BrokerError, CorruptRecord, InvalidOption, RemotingError, ReputError
 from reput.format import bodies, headers, message as record, names
 from reput.format.bodies import MessageQueue
 from reput.format.codes import MASTER_ID, PullFlag, RequestCode, ResponseCode
 from reput.format.command import Buffer, Command
-from reput.spark.live.line import Lines, PullTemplate
+from reput.spark.live.pull_connection import PullConnections, PullTemplate
 from reput.spark.option_table import FROM_SLAVE
 from reput.spark.options import LiveOptions
 
@@ -62,7 +62,7 @@ class Cluster(Facade[Admin]):
 
     def __init__(self, client: Admin) -> None:
         super().__init__(client)
-        self.lines = Lines()
+        self.lines = PullConnections()
 
     def close(self) -> None:
         """End."""
@@ -115,7 +115,7 @@ def disconnect() -> None:
 atexit.register(disconnect)
 
 
-# Questions, with patience --------------------------------------------------------------------
+# Requests, with retries ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class Sample:
         return self.byte_count / self.count if self.count else RECORD_BYTES
 
 
-class Asker:
+class RetryingClient:
     """Asks name servers and brokers, again after what may pass. Lives in the loop."""
 
     def __init__(self, admin: Admin, live: LiveOptions) -> None:
@@ -312,17 +312,17 @@ def _read_pull(reply: Command, queue_offset: int, address: str) -> Pulled:
     """Return what a broker says to a pull from an offset on.
 
     Raises:
-        Answered: It gives no answer, or one that gets nowhere.
+        BrokerError: It gives no answer, or one that gets nowhere.
     """
     if reply.code not in _ANSWERS:
-        raise Answered(reply.code, reply.remark, address)
+        raise BrokerError(reply.code, reply.remark, address)
     said = headers.decode(headers.PullMessageReplyHeader, reply.ext_fields)
     is_found = reply.code == ResponseCode.SUCCESS
     gets_nowhere = said.next_begin_offset <= queue_offset
     if gets_nowhere and (is_found or reply.code == ResponseCode.PULL_RETRY_IMMEDIATELY):
         # Files are being deleted, or messages of another store: to ask at once is no use.
         remark = f"{reply.remark}, go on at {said.next_begin_offset}"
-        raise Answered(ResponseCode.SYSTEM_BUSY, remark, address)
+        raise BrokerError(ResponseCode.SYSTEM_BUSY, remark, address)
     return Pulled(
         reply.code,
         reply.remark or "",

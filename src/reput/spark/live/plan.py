@@ -16,7 +16,7 @@ from reput.format import names
 from reput.format.bodies import MessageQueue
 from reput.spark import plan
 from reput.spark.filters import Constraint
-from reput.spark.live.calls import RECORD_BYTES, SAMPLE_COUNT, Asker, queue_name
+from reput.spark.live.calls import RECORD_BYTES, SAMPLE_COUNT, RetryingClient, queue_name
 from reput.spark.option_kinds import EARLIEST, LATEST
 from reput.spark.options import Bound, ReadOptions
 from reput.spark.rows import RowFilter
@@ -91,17 +91,17 @@ class Planner:
     """Plans one read, or says where a stream stands. Lives in the loop.
 
     Args:
-        asker: Who asks.
+        client: Who asks.
         options: What the read was told; ``live`` is set.
         pushed: What pushed-down predicates demand.
         summary: Where decisions are noted.
     """
 
     def __init__(
-        self, asker: Asker, options: ReadOptions, pushed: Constraint, summary: Summary
+        self, client: RetryingClient, options: ReadOptions, pushed: Constraint, summary: Summary
     ) -> None:
         assert options.live is not None
-        self._asker = asker
+        self._client = client
         self._options = options
         self._live = options.live
         self._pushed = pushed
@@ -139,7 +139,7 @@ class Planner:
         return dict(zip(queues, await all_of(map(self._start, queues)), strict=True))
 
     async def _start(self, queue: MessageQueue) -> int:
-        low, high = await self._asker.ends(queue)
+        low, high = await self._client.ends(queue)
         start = await self._bound(self._options.start, queue, low, high, is_start=True)
         if not low <= start <= high:
             self._loss.report(f"{queue_name(queue)} holds {low} to {high}, asked for was {start}")
@@ -165,7 +165,7 @@ class Planner:
 
     async def brokers(self) -> dict[str, str]:
         """Return the brokers that are to be read and are there: name -> cluster."""
-        self._known = await self._asker.brokers()
+        self._known = await self._client.brokers()
         live = self._live
         return {
             name: cluster
@@ -206,13 +206,13 @@ class Planner:
                 raise InvalidOption(
                     "topic", topic, "topics; a light queue's messages are in its topic"
                 )
-        topics = sorted(named) if named else await self._asker.topics()
+        topics = sorted(named) if named else await self._client.topics()
         topics = [
             topic
             for topic in topics
             if self._filter.wants_topic(topic) and not topic.startswith(names.LMQ_PREFIX)
         ]
-        routes = await all_of(self._asker.route(topic) for topic in topics)
+        routes = await all_of(self._client.route(topic) for topic in topics)
         found: list[MessageQueue] = []
         ids = self._constraint.queue_ids
         for topic, route in zip(topics, routes, strict=True):
@@ -232,7 +232,7 @@ class Planner:
         if route is not None:
             self._loss.report(f"topic {topic!r} has no queue to read on the brokers asked for")
             return
-        has = ", ".join((await self._asker.topics())[:_NAMES_SHOWN])
+        has = ", ".join((await self._client.topics())[:_NAMES_SHOWN])
         self._loss.report(f"topic {topic!r} is not known to {where}; it has {has}")
 
     def _is_assigned(self, queue: MessageQueue) -> bool:
@@ -262,7 +262,7 @@ class Planner:
     # Which offsets --------------------------------------------------------------------------
 
     async def _extent(self, queue: MessageQueue) -> Extent | None:
-        low, high = await self._asker.ends(queue)
+        low, high = await self._client.ends(queue)
         start = await self._bound(self._options.start, queue, low, high, is_start=True)
         stop = await self._bound(self._options.end, queue, low, high, is_start=False)
         if not (low <= start <= high and low <= stop <= high):
@@ -310,7 +310,7 @@ class Planner:
         self, option: str, group: str, brokers: Collection[str]
     ) -> None:
         chosen = sorted(brokers)
-        tables = await all_of(self._asker.consumer_offsets(one) for one in chosen)
+        tables = await all_of(self._client.consumer_offsets(one) for one in chosen)
         self._offsets = dict(zip(chosen, tables, strict=True))
         groups = {key.rpartition("@")[2] for table in tables for key in table}
         if group not in groups:
@@ -333,7 +333,7 @@ class Planner:
             else:
                 first = place + 1
 
-        guess = await self._asker.search(queue, time_ms)
+        guess = await self._client.search(queue, time_ms)
         for place in (guess, guess - 1, guess + 1, high - 1):
             if first <= place < behind:
                 await look_at(place)
@@ -343,14 +343,14 @@ class Planner:
 
     async def _store_time(self, queue: MessageQueue, queue_offset: int) -> int:
         """Return when a message was stored, ms; 0 if it is being deleted."""
-        return (await self._asker.sample(queue, queue_offset, 1)).store_timestamp
+        return (await self._client.sample(queue, queue_offset, 1)).store_timestamp
 
     async def _record_bytes(self, queue: MessageQueue, start: int, stop: int) -> float:
         """Return about how large records are, from the first ones and some in the middle."""
         places = {start, (start + stop) // 2} if stop - start > SAMPLE_COUNT else {start}
         count = size = 0
         for place in sorted(places):
-            sample = await self._asker.sample(queue, place)
+            sample = await self._client.sample(queue, place)
             count, size = count + sample.count, size + sample.byte_count
         return size / count if count else RECORD_BYTES
 

@@ -22,9 +22,9 @@ from reput.format import kernels, message as record, names, sys_flag as flags
 from reput.format.bodies import MessageQueue
 from reput.format.message import Verdict
 from reput.spark.filters import Constraint
-from reput.spark.live.calls import ALL_TAGS, Asker, connected, frames, queue_name
-from reput.spark.live.feed import Chunk, Feed
+from reput.spark.live.calls import ALL_TAGS, RetryingClient, connected, frames, queue_name
 from reput.spark.live.plan import LiveTask, Loss, Planner
+from reput.spark.live.pull_pipeline import Chunk, PullPipeline
 from reput.spark.options import LiveOptions, ReadOptions
 from reput.spark.partition_reader import portions
 from reput.spark.rows import RowFilter, RowMaker, warn_of_ignored
@@ -73,8 +73,8 @@ class LiveScan:
         self.summary.add(f"wanted: {self._constraint.describe()}")
         warn_of_ignored(self._options)
         cluster = connected(self._live)
-        asker = Asker(cluster.admin, self._live)
-        planner = Planner(asker, self._options, self._pushed, self.summary)
+        client = RetryingClient(cluster.admin, self._live)
+        planner = Planner(client, self._options, self._pushed, self.summary)
         tasks = cluster.run(planner.tasks())
         for line in self.summary.lines:
             log.info("%s", line)
@@ -94,8 +94,10 @@ class LiveScan:
         cluster = connected(self._live)
         options = self._options
         loss = Loss(options.fail_on_data_loss)
-        asker = Asker(cluster.admin, self._live)
-        feed = Feed(cluster, asker, task, lambda topic: _expression(self._constraint, topic), loss)
+        client = RetryingClient(cluster.admin, self._live)
+        pipeline = PullPipeline(
+            cluster, client, task, lambda topic: _expression(self._constraint, topic), loss
+        )
         rows = _Rows(
             RowMaker(self._columns, options, task.broker),
             RowFilter(options, self._constraint),
@@ -103,10 +105,10 @@ class LiveScan:
             check_crc=options.check_crc,
         )
         try:
-            while chunks := feed.next():
+            while chunks := pipeline.next():
                 yield from rows.batches(chunks)
         finally:
-            feed.close()
+            pipeline.close()
 
 
 def _expression(constraint: Constraint, topic: str) -> str:

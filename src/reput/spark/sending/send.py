@@ -28,7 +28,7 @@ from reput.client.core.route_cache import TopicRoute
 from reput.client.message import check_topic, received
 from reput.clock import SystemClock
 from reput.errors import (
-    Answered,
+    BrokerError,
     ConnectionLost,
     InvalidOption,
     RemotingError,
@@ -296,7 +296,7 @@ class _Sender:
                 if reply.code == ResponseCode.QUERY_NOT_FOUND:
                     return False
                 if reply.code != ResponseCode.SUCCESS:
-                    raise Answered(reply.code, reply.remark, queue.broker_name)
+                    raise BrokerError(reply.code, reply.remark, queue.broker_name)
                 return any(
                     one.stored.unique_key == unique_key and one.stored.topic == place
                     for one in received(reply.body, queue.broker_name)
@@ -444,7 +444,7 @@ class _Sender:
             reply = await self._ask(topic, queue, command)
             status = _STORED.get(reply.code)
             if status is None:
-                raise Answered(reply.code, reply.remark, queue.broker_name)
+                raise BrokerError(reply.code, reply.remark, queue.broker_name)
         except RemotingError as error:
             if not error.retriable or request.retry_count == self._options.retry_count:
                 raise self._failed(request, queue, error) from error
@@ -517,7 +517,7 @@ class _Sender:
     ) -> SendingFailed:
         times = "once" if request.retry_count == 0 else f"{request.retry_count + 1} times"
         hint = ""
-        if isinstance(error, Answered) and error.response_code == ResponseCode.MESSAGE_ILLEGAL:
+        if isinstance(error, BrokerError) and error.response_code == ResponseCode.MESSAGE_ILLEGAL:
             size = sum(len(one.message.body) for one in request.parcels)
             hint = f"; the bodies have {size} bytes, and brokers a maxMessageSize"
         return SendingFailed(

@@ -17,7 +17,7 @@ from reput.errors import RemotingError
 from reput.format.bodies import MessageQueue
 from reput.spark.filters import Constraint
 from reput.spark.live import calls as live_calls
-from reput.spark.live.calls import Asker, Cluster, ReadFailed, Sample
+from reput.spark.live.calls import Cluster, ReadFailed, RetryingClient, Sample
 from reput.spark.live.plan import Extent, LiveTask, Planner, all_of, split
 from reput.spark.live.scan import LiveScan
 from reput.spark.option_table import COMMIT_NONE
@@ -111,17 +111,17 @@ class BrokerQueues:
     def starts(self) -> dict[QueueKey, int]:
         """Return where a new query starts; see ``Followed``."""
 
-        async def ask(asker: Asker) -> dict[MessageQueue, int]:
-            return await self._planner(asker).starts()
+        async def ask(client: RetryingClient) -> dict[MessageQueue, int]:
+            return await self._planner(client).starts()
 
         return {_key(queue): start for queue, start in self._run(ask).items()}
 
     def wanted(self, positions: Iterable[QueueKey]) -> dict[QueueKey, _Queue]:
         """Ask where the wanted queues end now."""
 
-        async def ask(asker: Asker) -> dict[QueueKey, _Queue]:
-            await self._discover(asker)
-            return await self._look(asker, self._queues)
+        async def ask(client: RetryingClient) -> dict[QueueKey, _Queue]:
+            await self._discover(client)
+            return await self._look(client, self._queues)
 
         return self._run(ask)
 
@@ -129,18 +129,18 @@ class BrokerQueues:
         """Ask where those of some queues end that are here."""
         keys = list(positions)
 
-        async def ask(asker: Asker) -> dict[QueueKey, _Queue]:
-            await self._discover(asker)
-            here = [key for key in keys if await self._whereabouts(asker, key) is _HERE]
-            return await self._look(asker, here)
+        async def ask(client: RetryingClient) -> dict[QueueKey, _Queue]:
+            await self._discover(client)
+            here = [key for key in keys if await self._whereabouts(client, key) is _HERE]
+            return await self._look(client, here)
 
         return self._run(ask)
 
     def whereabouts(self, key: QueueKey) -> Whereabouts:
         """Return whether the broker of a queue is registered, and has it."""
-        return self._run(lambda asker: self._whereabouts(asker, key))
+        return self._run(lambda client: self._whereabouts(client, key))
 
-    async def _whereabouts(self, asker: Asker, key: QueueKey) -> Whereabouts:
+    async def _whereabouts(self, client: RetryingClient, key: QueueKey) -> Whereabouts:
         if key in self._queues:
             return Whereabouts.HERE
         if key.broker not in self._brokers:
@@ -148,7 +148,7 @@ class BrokerQueues:
             is_left_out = named is not None and key.broker not in named
             return Whereabouts.GONE if is_left_out else Whereabouts.AWAY
         if key.topic not in self._unwanted:
-            self._unwanted[key.topic] = await asker.route(key.topic)
+            self._unwanted[key.topic] = await client.route(key.topic)
         route = self._unwanted[key.topic]
         is_here = route is not None and _message_queue(key) in route.subscribe_queues
         return Whereabouts.HERE if is_here else Whereabouts.GONE
@@ -157,19 +157,19 @@ class BrokerQueues:
         """Take a sample at the start of each part."""
         places = [(part.key, part.start) for part in parts if not self._has(part.key, part.start)]
         if places:
-            self._run(lambda asker: all_of(self._sample(asker, *place) for place in places))
+            self._run(lambda client: all_of(self._sample(client, *place) for place in places))
 
     def sample(self, key: QueueKey, start: int) -> Sample:
         """Return what the messages at a place of a queue tell."""
         if not self._has(key, start):
-            self._run(lambda asker: self._sample(asker, key, start))
+            self._run(lambda client: self._sample(client, key, start))
         return self._samples[key][1]
 
     def _has(self, key: QueueKey, start: int) -> bool:
         return key in self._samples and self._samples[key][0] == start
 
-    async def _sample(self, asker: Asker, key: QueueKey, start: int) -> None:
-        self._samples[key] = start, await asker.sample(_message_queue(key), start)
+    async def _sample(self, client: RetryingClient, key: QueueKey, start: int) -> None:
+        self._samples[key] = start, await client.sample(_message_queue(key), start)
 
     def oldest(self, parts: Sequence[Part]) -> int | None:
         """Return the store time of the oldest of the parts' first messages, ms."""
@@ -217,12 +217,12 @@ class BrokerQueues:
         if not news:
             return
 
-        async def tell(asker: Asker) -> None:
+        async def tell(client: RetryingClient) -> None:
             for broker in sorted({key.broker for key in news} - self._has_group):
-                await asker.make_group(group, broker)
+                await client.make_group(group, broker)
                 self._has_group.add(broker)
             await all_of(
-                asker.commit(group, _message_queue(key), consumer_offset)
+                client.commit(group, _message_queue(key), consumer_offset)
                 for key, consumer_offset in news.items()
             )
             self._committed |= news
@@ -232,29 +232,31 @@ class BrokerQueues:
         except (RemotingError, ReadFailed) as error:
             log.warning("group %s: offsets are not committed: %s", group, error)
 
-    # Questions ------------------------------------------------------------------------------
+    # Requests ------------------------------------------------------------------------------
 
-    def _run(self, ask: Callable[[Asker], Coroutine[Any, Any, T]]) -> T:
+    def _run(self, ask: Callable[[RetryingClient], Coroutine[Any, Any, T]]) -> T:
         cluster: Cluster = live_calls.connected(self._live)
-        return cluster.run(ask(Asker(cluster.admin, self._live)))
+        return cluster.run(ask(RetryingClient(cluster.admin, self._live)))
 
-    def _planner(self, asker: Asker) -> Planner:
-        return Planner(asker, self._options, Constraint(), Summary())
+    def _planner(self, client: RetryingClient) -> Planner:
+        return Planner(client, self._options, Constraint(), Summary())
 
-    async def _discover(self, asker: Asker) -> None:
+    async def _discover(self, client: RetryingClient) -> None:
         """Ask for brokers and routes, unless that was done a moment ago."""
         now_ms = self._clock.monotonic_ms()
         if self._discovered_ms is not None and now_ms - self._discovered_ms < self._interval_ms:
             return
-        planner = self._planner(asker)
+        planner = self._planner(client)
         found = await planner.queues(await planner.brokers())
         self._brokers = planner.registered
         self._queues = {_key(queue): queue for queue in found}
         self._unwanted.clear()
         self._discovered_ms = now_ms
 
-    async def _look(self, asker: Asker, keys: Collection[QueueKey]) -> dict[QueueKey, _Queue]:
-        ends = await all_of(asker.ends(_message_queue(key)) for key in keys)
+    async def _look(
+        self, client: RetryingClient, keys: Collection[QueueKey]
+    ) -> dict[QueueKey, _Queue]:
+        ends = await all_of(client.ends(_message_queue(key)) for key in keys)
         return {key: _Queue(key, one, self) for key, one in zip(keys, ends, strict=True)}
 
 

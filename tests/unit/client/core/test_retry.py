@@ -3,7 +3,7 @@ import pytest
 from reput.client.core.retry import Attempts, SendFailed, may_retry
 from reput.client.core.route_cache import NoRoute
 from reput.errors import (
-    Answered,
+    BrokerError,
     ConnectionLost,
     NotAFrame,
     Overloaded,
@@ -19,12 +19,12 @@ RETRY_CODES = {17, 14, 1, 2, 16, 204, 205, 1500}
 
 @pytest.mark.parametrize("code", sorted(RETRY_CODES))
 def test_codes_that_another_broker_may_not_give(code: int) -> None:
-    assert may_retry(Answered(code, "no"))
+    assert may_retry(BrokerError(code, "no"))
 
 
 @pytest.mark.parametrize("code", sorted({*ResponseCode} - RETRY_CODES))
 def test_codes_that_every_broker_gives(code: int) -> None:
-    assert not may_retry(Answered(code, "no"))
+    assert not may_retry(BrokerError(code, "no"))
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_what_happens_between_processes(error: RemotingError, expected: bool) ->
 
 
 def test_a_failure_says_where_and_why() -> None:
-    failure = SendFailed("T", ["broker-a", "broker-b"], Answered(14, "closing", "x:1"))
+    failure = SendFailed("T", ["broker-a", "broker-b"], BrokerError(14, "closing", "x:1"))
 
     assert failure.response_code == 14
     assert failure.retriable
@@ -53,8 +53,8 @@ def test_a_failure_says_where_and_why() -> None:
     )
 
 
-BUSY = Answered(2, "busy")
-CLOSING = Answered(14, "closing")
+BUSY = BrokerError(2, "busy")
+CLOSING = BrokerError(14, "closing")
 
 
 def pauses(

@@ -14,8 +14,8 @@ import own_thread
 from reput.errors import InvalidOption, StoreUnavailable
 from reput.format import properties
 from reput.spark.jobs.dispatch import run_dispatch
+from reput.spark.jobs.dispatch.extract import StoreChanged
 from reput.spark.jobs.dispatch.follow import Followed, run_follow
-from reput.spark.jobs.dispatch.walk import StoreChanged
 from reput.store import paths
 from reput.store.disk import Disk
 from reput.store.incoming import IncomingMessage

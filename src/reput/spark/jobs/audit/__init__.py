@@ -34,14 +34,14 @@ from reput.errors import InvalidOption, StoreUnavailable
 from reput.format import cq_unit
 from reput.spark import plan
 from reput.spark.jobs import queue_runs
-from reput.spark.jobs.audit import links as audit_links, table as audit_table
+from reput.spark.jobs.audit import cross_checks, table as audit_table
 from reput.spark.jobs.audit.index import IndexBlock, check_index
-from reput.spark.jobs.audit.setting import Setting
-from reput.spark.jobs.audit.sums import Sums
+from reput.spark.jobs.audit.inputs import Setting
+from reput.spark.jobs.audit.judge_log import RecordsTask, judge_records
+from reput.spark.jobs.audit.totals import Sums
 from reput.spark.jobs.audit.units import Unclaimed, UnitsTask, judge_units
 from reput.spark.jobs.audit.verdicts import AuditResult, Fault
-from reput.spark.jobs.audit.walk import RecordsTask, judge_records
-from reput.spark.jobs.dispatch.walk import Source
+from reput.spark.jobs.dispatch.extract import Source
 from reput.spark.jobs.running import Progress, Runner, runner_on
 from reput.store import paths, tombstones
 from reput.store.config import StoreConfig
@@ -122,7 +122,7 @@ def audit(
     )
     if spark is not None and table is not None:
         runner.tell("links", 0, 1)
-        result = audit_links.complete(spark, result, table)
+        result = cross_checks.complete(spark, result, table)
         audit_table.finish(table, result.as_json())
         runner.tell("links", 1, 1)
     return result
@@ -134,7 +134,7 @@ def messages(spark: "SparkSession", table: str) -> "DataFrame":
     Raises:
         InvalidOption: No audit has finished a table there.
     """
-    return audit_links.messages(spark, table)
+    return cross_checks.messages(spark, table)
 
 
 def run_audit(

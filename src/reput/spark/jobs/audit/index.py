@@ -7,7 +7,7 @@ import numpy as np
 
 from reput.format import kernels
 from reput.spark import plan
-from reput.spark.jobs.audit.setting import Codes, Setting
+from reput.spark.jobs.audit.inputs import Codes, Setting
 from reput.spark.jobs.audit.verdicts import (
     INDEXED,
     Indexed,

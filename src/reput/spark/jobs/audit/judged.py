@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reput.format import kernels
-from reput.spark.jobs.audit.setting import Codes, Offsets
+from reput.spark.jobs.audit.inputs import Codes, Offsets
 
 
 @dataclass

@@ -9,7 +9,7 @@ from reput.errors import CorruptRecord, NotInStore
 from reput.format import names
 from reput.format.message import StoredMessage
 from reput.spark.jobs import queue_runs
-from reput.spark.jobs.audit.setting import Offsets, Setting, grouped
+from reput.spark.jobs.audit.inputs import Offsets, Setting, grouped
 from reput.spark.jobs.audit.table import RowWriter
 from reput.spark.jobs.audit.verdicts import (
     Fault,

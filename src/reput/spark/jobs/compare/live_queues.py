@@ -6,7 +6,7 @@ from reput.errors import InvalidOption
 from reput.spark.filters import Constraint
 from reput.spark.jobs import queue_runs
 from reput.spark.jobs.compare.findings import ONLY_LEFT, ONLY_RIGHT, Finding
-from reput.spark.live.calls import Asker, connected
+from reput.spark.live.calls import RetryingClient, connected
 from reput.spark.live.plan import Planner, all_of
 from reput.spark.options import ReadOptions
 from reput.spark.store_planner import Summary
@@ -28,15 +28,15 @@ def ends(options: ReadOptions) -> Ends:
     cluster = connected(live)
 
     async def ask() -> Ends:
-        asker = Asker(cluster.admin, live)
-        planner = Planner(asker, options, Constraint(), Summary())
+        client = RetryingClient(cluster.admin, live)
+        planner = Planner(client, options, Constraint(), Summary())
         brokers = await planner.brokers()
         if len(brokers) != 1:
             there = ", ".join(sorted(brokers or planner.registered)) or "none is registered"
             named = ", ".join(sorted(live.brokers or ())) or None
             raise InvalidOption("broker", named, f"one broker, as a store is one's: {there}")
         queues = await planner.queues(brokers)
-        found = await all_of(map(asker.ends, queues))
+        found = await all_of(map(client.ends, queues))
         return {
             (queue.topic, queue.queue_id): end
             for queue, end in zip(queues, found, strict=True)

@@ -30,12 +30,12 @@ from reput.errors import CorruptRecord, InvalidOption
 from reput.spark.jobs import places
 from reput.spark.jobs.dispatch import (
     difference as dispatch_difference,
-    publication as dispatch_publication,
+    publish as dispatch_publish,
     tasks as dispatch_tasks,
 )
 from reput.spark.jobs.dispatch.difference import Difference
 from reput.spark.jobs.dispatch.job import RANGE_BYTES, Hole, Job, Progression, Surveyed, open_log
-from reput.spark.jobs.dispatch.parts import SavedParts
+from reput.spark.jobs.dispatch.spill import SavedParts
 from reput.spark.jobs.dispatch.tasks import IndexTask, Place, UnitTask
 from reput.spark.jobs.running import Progress, Runner, runner_on
 from reput.store import paths
@@ -235,7 +235,7 @@ def _write(
     """Write everything, and publish it."""
     job.refuse_other_sizes(open_folder(root))
     families = [paths.CONSUME_QUEUE, *([paths.INDEX] if job.is_indexed else [])]
-    publication = dispatch_publication.Publication(root, families, by_topic=job.topics is not None)
+    publication = dispatch_publish.Publication(root, families, by_topic=job.topics is not None)
     publication.begin()
     drafts = publication.drafts
     surveyed = _survey(job, start_ms, end_ms, range_bytes, SavedParts(drafts.parts))

@@ -35,13 +35,13 @@ from reput.spark.jobs.dispatch import (
     index as dispatch_index,
     tasks as dispatch_tasks,
 )
+from reput.spark.jobs.dispatch.extract import StoreChanged
 from reput.spark.jobs.dispatch.index import FileOutput
 from reput.spark.jobs.dispatch.job import RANGE_BYTES, Hole, Job, Progression, Surveyed, open_log
-from reput.spark.jobs.dispatch.parts import SavedParts
 from reput.spark.jobs.dispatch.plan import QueueKey, Stand
-from reput.spark.jobs.dispatch.publication import FOLLOWED, Drafts, remove
+from reput.spark.jobs.dispatch.publish import FOLLOWED, Drafts, remove
+from reput.spark.jobs.dispatch.spill import SavedParts
 from reput.spark.jobs.dispatch.tasks import IndexTask, Place, UnitTask
-from reput.spark.jobs.dispatch.walk import StoreChanged
 from reput.spark.jobs.running import Progress, Runner, runner_on
 from reput.store import paths, tombstones
 from reput.store.config import StoreConfig

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from reput.errors import WriteFailed
 from reput.format import index_entry
-from reput.spark.jobs.dispatch.walk import EntryRows
+from reput.spark.jobs.dispatch.extract import EntryRows
 from reput.store.disk import Disk
 from reput.store.files import Folder, data_bytes
 from reput.store.index_view import ENTRY_TYPE

@@ -8,17 +8,17 @@ from reput.errors import InvalidOption, StoreUnavailable
 from reput.format import cq_unit, index_entry
 from reput.spark import plan
 from reput.spark.jobs.dispatch import (
+    extract as dispatch_extract,
     files as dispatch_files,
     index as dispatch_index,
-    parts as dispatch_parts,
     plan as dispatch_plan,
+    spill as dispatch_spill,
     tasks as dispatch_tasks,
-    walk as dispatch_walk,
 )
-from reput.spark.jobs.dispatch.parts import DerivedParts, Parts, SavedParts
+from reput.spark.jobs.dispatch.extract import Source
 from reput.spark.jobs.dispatch.plan import IndexFile, QueueKey, QueuePlan, Stand, Survey
+from reput.spark.jobs.dispatch.spill import DerivedParts, Parts, SavedParts
 from reput.spark.jobs.dispatch.tasks import IndexTask, SurveyTask, UnitTask
-from reput.spark.jobs.dispatch.walk import Source
 from reput.spark.jobs.running import Runner
 from reput.store import paths, tombstones
 from reput.store.config import StoreConfig
@@ -252,7 +252,7 @@ class Job:
             functools.partial(dispatch_tasks.survey, source, self.is_indexed, saved),
             [SurveyTask(i, part) for i, part in enumerate(ranges)],
         )
-        if any(dispatch_walk.BATCH in one.unqueued for one in surveys):
+        if any(dispatch_extract.BATCH in one.unqueued for one in surveys):
             self._refuse_batch("according to its log")
         parts = saved or DerivedParts(source, ranges, self.is_indexed)
         queues = _plan_queues(parts, surveys, before, config)
@@ -317,4 +317,4 @@ def _plan_queues(
             )
         except dispatch_plan.NeedsDetail as need:
             detailed.add((need.number, need.key))
-            dispatch_parts.detail(parts, need.number, surveys[need.number], need.key)
+            dispatch_spill.detail(parts, need.number, surveys[need.number], need.key)

@@ -12,15 +12,15 @@ import numpy as np
 from reput.format import index_entry
 from reput.spark import plan
 from reput.spark.jobs.dispatch import (
+    extract as dispatch_extract,
     files as dispatch_files,
     index as dispatch_index,
-    parts as dispatch_parts,
-    walk as dispatch_walk,
+    spill as dispatch_spill,
 )
+from reput.spark.jobs.dispatch.extract import EntryRows, Source
 from reput.spark.jobs.dispatch.index import DraftOutput, FileOutput, IndexWriter
-from reput.spark.jobs.dispatch.parts import Parts, SavedParts
 from reput.spark.jobs.dispatch.plan import IndexFile, QueueKey, Share, Survey
-from reput.spark.jobs.dispatch.walk import EntryRows, Source
+from reput.spark.jobs.dispatch.spill import Parts, SavedParts
 from reput.store import paths
 from reput.store.config import StoreConfig
 from reput.store.files import open_folder
@@ -95,7 +95,7 @@ def index_bytes(config: StoreConfig) -> int:
 
 def survey(source: Source, is_indexed: bool, saved: SavedParts | None, task: SurveyTask) -> Survey:
     """Read a range, and keep its rows if they are to be kept."""
-    found = dispatch_walk.read(source, task.part, is_indexed=is_indexed)
+    found = dispatch_extract.read(source, task.part, is_indexed=is_indexed)
     if saved is not None:
         saved.save(task.number, found)
     return found.survey
@@ -108,7 +108,7 @@ def write(parts: Parts, place: Place, task: UnitTask | IndexTask) -> index_entry
         rows = parts.units(task.number)
         for key, share in task.shares.items():
             low, high = share.rows
-            units = dispatch_parts.made_units(rows[low:high], share)
+            units = dispatch_spill.made_units(rows[low:high], share)
             size = config.mapped_file_size_consume_queue
             dispatch_files.write_units(
                 place.queue(key), size, share.first, units, is_start=share.is_start
@@ -151,7 +151,7 @@ def compare(
     for key, share in task.shares.items():
         missing = different = 0
         low, high = share.rows
-        units = dispatch_parts.made_units(rows[low:high], share)
+        units = dispatch_spill.made_units(rows[low:high], share)
         size = config.mapped_file_size_consume_queue
         for file_start, position, made in dispatch_files.by_file(share.first, units, size):
             name = f"{paths.queue_folder(*key)}/{paths.offset_name(file_start)}"

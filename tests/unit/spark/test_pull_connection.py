@@ -1,4 +1,4 @@
-"""Lines: pulls and their replies over a socket, with a broker that does as it is told."""
+"""PullConnections: pulls and their replies over a socket, with a broker that does as it is told."""
 
 import socket
 from collections.abc import Iterator
@@ -10,7 +10,13 @@ from reput.errors import ConnectionLost, NotAFrame, RequestTimedOut, Unreachable
 from reput.format import command as commands, headers
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
-from reput.spark.live.line import Line, Lines, PullReply, PullTemplate, read_reply
+from reput.spark.live.pull_connection import (
+    PullConnection,
+    PullConnections,
+    PullReply,
+    PullTemplate,
+    read_reply,
+)
 
 WAIT_S = 20.0
 
@@ -57,9 +63,9 @@ def address_of(listening: socket.socket) -> str:
 
 
 @pytest.fixture
-def ends(listener: socket.socket) -> Iterator[tuple[Line, socket.socket]]:
+def ends(listener: socket.socket) -> Iterator[tuple[PullConnection, socket.socket]]:
     """A line, and the broker's end of it."""
-    line = Line(address_of(listener))
+    line = PullConnection(address_of(listener))
     broker, _ = listener.accept()
     broker.settimeout(WAIT_S)
     with broker:
@@ -67,7 +73,7 @@ def ends(listener: socket.socket) -> Iterator[tuple[Line, socket.socket]]:
     line.close()
 
 
-def test_requests_are_those_of_the_client(ends: tuple[Line, socket.socket]) -> None:
+def test_requests_are_those_of_the_client(ends: tuple[PullConnection, socket.socket]) -> None:
     """Whatever topics and expressions hold, and three numbers beside."""
     line, broker = ends
     names = ("Orders", "100%d", '"opaque":0,', '"queueOffset":"0"')
@@ -87,7 +93,7 @@ def test_requests_are_those_of_the_client(ends: tuple[Line, socket.socket]) -> N
     assert len({opaque for opaque, *_ in asked}) == len(asked)
 
 
-def test_replies_cut_at_every_byte(ends: tuple[Line, socket.socket]) -> None:
+def test_replies_cut_at_every_byte(ends: tuple[PullConnection, socket.socket]) -> None:
     line, broker = ends
     expected = [
         PullReply(7, 0, "FOUND", 32, b"first"),
@@ -103,7 +109,7 @@ def test_replies_cut_at_every_byte(ends: tuple[Line, socket.socket]) -> None:
         assert found == expected
 
 
-def test_a_reply_larger_than_a_read(ends: tuple[Line, socket.socket]) -> None:
+def test_a_reply_larger_than_a_read(ends: tuple[PullConnection, socket.socket]) -> None:
     line, broker = ends
     broker.setblocking(False)
     body = bytes(range(256)) * 20_000
@@ -116,7 +122,7 @@ def test_a_reply_larger_than_a_read(ends: tuple[Line, socket.socket]) -> None:
     assert [one.records for one in found] == [body, b"x"]
 
 
-def test_what_a_broker_asks_is_passed_over(ends: tuple[Line, socket.socket]) -> None:
+def test_what_a_broker_asks_is_passed_over(ends: tuple[PullConnection, socket.socket]) -> None:
     line, broker = ends
     asks = commands.encode(Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, 1))
     broker.sendall(asks + answer(1, 2, b"x"))
@@ -141,7 +147,7 @@ def test_what_is_no_reply() -> None:
             read_reply(memoryview(whole[:cut]))
 
 
-def test_a_line_ends(ends: tuple[Line, socket.socket]) -> None:
+def test_a_line_ends(ends: tuple[PullConnection, socket.socket]) -> None:
     line, broker = ends
     with pytest.raises(RequestTimedOut, match="within 77 ms"):
         line.receive(0, 77)
@@ -150,14 +156,16 @@ def test_a_line_ends(ends: tuple[Line, socket.socket]) -> None:
         line.receive(WAIT_S, 1)
 
 
-def test_another_protocol_ends_a_line(ends: tuple[Line, socket.socket]) -> None:
+def test_another_protocol_ends_a_line(ends: tuple[PullConnection, socket.socket]) -> None:
     line, broker = ends
     broker.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
     with pytest.raises(ConnectionLost, match="is the other side a RocketMQ client or broker"):
         line.receive(WAIT_S, 1)
 
 
-def test_replies_are_taken_while_a_broker_reads_no_more(ends: tuple[Line, socket.socket]) -> None:
+def test_replies_are_taken_while_a_broker_reads_no_more(
+    ends: tuple[PullConnection, socket.socket],
+) -> None:
     line, broker = ends
     template = PullTemplate(pull(0, 0, expression="x" * 8000))
     for queue_offset in range(2000):
@@ -178,11 +186,11 @@ def test_replies_are_taken_while_a_broker_reads_no_more(ends: tuple[Line, socket
 def test_nobody_is_there(listener: socket.socket) -> None:
     listener.close()
     with pytest.raises(Unreachable, match=r"127\.0\.0\.1:1: "):
-        Line("127.0.0.1:1")
+        PullConnection("127.0.0.1:1")
 
 
 def test_lines_are_used_again_as_long_as_nothing_comes(listener: socket.socket) -> None:
-    lines = Lines()
+    lines = PullConnections()
     address = address_of(listener)
 
     def accepted() -> socket.socket:

@@ -11,12 +11,12 @@ from reput.clock import ManualClock
 from reput.format import cq_unit, message as record, properties as props
 from reput.format.command import Command, Serialization, encode
 from reput.format.message import Host
-from reput.store import consume_queue, delivering
+from reput.store import consume_queue, pull_subscriptions
 from reput.store.config import StoreConfig
-from reput.store.delivering import Delivery, Reader
 from reput.store.incoming import IncomingMessage
 from reput.store.message_store import MessageStore
-from reput.store.receiving import Received
+from reput.store.pull_subscriptions import Delivery, Reader
+from reput.store.send_ingest import Received
 
 HOST = Host(b"\x7f\0\0\1", 10911)
 
@@ -28,7 +28,7 @@ class Subject:
         config = StoreConfig(store_path_root_dir=str(root), mapped_file_size_commit_log=1 << 23)
         self.store = MessageStore.open(config=config, clock=ManualClock(1_700_000_000_000))
         self.store.open_receiving(HOST, b"", b"")
-        self.deliverer = self.store.deliverer
+        self.pull_subscriptions = self.store.pull_subscriptions
 
     def put(self, topic: str, count: int, queue_id: int = 0, tag: str = "TagA") -> None:
         for _ in range(count):
@@ -66,7 +66,7 @@ class Subject:
         """Let the kernel know a reader, as after a pull that Python has answered."""
         self.store.get(topic, 0, 0, 1)
         reader = Reader(topic, group, "*", 0, (), queues)._replace(**more)
-        self.deliverer.add(reader)
+        self.pull_subscriptions.add(reader)
         return reader
 
 
@@ -91,25 +91,25 @@ def test_what_was_delivered_is_told_once(subject: Subject) -> None:
     subject.put("T", 3)
     subject.reads("T")
     size = len(subject.store.get("T", 0, 0, 1).data)
-    assert not subject.deliverer.has_news
+    assert not subject.pull_subscriptions.has_news
     subject.ask("T", count=2)
     subject.ask("T", sysFlag="5", commitOffset="1", queueOffset="1")
     subject.ask("T", sysFlag="4", commitOffset="2")
-    assert subject.deliverer.has_news
-    assert subject.deliverer.take() == [Delivery("T", "g", 0, 4, 8, 8 * size, 1)]
-    assert not subject.deliverer.has_news
-    assert subject.deliverer.take() == []
+    assert subject.pull_subscriptions.has_news
+    assert subject.pull_subscriptions.take() == [Delivery("T", "g", 0, 4, 8, 8 * size, 1)]
+    assert not subject.pull_subscriptions.has_news
+    assert subject.pull_subscriptions.take() == []
     subject.ask("T")
-    assert subject.deliverer.take() == [Delivery("T", "g", 0, 1, 2, 2 * size, None)]
+    assert subject.pull_subscriptions.take() == [Delivery("T", "g", 0, 1, 2, 2 * size, None)]
 
 
 def test_what_was_delivered_outlives_its_reader(subject: Subject) -> None:
     subject.put("T", 3)
     subject.reads("T")
     subject.ask("T", sysFlag="5", commitOffset="1")
-    subject.deliverer.clear()
+    subject.pull_subscriptions.clear()
     assert subject.ask("T").has_frame
-    (told,) = subject.deliverer.take()
+    (told,) = subject.pull_subscriptions.take()
     assert (told.pull_count, told.consumer_offset) == (1, 1)
 
 
@@ -119,11 +119,11 @@ def test_a_reader_that_wants_something_else_replaces_the_old_one(subject: Subjec
     subject.reads("T")
     subject.ask("T")
     subject.reads("T", tags_codes=(cq_unit.tags_code("TagB"),))
-    assert len(subject.deliverer) == 1
+    assert len(subject.pull_subscriptions) == 1
     received = subject.ask("T", maxMsgNums="1")
     assert b"TagB" in received.replies
     assert b"TagA" not in received.replies
-    assert sum(one.pull_count for one in subject.deliverer.take()) == 2
+    assert sum(one.pull_count for one in subject.pull_subscriptions.take()) == 2
 
 
 def test_readers_that_ask_for_much_are_not_remembered(subject: Subject) -> None:
@@ -131,9 +131,9 @@ def test_readers_that_ask_for_much_are_not_remembered(subject: Subject) -> None:
     subject.put("T", 1, tag="TagA")
     subject.reads("T", subscription="x" * 5000)
     subject.reads("T", subscription="y", tags_codes=tuple(range(300)))
-    assert len(subject.deliverer) == 0
+    assert len(subject.pull_subscriptions) == 0
     subject.reads("T", subscription="z" * 4000, tags_codes=tuple(range(256)))
-    assert len(subject.deliverer) == 1
+    assert len(subject.pull_subscriptions) == 1
 
 
 def test_many_tags_are_looked_up_in_any_order(subject: Subject) -> None:
@@ -153,7 +153,7 @@ def test_readers_by_what_their_pulls_bring(subject: Subject) -> None:
     for tag in ("TagA", "TagB"):
         subject.reads("T", subscription=tag, tags_codes=(cq_unit.tags_code(tag),))
     subject.reads("T", subscription=None, sub_version=7)
-    assert len(subject.deliverer) == 3
+    assert len(subject.pull_subscriptions) == 3
     for tag, other in (("TagA", "TagB"), ("TagB", "TagA")):
         found = subject.ask("T", subscription=tag).replies
         assert tag.encode() in found
@@ -165,7 +165,7 @@ def test_readers_by_what_their_pulls_bring(subject: Subject) -> None:
 
 def test_many_readers(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     """The table and the list grow; at a limit all are forgotten, and nothing that they got."""
-    monkeypatch.setattr(delivering, "_READERS_MAX", 300)
+    monkeypatch.setattr(pull_subscriptions, "_READERS_MAX", 300)
     topics = [f"topic-{i}" for i in range(10)]
     groups = [f"group-{i}" for i in range(30)]
     for topic in topics:
@@ -174,29 +174,29 @@ def test_many_readers(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None
         for group in groups:
             subject.reads(topic, group, queues=2)
             assert subject.ask(topic, group).pull_count == 1
-    assert len(subject.deliverer) == 300
+    assert len(subject.pull_subscriptions) == 300
     for topic in topics:
         for group in groups:
             assert subject.ask(topic, group).pull_count == 1
     subject.reads("topic-0", "one more")
-    assert len(subject.deliverer) == 1
+    assert len(subject.pull_subscriptions) == 1
     told: dict[tuple[str, str], int] = {}
-    for one in subject.deliverer.take():
+    for one in subject.pull_subscriptions.take():
         told[one.topic, one.group] = told.get((one.topic, one.group), 0) + one.pull_count
     assert told == {(topic, group): 2 for topic in topics for group in groups}
 
 
 def test_rows_are_bounded(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     """By groups and queues, whatever expressions the pulls of a group bring."""
-    monkeypatch.setattr(delivering, "_ROWS_MAX", 100)
+    monkeypatch.setattr(pull_subscriptions, "_ROWS_MAX", 100)
     subject.put("T", 1)
     for i in range(30):
         subject.reads("T", subscription=f"TagA||x{i}", queues=60)
-    assert len(subject.deliverer) == 30
+    assert len(subject.pull_subscriptions) == 30
     subject.reads("T", "other", queues=60)
-    assert len(subject.deliverer) == 1
+    assert len(subject.pull_subscriptions) == 1
     subject.reads("T", "third", queues=101)
-    assert len(subject.deliverer) == 1
+    assert len(subject.pull_subscriptions) == 1
     assert subject.ask("T", "third").has_frame
 
 
@@ -213,9 +213,9 @@ def test_queues_that_the_kernel_cannot_read(subject: Subject) -> None:
 def test_a_closed_one_knows_nobody(subject: Subject) -> None:
     subject.put("T", 1)
     subject.reads("T")
-    subject.deliverer.close()
+    subject.pull_subscriptions.close()
     subject.reads("T")
-    assert len(subject.deliverer) == 0
+    assert len(subject.pull_subscriptions) == 0
     assert subject.ask("T").has_frame
 
 

@@ -17,7 +17,7 @@ from reput.format import command as commands
 from reput.format.codes import RequestCode
 from reput.format.command import LENGTH, MARK, Command
 from reput.remoting.client import CONNECT_TIMEOUT_MS, split_address
-from reput.remoting.connection import Inbox, find_frame
+from reput.remoting.connection import FrameBuffer, find_frame
 
 _READ_BYTES: Final = 1 << 20
 """What one read takes at most: a few large replies, or a hundred small ones."""
@@ -110,7 +110,7 @@ def _read_other(command: Command) -> PullReply | None:
     return PullReply(command.opaque, command.code, command.remark, 0, b"")
 
 
-class Line:
+class PullConnection:
     """A connection to a broker. One reader uses it at a time.
 
     Args:
@@ -134,7 +134,7 @@ class Line:
             raise Unreachable(address, error.strerror or str(error)) from error
         self._poll = select.poll()
         self._poll.register(self._socket)
-        self._inbox = Inbox(bytearray(_READ_BYTES))
+        self._frames = FrameBuffer(bytearray(_READ_BYTES))
         self._last_opaque = 0
         self._out = bytearray()
 
@@ -171,21 +171,21 @@ class Line:
         """
         self._await(wait_s, timeout_ms)
         try:
-            size = self._socket.recv_into(self._inbox.room())
+            size = self._socket.recv_into(self._frames.room())
         except OSError as error:
             raise ConnectionLost(self.address, str(error)) from error
         if size == 0:
             raise ConnectionLost(self.address)
         found = []
         try:
-            view, end = self._inbox.filled(size)
+            view, end = self._frames.filled(size)
             at = 0
             while (place := find_frame(view, at, end)) is not None and place[1] <= end:
                 reply = read_reply(view[place[0] : place[1]])
                 if reply is not None:  # a broker may ask its clients things, too
                     found.append(reply)
                 at = place[1]
-            self._inbox.keep(view, at, end)
+            self._frames.keep(view, at, end)
         except NotAFrame as error:
             raise ConnectionLost(self.address, str(error)) from error
         return found
@@ -213,13 +213,13 @@ class Line:
         self._socket.close()
 
 
-class Lines:
-    """Lines that nobody uses now, by address: the next task of a process takes them."""
+class PullConnections:
+    """PullConnections that nobody uses now, by address: the next task of a process takes them."""
 
     def __init__(self) -> None:
-        self._idle: dict[str, list[Line]] = {}
+        self._idle: dict[str, list[PullConnection]] = {}
 
-    def take(self, address: str) -> Line:
+    def take(self, address: str) -> PullConnection:
         """Return a line to an address, made if need be. Raises ``Unreachable``."""
         idle = self._idle.get(address, [])
         while idle:
@@ -227,9 +227,9 @@ class Lines:
             if line.is_quiet():
                 return line
             line.close()
-        return Line(address)
+        return PullConnection(address)
 
-    def give_back(self, line: Line) -> None:
+    def give_back(self, line: PullConnection) -> None:
         """Keep a line on which no reply is awaited."""
         self._idle.setdefault(line.address, []).append(line)
 

@@ -80,7 +80,7 @@ class _Codes:
 _UNKNOWN = _Texts("", "", "")
 
 
-class Taker:
+class PopReader:
     """Takes messages for pops.
 
     Args:

@@ -7,7 +7,7 @@ from reput.clock import ManualClock
 from reput.format import command
 from reput.format.command import Command
 from reput.format.message import Host
-from reput.store import receiving
+from reput.store import send_ingest
 from reput.store.config import StoreConfig
 from reput.store.incoming import IncomingMessage
 from reput.store.message_store import MessageStore
@@ -40,7 +40,7 @@ def test_first_messages_of_many_queues_take_several_calls(tmp_path: Path) -> Non
         counts.append(received.send_count)
         position = received.position
     assert sum(counts) == QUEUES
-    assert max(counts) <= receiving._STOPS_MAX
+    assert max(counts) <= send_ingest._STOPS_MAX
     again, _ = store.receive(address, 0, len(data), HOST)
     assert (again.send_count, again.has_more) == (QUEUES, False)
     assert [store.max_offset("T", queue_id) for queue_id in range(QUEUES)] == [2] * QUEUES

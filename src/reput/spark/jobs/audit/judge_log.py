@@ -19,8 +19,8 @@ from reput.format.message import Verdict as Bytes
 from reput.spark import plan
 from reput.spark.jobs import queue_runs
 from reput.spark.jobs.audit.index import Entries, IndexBlock
+from reput.spark.jobs.audit.inputs import Codes, Mask, Offsets, Setting, grouped
 from reput.spark.jobs.audit.judged import Judged, Readers
-from reput.spark.jobs.audit.setting import Codes, Mask, Offsets, Setting, grouped
 from reput.spark.jobs.audit.table import RowWriter
 from reput.spark.jobs.audit.verdicts import (
     INDEXED,
@@ -36,8 +36,8 @@ from reput.spark.jobs.audit.verdicts import (
     Verdict,
 )
 from reput.spark.jobs.dispatch import plan as dispatch_plan
+from reput.spark.jobs.dispatch.extract import light_rows
 from reput.spark.jobs.dispatch.plan import QueueKey, Run
-from reput.spark.jobs.dispatch.walk import light_rows
 from reput.store.commit_log_view import Damage, LogBatch
 from reput.store.consume_queue_view import UNIT_TYPE, ConsumeQueueView, UnitArray
 from reput.store.verify.units import ROW, Compared, Rows, compare_batches, compare_units

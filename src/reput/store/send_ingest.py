@@ -50,7 +50,7 @@ class Received(NamedTuple):
     """There are more to be taken; call again."""
 
 
-class Receiver:
+class SendIngest:
     """Takes common sends and pulls.
 
     Args:

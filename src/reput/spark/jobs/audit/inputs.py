@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reput.spark.jobs.dispatch.walk import Source
+from reput.spark.jobs.dispatch.extract import Source
 from reput.store.reader import StoreReader
 from reput.store.verify.queues import is_deleted
 

@@ -17,12 +17,11 @@ import numpy.typing as npt
 
 from reput.spark import plan
 from reput.spark.jobs.dispatch import (
+    extract as dispatch_extract,
     files as dispatch_files,
     plan as dispatch_plan,
-    walk as dispatch_walk,
 )
-from reput.spark.jobs.dispatch.plan import Share, Survey
-from reput.spark.jobs.dispatch.walk import (
+from reput.spark.jobs.dispatch.extract import (
     ENTRY_ROW,
     UNIT_ROW,
     EntryRows,
@@ -31,6 +30,7 @@ from reput.spark.jobs.dispatch.walk import (
     StoreChanged,
     UnitRows,
 )
+from reput.spark.jobs.dispatch.plan import Share, Survey
 from reput.store.consume_queue_view import UNIT_TYPE
 
 
@@ -88,7 +88,7 @@ class DerivedParts:
     def _read(self, number: int) -> RangeRead:
         if number not in self._last:
             self._last.clear()
-            self._last[number] = dispatch_walk.read(
+            self._last[number] = dispatch_extract.read(
                 self.source, self.ranges[number], is_indexed=self.is_indexed
             )
         return self._last[number]
@@ -108,7 +108,7 @@ class DerivedParts:
 def detail(parts: Parts, number: int, survey: Survey, key: dispatch_plan.QueueKey) -> None:
     """Make each record of a queue a run of its own in the survey of a range."""
     low, high = survey.rows[key]
-    survey.runs[key] = dispatch_walk.runs_of(parts.units(number)[low:high], is_detailed=True)
+    survey.runs[key] = dispatch_extract.runs_of(parts.units(number)[low:high], is_detailed=True)
 
 
 def made_units(rows: UnitRows, share: Share) -> npt.NDArray[np.void]:
@@ -119,7 +119,7 @@ def made_units(rows: UnitRows, share: Share) -> npt.NDArray[np.void]:
     """
     units = np.zeros(share.stop - share.first, UNIT_TYPE)
     stand, row = share.before, 0
-    for run in dispatch_walk.runs_of(rows, is_detailed=share.is_detailed):
+    for run in dispatch_extract.runs_of(rows, is_detailed=share.is_detailed):
         done = dispatch_plan.step(stand, run)
         if done.after.max_offset > done.first:
             own = max(run.start, done.first)

@@ -15,6 +15,7 @@ from reput.errors import CorruptRecord
 from reput.format import names
 from reput.spark.jobs import queue_runs
 from reput.spark.jobs.audit.index import IndexFound
+from reput.spark.jobs.audit.judge_log import RecordsFound
 from reput.spark.jobs.audit.units import UnitsFound
 from reput.spark.jobs.audit.verdicts import (
     NOTES,
@@ -29,7 +30,6 @@ from reput.spark.jobs.audit.verdicts import (
     TopicAudit,
     Verdict,
 )
-from reput.spark.jobs.audit.walk import RecordsFound
 from reput.spark.jobs.dispatch import plan as dispatch_plan
 from reput.spark.jobs.dispatch.plan import QueueKey, Run
 from reput.store import paths

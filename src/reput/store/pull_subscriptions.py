@@ -103,7 +103,7 @@ class _Known:
         return hot_twin.name_slot(group, slot_count) ^ hot_twin.name_slot(topic, slot_count)
 
 
-class Deliverer:
+class PullSubscriptions:
     """The readers that the kernel knows.
 
     Args:

@@ -1,8 +1,8 @@
 """The replies to a task's pulls, in the order of its ranges; many are on the way at a time.
 
-Pulls go over a line of their own. Whatever is not the next records is asked again by
-``Asker.pull``, which has patience and knows what answers mean: refusals, ends of queues, deleted
-messages, connections that were lost.
+Pulls use a connection of their own. A pull whose reply is not the next records is repeated by
+``RetryingClient.pull``, which retries and handles refusals, ends of queues, deleted messages and
+lost connections.
 """
 
 import asyncio
@@ -16,9 +16,9 @@ from typing import Final
 from reput.errors import RemotingError
 from reput.format.bodies import MessageQueue
 from reput.format.codes import ResponseCode
-from reput.spark.live.calls import ALL_TAGS, Asker, Cluster, Pulled, queue_name
-from reput.spark.live.line import Line, PullReply, PullTemplate
+from reput.spark.live.calls import ALL_TAGS, Cluster, Pulled, RetryingClient, queue_name
 from reput.spark.live.plan import LiveTask, Loss
+from reput.spark.live.pull_connection import PullConnection, PullReply, PullTemplate
 
 log = logging.getLogger("reput.spark")
 
@@ -62,7 +62,7 @@ class Chunk:
     asked_s: float = 0.0
     """When it was asked for last."""
     is_patient: bool = False
-    """Whether the rest is left to ``Asker.pull``."""
+    """Whether the rest is left to ``RetryingClient.pull``."""
     replies: list[bytes] = field(default_factory=list)
     byte_count: int = 0
     """Of the replies."""
@@ -76,12 +76,12 @@ class Chunk:
         self.at = next_offset
 
 
-class Feed:
+class PullPipeline:
     """Pulls the ranges of a task in order, some chunks ahead.
 
     Args:
         cluster: Its lines are used, and its loop for what is asked with patience.
-        asker: Asks what is no simple pull.
+        client: Asks what is no simple pull.
         task: The ranges.
         expression: What a broker is told of the wanted tags, by topic.
         loss: Told what is not there any more.
@@ -90,22 +90,22 @@ class Feed:
     def __init__(
         self,
         cluster: Cluster,
-        asker: Asker,
+        client: RetryingClient,
         task: LiveTask,
         expression: Callable[[str], str],
         loss: Loss,
     ) -> None:
         self._cluster = cluster
-        self._asker = asker
+        self._client = client
         self._task = task
         self._expression = expression
         self._loss = loss
-        self._batch_size = asker.live.pull_batch_size
-        self._timeout_ms = asker.live.pull_timeout_ms
+        self._batch_size = client.live.pull_batch_size
+        self._timeout_ms = client.live.pull_timeout_ms
         self._mean_bytes = max(task.record_bytes, 1.0)
         self._chunks: Iterator[Chunk] | None = None
         self._pending: deque[Chunk] = deque()
-        self._line: Line | None = None
+        self._line: PullConnection | None = None
         self._asked: dict[int, Chunk] = {}
         """By opaque, what waits for a reply on the line."""
         self._resumed_s = 0.0
@@ -147,7 +147,7 @@ class Feed:
             MessageQueue(topic=one.topic, broker_name=self._task.broker, queue_id=one.queue_id)
             for one in slices
         ]
-        ends = await asyncio.gather(*(self._asker.ends(queue) for queue in queues))
+        ends = await asyncio.gather(*(self._client.ends(queue) for queue in queues))
         for one, queue, (low, high) in zip(slices, queues, ends, strict=True):
             start, stop = max(one.start, low), min(one.stop, high)
             if (start, stop) != (one.start, one.stop):
@@ -164,7 +164,7 @@ class Feed:
     def _cut(self, slices: Sequence[tuple[MessageQueue, int, int]]) -> Iterator[Chunk]:
         for queue, start, stop in slices:
             expression = self._expression(queue.topic)
-            template = self._asker.pull_template(queue, expression)
+            template = self._client.pull_template(queue, expression)
             source = Source(queue, expression, template)
             count_max = _CHUNK_COUNT_MAX if source.is_filtered else self._batch_size
             at = start
@@ -203,7 +203,7 @@ class Feed:
     def _connect(self, queue: MessageQueue) -> bool:
         """Take a line to who is to be asked about a queue; return whether there is one."""
         try:
-            self._line = self._cluster.lines.take(self._cluster.run(self._asker.address(queue)))
+            self._line = self._cluster.lines.take(self._cluster.run(self._client.address(queue)))
         except RemotingError as error:
             log.warning("pulls of %s: %s; asking again", queue_name(queue), error)
             return False
@@ -240,7 +240,7 @@ class Feed:
                 self._take(chunk, reply)
 
     def _take(self, chunk: Chunk, reply: PullReply) -> None:
-        """Go on with a chunk if the reply is what comes next; leave any other to the asker."""
+        """Go on with a chunk if the reply is what comes next; leave any other to the client."""
         gets_on = reply.next_offset > chunk.at
         if gets_on and reply.code == ResponseCode.SUCCESS:
             chunk.add(reply.records, reply.next_offset)
@@ -253,7 +253,7 @@ class Feed:
             self._ask(chunk)
 
     def _lose_line(self, error: RemotingError) -> None:
-        """Leave to the asker what was on the way."""
+        """Leave to the client what was on the way."""
         assert self._line is not None
         log.warning("pulls from %s: %s; asking again", self._task.broker, error)
         self._line.close()
@@ -280,7 +280,7 @@ class Feed:
         while chunk.at < chunk.stop:
             at = chunk.at
             count = min(self._batch_size, chunk.stop - at)
-            said = await self._asker.pull(source.queue, at, count, source.expression)
+            said = await self._client.pull(source.queue, at, count, source.expression)
             if said.code == ResponseCode.SUCCESS:
                 chunk.add(said.records, said.next_offset)
                 continue
