@@ -18,6 +18,18 @@ from reput.store.kernels import hot_twin, native
 Kernel = Callable[..., int]
 
 
+def _is_compiled() -> bool:
+    try:
+        native.engine()
+    except native.KernelsUnavailable:
+        return False
+    return True
+
+
+is_compiled = _is_compiled()
+"""Whether there are compiled kernels. Without them no fast path is taken."""
+
+
 def _choose(name: str, twin: Kernel, arguments: list[Any], *, is_short: bool) -> Kernel:
     try:
         return native.plain_function(name, arguments, is_short=is_short)
