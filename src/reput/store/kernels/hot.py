@@ -37,17 +37,20 @@ def _choose(name: str, twin: Kernel, arguments: list[Any], *, is_short: bool) ->
         return twin
 
 
+def _serve_nothing(*_: Any) -> int:
+    return 0
+
+
+def _of_fast_path(name: str, arguments: list[Any]) -> Kernel:
+    """Return a kernel of the fast path; without compiled kernels one that serves nothing."""
+    return _choose(name, _serve_nothing, arguments, is_short=True)
+
+
 def _receive_twin(block: Any) -> int:
     # Not at the top: a broker with compiled kernels starts sooner without it.
     from reput.store.kernels import send_twin
 
     return send_twin.receive(block)
-
-
-def _acks_twin(block: Any) -> int:
-    from reput.store.kernels import acks_twin
-
-    return acks_twin.acks(block)
 
 
 def _again_twin(call: Any) -> int:
@@ -104,7 +107,7 @@ pull = _choose("pull", hot_twin.pull, [_INTEGER], is_short=True)
 """``pull(block: c_int64) -> count``; see ``pull.pull``."""
 receive = _choose("receive", _receive_twin, [_INTEGER], is_short=True)
 """``receive(block: c_int64) -> count``; see ``send.receive``."""
-acks = _choose("acks", _acks_twin, [_INTEGER], is_short=True)
+acks = _of_fast_path("acks", [_INTEGER])
 """``acks(block: c_int64) -> count``; see ``acks.acks``. The block is one of its own."""
 again = _choose("again", _again_twin, [_INTEGER], is_short=True)
 """``again(words: c_int64) -> count``; see ``copy_records.again``."""
