@@ -77,12 +77,6 @@ def _decided_twin(call: Any) -> int:
     return copy_for_commit_twin.decided(call)
 
 
-def _take_twin(call: Any) -> int:
-    from reput.store.kernels import pop_twin
-
-    return pop_twin.take(call)
-
-
 def _collect_twin(block: Any, wanted: Any) -> int:
     from reput.store.kernels import scan_requests_twin
 
@@ -117,7 +111,7 @@ later = _choose("later", _later_twin, [_INTEGER], is_short=True)
 """``later(words: c_int64) -> count``; see ``copy_for_retry.later``."""
 decided = _choose("decided", _decided_twin, [_INTEGER], is_short=True)
 """``decided(words: c_int64) -> count``; see ``copy_for_commit.decided``."""
-take = _choose("take", _take_twin, [_INTEGER], is_short=True)
+take = _of_fast_path("take", [_INTEGER])
 """``take(words: c_int64) -> count``; see ``pop.take``."""
 collect = _choose("collect", _collect_twin, [_INTEGER] * 2, is_short=True)
 """``collect(block: c_int64, wanted: c_int64) -> count``; see ``scan_requests.collect``."""
