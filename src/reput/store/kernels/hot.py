@@ -53,30 +53,6 @@ def _receive_twin(block: Any) -> int:
     return send_twin.receive(block)
 
 
-def _again_twin(call: Any) -> int:
-    from reput.store.kernels import copy_records_twin
-
-    return copy_records_twin.again(call)
-
-
-def _waiting_twin(call: Any) -> int:
-    from reput.store.kernels import copy_records_twin
-
-    return copy_records_twin.waiting(call)
-
-
-def _later_twin(call: Any) -> int:
-    from reput.store.kernels import copy_for_retry_twin
-
-    return copy_for_retry_twin.later(call)
-
-
-def _decided_twin(call: Any) -> int:
-    from reput.store.kernels import copy_for_commit_twin
-
-    return copy_for_commit_twin.decided(call)
-
-
 def _collect_twin(block: Any, wanted: Any) -> int:
     from reput.store.kernels import scan_requests_twin
 
@@ -103,13 +79,13 @@ receive = _choose("receive", _receive_twin, [_INTEGER], is_short=True)
 """``receive(block: c_int64) -> count``; see ``send.receive``."""
 acks = _of_fast_path("acks", [_INTEGER])
 """``acks(block: c_int64) -> count``; see ``acks.acks``. The block is one of its own."""
-again = _choose("again", _again_twin, [_INTEGER], is_short=True)
+again = _of_fast_path("again", [_INTEGER])
 """``again(words: c_int64) -> count``; see ``copy_records.again``."""
-waiting = _choose("waiting", _waiting_twin, [_INTEGER], is_short=True)
+waiting = _of_fast_path("waiting", [_INTEGER])
 """``waiting(words: c_int64) -> count``; see ``copy_records.waiting``."""
-later = _choose("later", _later_twin, [_INTEGER], is_short=True)
+later = _of_fast_path("later", [_INTEGER])
 """``later(words: c_int64) -> count``; see ``copy_for_retry.later``."""
-decided = _choose("decided", _decided_twin, [_INTEGER], is_short=True)
+decided = _of_fast_path("decided", [_INTEGER])
 """``decided(words: c_int64) -> count``; see ``copy_for_commit.decided``."""
 take = _of_fast_path("take", [_INTEGER])
 """``take(words: c_int64) -> count``; see ``pop.take``."""
