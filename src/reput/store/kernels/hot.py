@@ -53,12 +53,6 @@ def _receive_twin(block: Any) -> int:
     return send_twin.receive(block)
 
 
-def _collect_twin(block: Any, wanted: Any) -> int:
-    from reput.store.kernels import scan_requests_twin
-
-    return scan_requests_twin.collect(block, wanted)
-
-
 def _batch_records_twin(*arguments: int) -> int:
     from reput.store.kernels import batch_parts_twin
 
@@ -89,7 +83,7 @@ decided = _of_fast_path("decided", [_INTEGER])
 """``decided(words: c_int64) -> count``; see ``copy_for_commit.decided``."""
 take = _of_fast_path("take", [_INTEGER])
 """``take(words: c_int64) -> count``; see ``pop.take``."""
-collect = _choose("collect", _collect_twin, [_INTEGER] * 2, is_short=True)
+collect = _of_fast_path("collect", [_INTEGER] * 2)
 """``collect(block: c_int64, wanted: c_int64) -> count``; see ``scan_requests.collect``."""
 put_texts = _choose("put_texts", hot_twin.put_texts, [_INTEGER] * 6, is_short=False)
 """``put_texts(block, data, sizes, count, offset, timestamp) -> count``; see ``append``."""
