@@ -46,13 +46,6 @@ def _of_fast_path(name: str, arguments: list[Any]) -> Kernel:
     return _choose(name, _serve_nothing, arguments, is_short=True)
 
 
-def _receive_twin(block: Any) -> int:
-    # Not at the top: a broker with compiled kernels starts sooner without it.
-    from reput.store.kernels import send_twin
-
-    return send_twin.receive(block)
-
-
 def _batch_records_twin(*arguments: int) -> int:
     from reput.store.kernels import batch_parts_twin
 
@@ -69,7 +62,7 @@ append_long = _choose("append", hot_twin.append, [_INTEGER, ctypes.c_char_p], is
 """The same for megabytes of records: other threads run meanwhile."""
 pull = _choose("pull", hot_twin.pull, [_INTEGER], is_short=True)
 """``pull(block: c_int64) -> count``; see ``pull.pull``."""
-receive = _choose("receive", _receive_twin, [_INTEGER], is_short=True)
+receive = _of_fast_path("receive", [_INTEGER])
 """``receive(block: c_int64) -> count``; see ``send.receive``."""
 acks = _of_fast_path("acks", [_INTEGER])
 """``acks(block: c_int64) -> count``; see ``acks.acks``. The block is one of its own."""
