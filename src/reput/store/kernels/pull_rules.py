@@ -1,4 +1,4 @@
-"""What ``deliver`` and its twin both know: names of fields, what room is needed."""
+"""Field names and limits of the kernel ``deliver``, which its callers use too."""
 
 from reput.format.codes import PullFlag
 

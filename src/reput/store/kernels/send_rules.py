@@ -1,4 +1,4 @@
-"""What ``send`` and its twin both know: names of fields and properties, what room is needed."""
+"""Names of fields and properties, and limits of the kernel ``send``, which its callers use too."""
 
 from reput.format import properties as props
 from reput.store.kernels import control_block as state
