@@ -161,8 +161,8 @@ def parse_properties(
 ):
     """Entry point: split ``count`` property strings into pairs; of equal names the last stays.
 
-    ``offsets`` (int32, ``count + 1``) delimits the pairs of each record. TAGS, KEYS and UNIQ_KEY are
-    also written to their columns, with size 0 where absent. Return the number of pairs.
+    ``offsets`` (int32, ``count + 1``) delimits the pairs of each record. TAGS, KEYS and UNIQ_KEY
+    are also written to their columns, with size 0 where absent. Return the number of pairs.
     """
     pairs = 0
     put_i32(offsets, 0)
