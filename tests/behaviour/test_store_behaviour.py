@@ -23,7 +23,7 @@ from reput.format import (
 from reput.format.message import Host
 from reput.store.getting import GetStatus
 from reput.store.incoming import PutStatus
-from reput.store.kernels import hot, hot_twin
+from reput.store.kernels import hot, reference
 from reput.store.reader import Boundary
 from reput.store.verify import Kind
 from store_fixture import START_MS, Stores
@@ -42,9 +42,9 @@ def open_subject(
     request: pytest.FixtureRequest, stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> Open:
     """``open_subject(**settings)``: a store of each kind in turn."""
-    if request.param == "twin":
+    if request.param == "reference":
         for name in ("append", "pull", "dispatch"):
-            monkeypatch.setattr(hot, name, getattr(hot_twin, name))
+            monkeypatch.setattr(hot, name, getattr(reference, name))
     return functools.partial(Subject, request.param, stores)
 
 

@@ -1,4 +1,4 @@
-"""The kernel ``acks`` against its plain twin: the same frames, common, other, damaged and cut ones.
+"""The kernel ``acks`` on frames: valid, other, damaged and cut ones. Memory ends at a guard page.
 
 Each example follows from one number: ``check_acks(4711)``.
 """
@@ -14,7 +14,7 @@ from fuzz.test_hot_kernels import SEEDS, Fence
 from fuzz.test_send_kernel import damaged
 from reput.format import command
 from reput.format.command import Command, Serialization
-from reput.store.kernels import acks_args as words, acks_twin, hot, native
+from reput.store.kernels import acks_args as words, hot, native
 
 TOPICS = ["T", "T", "Orders", "%RETRY%G_T", "grün", "", 'a"b']
 GROUPS = ["G", "G", "please_rename_unique_group_name"]
@@ -122,25 +122,24 @@ class World:
             self.block[word] = value
         self.argument = hot.Address(hot.address_of(self.block))
 
-    def found(self, count: int) -> tuple[object, ...]:
-        rows = self.rows.tolist()
-        replied = rows[count - 1][words.ROW_REPLIES] if count else 0
-        return count, rows, self.replies.data[:replied], int(self.block[words.POSITION])
-
 
 def check_acks(seed: int) -> int:
-    """Compare both over a stream; return how many acknowledgements they took."""
+    """Serve a stream; return the number of acknowledgements that the kernel took."""
     random = Random(seed)
     data = some_acks(random)
     row_max, room = random.choice([1, 3, 256]), random.choice([100, 500, 64 << 10])
     kernel = native.plain_function("acks", [ctypes.c_int64], is_short=True)
     position = taken = 0
     while position < len(data):
-        one, other = (World(data, position, row_max, room) for _ in range(2))
-        count = kernel(one.argument)
-        assert one.found(count) == other.found(acks_twin.acks(other.argument))
-        taken += int(one.rows[:count, words.ROW_COUNT].sum())
-        behind = int(one.block[words.POSITION])
+        world = World(data, position, row_max, room)
+        count = kernel(world.argument)
+        assert 0 <= count <= row_max
+        rows = world.rows[:count]
+        assert (rows[:, words.ROW_BITS] != 0).all()
+        assert count == 0 or 0 <= rows[-1, words.ROW_REPLIES] <= room
+        taken += int(rows[:, words.ROW_COUNT].sum())
+        behind = int(world.block[words.POSITION])
+        assert position <= behind <= len(data)
         if behind == position:  # a frame of others: theirs follow
             behind += 4 + max(0, int.from_bytes(data[position : position + 4], signed=True))
         position = behind

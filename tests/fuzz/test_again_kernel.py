@@ -1,4 +1,4 @@
-"""The kernels of ``again`` against their plain twins, on the same log, also damaged.
+"""The kernels that copy stored records, on a log that may be damaged.
 
 Log files end where the process may read nothing more. Each example follows from one number:
 ``check_again(4711)`` runs it again.
@@ -21,9 +21,6 @@ from reput.store.incoming import IncomingMessage
 from reput.store.kernels import (
     control_block as state,
     copy_args as words,
-    copy_for_commit_twin,
-    copy_for_retry_twin,
-    copy_records_twin,
     hot,
     native,
 )
@@ -212,17 +209,6 @@ class Call:
             self.words[word] = value
         self.argument = hot.Address(hot.address_of(self.words))
 
-    def meaning(self) -> list[object]:
-        found = self.words
-        is_unmapped = found[words.STOP] == words.STOP_UNMAPPED
-        return [
-            found[words.STOP],
-            found[words.RESULT_BYTES],
-            found[words.STOP_OFFSET] if is_unmapped else 0,
-            self.scratch.data[: found[words.RESULT_BYTES]],
-            self.told.data,
-        ]
-
 
 @given(SEEDS)
 @settings(max_examples=300)
@@ -241,10 +227,8 @@ def check_again(seed: int) -> int:
     while at < len(places):
         left = places[at:].copy()
         step = random.getrandbits(32)
-        one, other = (Call(Random(step), log, rule, left, more) for _ in range(2))
+        one = Call(Random(step), log, rule, left, more)
         count = hot.again(one.argument)
-        assert count == copy_records_twin.again(other.argument)
-        assert one.meaning() == other.meaning()
         check_made(one, count)
         made += count
         at += count
@@ -284,9 +268,7 @@ def check_later(seed: int) -> int:
         for _ in places
     ]
     places = with_more_words(places, wanted, words.LATER_WORDS)
-    return check_calls(
-        random, log, CopyRule(), places, more, (hot.later, copy_for_retry_twin.later)
-    )
+    return check_calls(random, log, CopyRule(), places, more, hot.later)
 
 
 def with_more_words(places: np.ndarray, more: list[tuple[int, ...]], width: int) -> np.ndarray:
@@ -300,19 +282,16 @@ def check_calls(
     rule: CopyRule,
     places: np.ndarray,
     more: Fence,
-    kernels: tuple[hot.Kernel, hot.Kernel],
+    kernel: hot.Kernel,
     records_each: int = 1,
 ) -> int:
     """Return of how many places records were made."""
-    native_kernel, twin = kernels
     made = at = 0
     while at < len(places):
         left = places[at:].copy()
         step = random.getrandbits(32)
-        one, other = (Call(Random(step), log, rule, left, more) for _ in range(2))
-        count = native_kernel(one.argument)
-        assert count == twin(other.argument)
-        assert one.meaning() == other.meaning()
+        one = Call(Random(step), log, rule, left, more)
+        count = kernel(one.argument)
         if records_each == 1:
             check_made(one, count)
         made += count
@@ -345,8 +324,7 @@ def check_decided(seed: int) -> int:
         for _ in places
     ]
     places = with_more_words(places, said, words.DECIDED_WORDS)
-    kernels = hot.decided, copy_for_commit_twin.decided
-    return check_calls(random, log, rule, places, groups, kernels, 2)
+    return check_calls(random, log, rule, places, groups, hot.decided, 2)
 
 
 @given(SEEDS)
@@ -363,10 +341,8 @@ def check_waiting(seed: int) -> int:
     found = at = 0
     while True:
         left = places[at:].copy()
-        one, other = (Call(Random(seed), log, CopyRule(), left, Fence(0)) for _ in range(2))
+        one = Call(Random(seed), log, CopyRule(), left, Fence(0))
         count = hot.waiting(one.argument)
-        assert count == copy_records_twin.waiting(other.argument)
-        assert one.meaning() == other.meaning()
         told = one.told.data[: 8 * words.WAITING_WORDS * len(left)]
         rows = np.frombuffer(told, np.int64).reshape(-1, words.WAITING_WORDS)
         found += int((rows[:count, words.WAITING_OUT_MS] >= 0).sum())

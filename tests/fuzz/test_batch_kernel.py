@@ -1,4 +1,4 @@
-"""The kernel ``batch_records`` against its plain twin, on right, wrong and cut batches.
+"""The kernel ``batch_records`` against its reference: right, wrong and cut batches.
 
 Each example follows from one number: ``check_batch(4711)`` runs it again.
 """
@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from fuzz.test_hot_kernels import IS_SOAK, SEEDS, Fence
 from reput.format import batch, properties as props
-from reput.store.kernels import batch_parts_twin, hot, native
+from reput.store.kernels import hot, native, reference
 
 try:
     native.engine()
@@ -67,7 +67,7 @@ def check_batch(seed: int) -> int:
         fence.write(0, text)
         arguments += [fence.address, len(text)]
     found = []
-    for kernel in (hot.batch_records, batch_parts_twin.batch_records):
+    for kernel in (hot.batch_records, reference.batch_records):
         told = np.zeros(3, np.int64)
         counted = kernel(*arguments, record_max, 0, hot.address_of(told))
         target = Fence(int(told[1]))  # of just the bytes that were counted

@@ -1,4 +1,4 @@
-"""The kernel ``collect`` against its plain twin, on requests of many kinds, cut and damaged ones.
+"""The kernel ``collect`` on requests of many kinds, cut and damaged ones.
 
 Each example follows from one number: ``check(4711)`` runs it again.
 """
@@ -21,7 +21,6 @@ from reput.store.kernels import (
     hot,
     native,
     scan_args as rules,
-    scan_requests_twin,
 )
 
 try:
@@ -153,9 +152,10 @@ def check(seed: int) -> int:
     random = Random(seed)
     data = some_stream(random)
     rows_max = random.choice([0, 1, 3, 20, 20])
-    found = Call(data, rows_max).collect(native_collect)
-    assert found == Call(data, rows_max).collect(scan_requests_twin.collect)
-    return found[0]
+    count, position, _ = Call(data, rows_max).collect(native_collect)
+    assert 0 <= count <= rows_max
+    assert 0 <= position <= len(data)
+    return count
 
 
 @given(SEEDS)
@@ -167,8 +167,7 @@ def test_collect(seed: int) -> None:
 @given(st.binary(max_size=200), st.integers(0, 3))
 @settings(max_examples=100)
 def test_noise(data: bytes, rows_max: int) -> None:
-    found = Call(data, rows_max).collect(native_collect)
-    assert found == Call(data, rows_max).collect(scan_requests_twin.collect)
+    assert Call(data, rows_max).collect(native_collect) == (0, 0, [])
 
 
 @pytest.mark.parametrize("serialization", list(Serialization))
@@ -179,8 +178,7 @@ def test_every_cut(serialization: Serialization) -> None:
     header = whole[8:]
     for cut in range(len(header)):
         for data in (whole[:cut], framed(header[:cut], b"", serialization) + whole):
-            found = Call(data, 5).collect(native_collect)
-            assert found == Call(data, 5).collect(scan_requests_twin.collect)
+            assert Call(data, 5).collect(native_collect)[0] == 0
 
 
 def test_most_requests_are_common() -> None:

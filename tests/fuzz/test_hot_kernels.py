@@ -1,4 +1,4 @@
-"""The writing kernels against their plain twins: two worlds made alike, one call in each.
+"""The writing kernels against their reference: two worlds made alike, one call in each.
 
 A world is a state block and everything that it points at: a log file with little room, queues with
 short tails or none, topics that are not known, an index that is nearly full. What stands where in
@@ -25,7 +25,7 @@ from reput.format.message import Host
 from reput.store import incoming
 from reput.store.hot_state import HotState
 from reput.store.incoming import IncomingMessage
-from reput.store.kernels import control_block as state, hot, hot_twin, native
+from reput.store.kernels import control_block as state, hot, native, reference
 
 try:
     native.engine()
@@ -194,11 +194,13 @@ class World:
 
 
 def assert_alike(
-    make: Callable[[], World], native_call: Callable[[World], Any], twin: Callable[[World], Any]
+    make: Callable[[], World],
+    native_call: Callable[[World], Any],
+    plain_call: Callable[[World], Any],
 ) -> World:
     """Make two worlds, call in each, compare; return one of them as it is now."""
     one, other = make(), make()
-    assert native_call(one) == twin(other)
+    assert native_call(one) == plain_call(other)
     found, expected = one.meaning(), other.meaning()
     for part in expected:
         assert found[part] == expected[part], part
@@ -274,7 +276,7 @@ def check_append(seed: int) -> None:
     after = assert_alike(
         make,
         lambda world: hot_native("append")(world.hot.argument, data),
-        lambda world: hot_twin.append(world.hot.argument, data),
+        lambda world: reference.append(world.hot.argument, data),
     )
     assert_log_is_whole(after, make().block[state.LOG_POSITION])
 
@@ -327,7 +329,7 @@ def check_dispatch(seed: int) -> None:
     def call(kernel: Any) -> Callable[[World], Any]:
         return lambda world: kernel(world.hot.address, world.log.address, stop, end, file_end, base)
 
-    after = assert_alike(make, call(hot_native("dispatch")), call(hot_twin.dispatch))
+    after = assert_alike(make, call(hot_native("dispatch")), call(reference.dispatch))
     assert after.log.data == data
     assert after.block[state.STOP] != state.STOP_DONE or after.block[state.INPUT_POSITION] >= stop
 
@@ -416,7 +418,7 @@ def check_pull(seed: int) -> None:
     after = assert_alike(
         make,
         lambda world: hot_native("pull")(world.hot.argument),
-        lambda world: hot_twin.pull(world.hot.argument),
+        lambda world: reference.pull(world.hot.argument),
     )
     reply = after.log.data[: after.block[state.RESULT_BYTES]]
     at = count = 0

@@ -22,7 +22,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings, strategies as st
 
 from reput.format import body as bodies, message as record, properties as props, sys_flag as flags
-from reput.format.kernels import native, twin
+from reput.format.kernels import native, reference
 from reput.format.kernels.layout import LOCATED, Pairs, Runs, Segments, Words
 from reput.format.message import Host, StoredMessage, Verdict
 
@@ -374,7 +374,7 @@ def listed(segments: Segments) -> list[tuple[int, int, Verdict]]:
 @examples(400)
 @given(looks())
 def test_both_kernels_walk_alike(look: Look) -> None:
-    compiled, plain = look.scan(native), look.scan(twin)
+    compiled, plain = look.scan(native), look.scan(reference)
     assert listed(compiled) == listed(plain)
     assert compiled.next_position == plain.next_position
 
@@ -413,7 +413,7 @@ def test_segments_tile_what_was_walked_and_agree_with_classify(look: Look) -> No
 @examples(150)
 @given(looks(), st.integers(1, 3))
 def test_walk_with_little_room_can_be_taken_up(look: Look, room: int) -> None:
-    for kernels in (native, twin):
+    for kernels in (native, reference):
         whole = look.scan(kernels)
         found: list[tuple[int, int, Verdict]] = []
         at = look.start
@@ -483,7 +483,7 @@ def test_walk_in_windows_finds_what_one_walk_finds(log: Log, window_bytes: int) 
     inside_a_head = [at + 2 for at, _ in log.records]  # between bytes of TOTALSIZE that are zero
     for width in (window_bytes, *inside_a_head):
         walked = list(walk_in_windows(log, width, native))
-        assert walked == list(walk_in_windows(log, width, twin))
+        assert walked == list(walk_in_windows(log, width, reference))
         assert [one for one in walked if one[2] in WHOLE] == expected
         ends = [0, *(position + size for position, size, _ in walked)]
         assert [position for position, _, _ in walked] == ends[:-1]
@@ -504,7 +504,7 @@ def test_both_judge_positions_alike(look: Look, data: st.DataObject) -> None:
         "check_crc": look.check_crc,
     }
     compiled = native.judge(look.part, positions, **where)
-    assert listed(compiled) == listed(twin.judge(look.part, positions, **where))
+    assert listed(compiled) == listed(reference.judge(look.part, positions, **where))
     for at, size, verdict in listed(compiled):
         judged, bytes_judged = record.classify(
             look.part,
@@ -525,7 +525,7 @@ def test_both_judge_positions_alike(look: Look, data: st.DataObject) -> None:
 def test_both_find_the_same_next_record(look: Look) -> None:
     where = {"physical_offset": look.log.base, "file_end": look.file_end}
     found = native.find_record(look.part, look.start, **where)
-    assert found == twin.find_record(look.part, look.start, **where)
+    assert found == reference.find_record(look.part, look.start, **where)
     assert look.start <= found <= len(look.part)
 
 
@@ -549,7 +549,7 @@ def test_both_find_the_same_end_of_data(pieces: list[bytes], data: st.DataObject
     buffer = b"".join(pieces)
     start = data.draw(st.integers(0, len(buffer)))
     found = native.data_end(buffer, start)
-    assert found == twin.data_end(buffer, start)
+    assert found == reference.data_end(buffer, start)
     assert not any(buffer[found:])
     assert found == start or buffer[found - 1]
 
@@ -558,7 +558,7 @@ def test_both_find_the_same_end_of_data(pieces: list[bytes], data: st.DataObject
 @given(st.binary(max_size=300), st.integers(0, 20))
 def test_checksums_are_equal(data: bytes, skip: int) -> None:
     part = memoryview(data)[skip:]
-    assert native.checksum(part) == twin.checksum(part) == bodies.crc(part)
+    assert native.checksum(part) == reference.checksum(part) == bodies.crc(part)
 
 
 # --- columns --------------------------------------------------------------
@@ -619,7 +619,7 @@ def accepted(look: Look) -> np.ndarray[Any, np.dtype[np.int64]]:
 def test_both_kernels_decode_alike(look: Look) -> None:
     positions = accepted(look)
     compiled = all_columns(native.Columns(look.part, positions))
-    plain = all_columns(twin.Columns(look.part, positions))
+    plain = all_columns(reference.Columns(look.part, positions))
     for name, value in plain.items():
         assert compiled[name] == value, name
 
@@ -628,7 +628,7 @@ def test_both_kernels_decode_alike(look: Look) -> None:
 @given(logs(), st.data())
 def test_both_take_the_same_rows(log: Log, data: st.DataObject) -> None:
     positions = np.array([at for at, _ in log.records], np.int64)
-    compiled, plain = (kernels.Columns(log.data, positions) for kernels in (native, twin))
+    compiled, plain = (kernels.Columns(log.data, positions) for kernels in (native, reference))
     count = len(positions)
     masks = st.lists(st.booleans(), min_size=count, max_size=count).map(
         lambda values: np.array(values, np.bool_)
@@ -640,13 +640,13 @@ def test_both_take_the_same_rows(log: Log, data: st.DataObject) -> None:
     for rows in (data.draw(masks), data.draw(indices)):
         part = all_columns(compiled.take(rows))
         assert part == all_columns(plain.take(rows))
-        assert part == all_columns(twin.Columns(log.data, positions[rows]))
+        assert part == all_columns(reference.Columns(log.data, positions[rows]))
 
 
 @examples(50)
 @given(logs(fillers=False))
 def test_records_come_back_as_they_were_written(log: Log) -> None:
-    """Against the codec directly: the twin shares its helpers with nobody else."""
+    """Against the codec directly: the reference shares its helpers with nobody else."""
     columns = native.Columns(log.data, np.array([at for at, _ in log.records], np.int64))
     properties = columns.properties()
     names, values = (described(runs)[0] for runs in properties[1:])
@@ -870,5 +870,5 @@ def test_nothing_outside_the_results_is_written(look: Look, room: int) -> None:
         positions = compiled.positions[compiled.verdicts == Verdict.MESSAGE]
         columns = all_columns(native.Columns(look.part, positions))
         guarded.check()
-    assert listed(compiled) == listed(look.scan(twin, room=room))
-    assert columns == all_columns(twin.Columns(look.part, positions))
+    assert listed(compiled) == listed(look.scan(reference, room=room))
+    assert columns == all_columns(reference.Columns(look.part, positions))

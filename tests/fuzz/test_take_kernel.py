@@ -1,4 +1,4 @@
-"""The kernel ``take`` against its plain twin: two worlds made alike, the same calls in each.
+"""The kernel ``take`` on a world of messages: what it takes, and that it takes all or nothing.
 
 Sends fill the log of a world, pops take from it; their checkpoints go to a topic that has room, or
 not. Between calls units go where a store puts them, and bytes of the log change. Each example
@@ -7,7 +7,6 @@ follows from one number: ``check_take(4711)``.
 
 import ctypes
 from random import Random
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -24,12 +23,8 @@ from reput.store.kernels import (
     hot,
     native,
     pop_args as words,
-    pop_twin,
-    send_twin,
 )
 
-ADDRESSES = {words.BLOCK, words.HEAD, words.TOPIC, words.MARKS, words.BUFFER, words.SCRATCH}
-ADDRESSES |= {words.OFFSETS, words.INFO, words.QUEUE_ROW, words.CODES, words.FIRST, words.LAST}
 NAMES = ["G", "please_rename_unique_group_name", 'a"\\b', "Крамниця", "g" * 300, "g" * 900]
 NUMBERS = [0, 1, 60_000, NOW_MS, 2**31 - 1, 2**63 - 1]
 MARKS = b"TAGS\1ck\2TIMER_DELIVER_MS\1"
@@ -94,22 +89,6 @@ class TakeWorld(PullWorld):
             place = random.choice([words.COUNT_MAX, words.POP_MS, words.QUEUE_ID])
             call[place] = random.choice([-1, -(2**63), 0, 33])
 
-    def meaning(self) -> dict[str, Any]:
-        found = super().meaning()
-        # It says how much of the scratch of sends has records, until ``take`` gives its own size.
-        found.pop("scratch", None)
-        return found
-
-    def found(self, count: int) -> list[object]:
-        call = self.call
-        return [
-            count,
-            [value for place, value in enumerate(call.tolist()) if place not in ADDRESSES],
-            self.buffer.data[: call[words.RESULT_BYTES]] if count else b"",
-            self.offsets.data[: 8 * count],
-            self.info.data[: call[words.RESULT_INFO_SIZE]] if count else b"",
-        ]
-
 
 @given(SEEDS)
 @settings(max_examples=300 if IS_SOAK else 60)
@@ -122,42 +101,36 @@ def check_take(seed: int) -> int:
     random = Random(seed)
     data = sends(random)
     kernel = native.plain_function("take", [ctypes.c_int64], is_short=True)
-    one, other = (TakeWorld(Random(seed), data) for _ in range(2))
-    fill(one, other, data)
+    world = TakeWorld(Random(seed), data)
+    fill(world, data)
     taken = 0
     for _ in range(random.choice([1, 3, 8])):
         step = random.getrandbits(32)
-        for world in (one, other):
-            world.write_out(Random(step))
-            world.damage(Random(step))
-            world.make_readable()
-            world.prepare(Random(step))
-        start = one.block[state.LOG_POSITION]
-        count = kernel(one.argument)
-        assert one.found(count) == other.found(pop_twin.take(other.argument))
-        found, expected = one.meaning(), other.meaning()
-        for part in expected:
-            assert found[part] == expected[part], part
+        world.write_out(Random(step))
+        world.damage(Random(step))
+        world.make_readable()
+        world.prepare(Random(step))
+        start = world.block[state.LOG_POSITION]
+        count = kernel(world.argument)
         if count:
             taken += 1
-            check_taken(one, start, count)
+            check_taken(world, start, count)
         else:
-            assert one.block[state.LOG_POSITION] == start, "nothing half done"
+            assert world.block[state.LOG_POSITION] == start, "nothing half done"
     return taken
 
 
-def fill(one: TakeWorld, other: TakeWorld, data: bytes) -> None:
-    """Receive what is sent; frames that are not common are left out."""
+def fill(world: TakeWorld, data: bytes) -> None:
+    """Receive what is sent; leave out frames that fall back to the processor."""
     while True:
-        assert hot_receive(one) == send_twin.receive(other.hot.argument)
-        stop, position = one.block[state.STOP], one.block[state.RECEIVE_POSITION]
+        hot_receive(world)
+        stop, position = world.block[state.STOP], world.block[state.RECEIVE_POSITION]
         if stop not in (state.STOP_REPLIES, state.STOP_FRAME):
             return
-        for world in (one, other):
-            if stop == state.STOP_FRAME:
-                size = int.from_bytes(data[position : position + 4])
-                world.block[state.RECEIVE_POSITION] = position + 4 + size
-            world.block[state.REPLIES_BYTES] = 0
+        if stop == state.STOP_FRAME:
+            size = int.from_bytes(data[position : position + 4])
+            world.block[state.RECEIVE_POSITION] = position + 4 + size
+        world.block[state.REPLIES_BYTES] = 0
 
 
 def check_taken(world: TakeWorld, start: int, count: int) -> None:

@@ -120,7 +120,7 @@ class Copier:
         self._putter = putter
         self._block = hot_state.block
         # A checksum of the record itself is Python's to make room for.
-        self._is_on = not config.enabled_append_prop_crc
+        self._is_on = hot.is_compiled and not config.enabled_append_prop_crc
         self._topic_max = min(config.max_topic_length, record.TOPIC_BYTES_MAX_V1)
         self._array = np.zeros(words.WORDS, np.int64)
         self._words = self._array.data
@@ -238,6 +238,10 @@ class Copier:
 
     def waiting(self, places: Places) -> npt.NDArray[np.int64]:
         """Return what messages that wait for the timer say, a row of ``WAITING_WORDS`` each."""
+        if not hot.is_compiled:
+            unread = np.zeros((len(places), words.WAITING_WORDS), np.int64)
+            unread[:, words.WAITING_OUT_MS] = -1  # falls back to the processor
+            return unread
         call = self._words
         rows = self._take(places, words.WAITING_WORDS)
         count = 0

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reput.format import java, names
-from reput.store.kernels import control_block as state, hot, hot_twin
+from reput.store.kernels import control_block as state, hot, tables
 
 _CHUNK_WORDS = 1 << 15
 _SLOTS_AT_FIRST = 1 << 8
@@ -121,7 +121,7 @@ class TopicRow:
     def __init__(self, address: int, words: Words, name: bytes) -> None:
         self.address = address
         self.words = words
-        self.hash = hot_twin.name_slot(name, _ALL_SLOTS)
+        self.hash = tables.name_slot(name, _ALL_SLOTS)
         """What its slot is made of, in tables of any size."""
         self._name = np.frombuffer(name, np.uint8)
         self._queues = np.zeros(_QUEUES_AT_FIRST, np.int64)

@@ -130,7 +130,8 @@ class PopReader:
         """
         name = java.encode_utf8(topic)
         self._is_open = (
-            len(host.address) == record.HOST_V4_BYTES - record.PORT.size
+            hot.is_compiled
+            and len(host.address) == record.HOST_V4_BYTES - record.PORT.size
             and 0 < len(name) <= record.TOPIC_BYTES_MAX_V1
             and len(marks) <= words.MARKS_BYTES_MAX
         )

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from reput.format import java, names
 from reput.store.consume_queue import ConsumeQueues
 from reput.store.hot_state import HotState
-from reput.store.kernels import control_block as state, hot, hot_twin
+from reput.store.kernels import control_block as state, hot, tables
 from reput.store.kernels.pull_rules import LONG_MAX
 
 _SLOTS_AT_FIRST = 1 << 6
@@ -100,7 +100,7 @@ class _Known:
     def slot(self, slot_count: int) -> int:
         """Return the first slot of the table to try for it."""
         group, topic = (bytes(text[:-1]) for text in self._texts[:2])
-        return hot_twin.name_slot(group, slot_count) ^ hot_twin.name_slot(topic, slot_count)
+        return tables.name_slot(group, slot_count) ^ tables.name_slot(topic, slot_count)
 
 
 class PullSubscriptions:

@@ -102,7 +102,7 @@ class SendIngest:
         block[state.TIMER_DELAY_MS_MAX] = min(config.timer_max_delay_sec * 1000, _DELAY_MS_MAX)
         block[state.BODY_BYTES_MAX] = config.max_message_size
         block[state.RECORD_BYTES_MAX] = config.record_bytes_max
-        self._is_open = True
+        self._is_open = hot.is_compiled
         self._takes_sends = takes_sends and not store_host.is_v6
         if self._takes_sends:
             block[state.STORE_ADDRESS] = int.from_bytes(store_host.address, "big")

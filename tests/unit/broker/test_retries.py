@@ -24,7 +24,7 @@ from reput.store.disk import Disk
 from reput.store.incoming import IncomingMessage, PutStatus, Refused
 from reput.store.reader import StoreReader
 from reput.store.table_files import SubscriptionGroup, SubscriptionGroupTable, TopicTable
-from store_fixture import Stores
+from store_fixture import Stores, needs_kernels
 
 LEVEL_COUNT = 18
 OLD = SAYS_RETRY_MAX_VERSION - 1
@@ -137,6 +137,7 @@ def test_what_is_stored_is_what_java_stores(version: str, subject: Subject) -> N
         assert not found.waits
 
 
+@needs_kernels
 @pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
 def test_the_kernel_stores_the_same(version: str, subject: Subject, stores: Stores) -> None:
     reader = StoreReader.open(str(golden.unpack(version, "clean")))

@@ -18,7 +18,7 @@ from reput.format import message as record, names, properties as props, sys_flag
 from reput.format.codes import ResponseCode
 from reput.store.incoming import IncomingMessage, PutResult, PutStatus, Refused
 from reput.store.message_store import MessageStore
-from store_fixture import START_MS, RoomyDisk, Stores
+from store_fixture import START_MS, RoomyDisk, Stores, needs_kernels
 from store_subject import expire_files
 from transaction_subject import BROKER_HOST, CHECKS_MAX, INTERVAL_MS, TIMEOUT_MS, Subject
 
@@ -179,6 +179,7 @@ def test_a_half_message_that_belongs_nowhere_stays_undecided(
     assert subject.transactions.progress() == (0, 1)
 
 
+@needs_kernels
 @pytest.mark.parametrize("room", range(7))
 def test_what_one_put_does_not_take_stays_undecided(
     subject: Subject, monkeypatch: pytest.MonkeyPatch, room: int
@@ -208,6 +209,7 @@ def test_what_one_put_does_not_take_stays_undecided(
     assert subject.bodies() == subject.ops() == [b"0", b"1", b"2"]
 
 
+@needs_kernels
 def test_an_op_message_that_cannot_be_put_leaves_a_decided_message(
     subject: Subject, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,4 +1,4 @@
-"""What kernels, their twin and their callers agree on: result types, column order, capacities."""
+"""Result types, order of columns and capacities: shared by kernels, reference and callers."""
 
 from typing import Any, NamedTuple
 

@@ -21,7 +21,7 @@ _Made = TypeVar("_Made")
 
 
 class KernelsUnavailable(ImportError):
-    """Neither a shared object nor numba is there; the twin must do."""
+    """Neither a shared object nor numba is there."""
 
 
 def made_once(make: Callable[[], _Made]) -> Callable[[], _Made]:
@@ -147,8 +147,8 @@ def _compiled_code(package: str) -> bytes:
 
 
 def _load(package: str) -> LinkedKernels | _CompiledHere:
-    if os.environ.get("REPUT_KERNELS") == "twin":
-        raise KernelsUnavailable("REPUT_KERNELS asks for the twin")
+    if os.environ.get("REPUT_KERNELS") == "reference":
+        raise KernelsUnavailable("REPUT_KERNELS asks for the reference implementation")
     try:
         return _linked_kernels(package)
     except OSError:

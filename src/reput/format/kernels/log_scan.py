@@ -2,8 +2,8 @@
 
 Segments tile the walked range without gap or overlap. Framing damage ends where a record with right
 lengths says of itself that it stands just there: its own offset, eight bytes of it, makes a false
-hit in a body all but impossible. ``reput.format.message.classify`` and ``twin.scan`` define what
-these functions must return.
+hit in a body all but impossible. ``reput.format.message.classify`` and ``reference.scan`` define
+what these functions must return.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs

@@ -103,7 +103,7 @@ def scan(
     check_crc: bool = True,
     room: int = 1 << 16,
 ) -> Segments:
-    """Walk the records that start in ``[start, stop)`` of a log buffer. See ``twin.scan``."""
+    """Walk the records that start in ``[start, stop)`` of a log buffer. See ``reference.scan``."""
     data = _as_bytes(buffer)
     positions = np.empty(room, np.int64)
     sizes = np.empty(room, np.int32)
@@ -136,7 +136,7 @@ def judge(
     file_end: int | None = None,
     check_crc: bool = True,
 ) -> Segments:
-    """Judge what stands at given positions. See ``twin.judge``."""
+    """Judge what stands at given positions. See ``reference.judge``."""
     data = _as_bytes(buffer)
     positions = np.ascontiguousarray(positions, np.int64)
     sizes = np.empty(len(positions), np.int32)
@@ -217,7 +217,7 @@ class _Texts:
 
 
 class Columns:
-    """Records of a buffer as columns. See ``twin.Columns`` for what each method returns."""
+    """Records of a buffer as columns. See ``reference.Columns`` for what each method returns."""
 
     def __init__(self, buffer: Buffer, positions: IntArray) -> None:
         self._buffer = _as_bytes(buffer)

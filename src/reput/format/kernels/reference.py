@@ -1,6 +1,6 @@
-"""The kernels in plain Python: slow, obvious, and what the compiled ones are tested against.
+"""Reference implementation of the kernels: slow and obvious, on the codec ``format.message``.
 
-Also what runs where no compiled kernel can be had. Built on the codec of ``reput.format.message``.
+It runs where there are no compiled kernels, and the tests compare the kernels with it.
 """
 
 from typing import Any
@@ -29,8 +29,8 @@ _WHOLE_DAMAGE = (Verdict.BAD_CRC, Verdict.BAD_RECORD_CRC)
 
 
 def engine() -> str:
-    """Return ``twin``."""
-    return "twin"
+    """Return ``reference``."""
+    return "reference"
 
 
 def scan(

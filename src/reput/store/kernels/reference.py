@@ -1,17 +1,21 @@
-"""The writing kernels in plain Python: slow, obvious, on the same memory through ``ctypes``.
+"""Reference implementation of the kernels that the store needs: slow and obvious.
 
-Test oracle of ``append`` and ``pull``, and what runs where no compiled kernel can be had. Bytes
-come from the codecs of ``reput.format``, not from arithmetic on addresses.
+It works on the same memory as the kernels, with the codecs of ``reput.format`` in place of
+arithmetic on addresses. It runs where there are no compiled kernels, and the tests compare the
+kernels with it. Kernels of the fast path are not here: they fall back to the processors.
 """
 
 import ctypes
+import re
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from reput.errors import CorruptRecord
 from reput.format import (
+    batch,
     body as bodies,
     cq_unit,
-    index_entry,
     java,
     message as record,
     properties as props,
@@ -19,33 +23,30 @@ from reput.format import (
 )
 from reput.format.message import StoredMessage, Verdict
 from reput.store.kernels import control_block as state
-from reput.store.kernels.twin_memory import (
-    Row as _Row,
-    name_slot as name_slot,
-    queue_row as _queue_row,
-    read as _read,
-    topic_row as _topic_row,
-    word_at as _word_at,
-    write as _write,
+from reput.store.kernels.tables import (
+    Row,
+    put_entry,
+    queue_row,
+    read,
+    topic_row,
+    word_at,
+    write,
+    write_index_header,
 )
 
 _WORD = struct.Struct("=q")
+_TWO_WORDS = struct.Struct("=qq")
+_THREE_WORDS = struct.Struct("=qqq")
 _INT = struct.Struct(">i")
+_INT_MAX = 0x7FFFFFFF
 
 
-def _mark(block: _Row, row: _Row, bit: int, items: int, count: int) -> None:
-    if not row[state.QUEUE_MARKS] & bit:
-        row[state.QUEUE_MARKS] |= bit
-        _write(block[items] + 8 * block[count], _WORD.pack(row.address))
-        block[count] += 1
-
-
-# --- one record -----------------------------------------------------------------------------
+# --- dispatch of a record ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Parsed:
-    """What dispatch needs of a record."""
+    """The parts of a record that dispatch needs."""
 
     message: StoredMessage
     topic_name: bytes
@@ -63,61 +64,28 @@ def _parse(data: bytes) -> _Parsed:
     return _Parsed(message, topic, is_text)
 
 
-def _tags_code(block: _Row, topic: _Row, message: StoredMessage, store_timestamp: int) -> int:
+def _tags_code(block: Row, topic: Row, message: StoredMessage, store_timestamp: int) -> int:
     delay = message.properties.get(props.DELAY, "")
     if topic[state.TOPIC_KIND] == state.KIND_SCHEDULE and delay.isascii() and delay.isdigit():
         level = int(delay)
-        if 0 < level <= 0x7FFFFFFF:
+        if 0 < level <= _INT_MAX:
             if level > block[state.DELAY_COUNT]:
                 return store_timestamp + 1000
-            return store_timestamp + _word_at(block[state.DELAYS] + 8 * (level - 1))
+            return store_timestamp + word_at(block[state.DELAYS] + 8 * (level - 1))
     return cq_unit.tags_code(message.tags)
 
 
-def put_entry(block_address: int, key: str, physical_offset: int, store_timestamp: int) -> None:
-    """Put one index entry; there is room for it. The header is not written."""
-    block = _Row(block_address)
-    key_hash = index_entry.key_hash(key)
-    slots = block[state.INDEX_SLOTS]
-    number = block[state.INDEX_NEXT]
-    slot = block[state.INDEX_ADDRESS] + index_entry.slot_position(key_hash % slots)
-    (previous,) = _INT.unpack(_read(slot, 4))
-    if not 0 < previous <= number:
-        previous = 0
-    begin = block[state.INDEX_BEGIN_TIMESTAMP]
-    seconds = max(store_timestamp - begin, 0) // 1000 if begin > 0 else 0
-    entry = index_entry.Entry(key_hash, physical_offset, min(seconds, 0x7FFFFFFF), previous)
-    place = block[state.INDEX_ADDRESS] + index_entry.entry_position(number, slots)
-    _write(place, index_entry.pack_entry(entry))
-    _write(slot, _INT.pack(number))
-    if number <= 1:
-        block[state.INDEX_BEGIN_OFFSET] = physical_offset
-        block[state.INDEX_BEGIN_TIMESTAMP] = store_timestamp
-    if previous == 0:
-        block[state.INDEX_SLOTS_USED] += 1
-    block[state.INDEX_NEXT] = number + 1
-    block[state.INDEX_END_OFFSET] = physical_offset
-    block[state.INDEX_END_TIMESTAMP] = store_timestamp
+def _mark(block: Row, row: Row, bit: int, items: int, count: int) -> None:
+    """Put the row of a queue on a list, once."""
+    if not row[state.QUEUE_MARKS] & bit:
+        row[state.QUEUE_MARKS] |= bit
+        write(block[items] + 8 * block[count], _WORD.pack(row.address))
+        block[count] += 1
 
 
-def write_index_header(block_address: int) -> None:
-    """Write the words of the index file through to its header."""
-    block = _Row(block_address)
-    if block[state.INDEX_ADDRESS]:
-        header = index_entry.Header(
-            block[state.INDEX_BEGIN_TIMESTAMP],
-            block[state.INDEX_END_TIMESTAMP],
-            block[state.INDEX_BEGIN_OFFSET],
-            block[state.INDEX_END_OFFSET],
-            block[state.INDEX_SLOTS_USED],
-            block[state.INDEX_NEXT],
-        )
-        _write(block[state.INDEX_ADDRESS], index_entry.pack_header(header))
-
-
-def _put_unit(block: _Row, row: _Row, unit: cq_unit.Unit) -> None:
-    place = row[state.QUEUE_MAX_OFFSET] - row[state.QUEUE_TAIL_OFFSET]
-    _write(row[state.QUEUE_TAIL] + cq_unit.SIZE * place, cq_unit.pack(unit))
+def _put_unit(block: Row, row: Row, unit: cq_unit.Unit) -> None:
+    index = row[state.QUEUE_MAX_OFFSET] - row[state.QUEUE_TAIL_OFFSET]
+    write(row[state.QUEUE_TAIL] + cq_unit.SIZE * index, cq_unit.pack(unit))
     row[state.QUEUE_MAX_OFFSET] += 1
     row[state.QUEUE_END_PHYSICAL] = unit.physical_offset + unit.size
     _mark(block, row, state.MARK_DIRTY, state.DIRTY, state.DIRTY_COUNT)
@@ -125,15 +93,16 @@ def _put_unit(block: _Row, row: _Row, unit: cq_unit.Unit) -> None:
 
 
 def _dispatch_record(
-    block: _Row,
-    topic: _Row,
-    row: _Row,
+    block: Row,
+    topic: Row,
+    row: Row,
     parsed: _Parsed,
-    at: int,
+    address: int,
     physical_offset: int,
     store_timestamp: int,
     wants_unit: bool,
 ) -> int:
+    """Dispatch a record: its unit, and its index entries. Return STOP_DONE, or why it stops."""
     message = parsed.message
     is_rolled_back = flags.transaction_type(message.sys_flag) == flags.TRANSACTION_ROLLBACK
     may_be_indexed = block[state.INDEX_IS_ON] and not is_rolled_back
@@ -162,48 +131,49 @@ def _dispatch_record(
     block[state.DISPATCHED] = physical_offset + message.store_size
     is_light = props.INNER_MULTI_DISPATCH in message.properties
     if is_light and is_queued and block[state.HAS_LIGHT_QUEUES]:
-        block[state.STOP_ROW] = at
+        block[state.STOP_ROW] = address
         return state.STOP_LIGHT
     return state.STOP_DONE
 
 
-def _find_rows(block: _Row, parsed: _Parsed) -> tuple[int, _Row | None, _Row | None]:
-    topic = _topic_row(block, parsed.topic_name)
+def _find_rows(block: Row, parsed: _Parsed) -> tuple[int, Row | None, Row | None]:
+    """Return STOP_DONE and the rows of a record's topic and queue, or why there are none."""
+    topic = topic_row(block, parsed.topic_name)
     if topic is None:
         return state.STOP_TOPIC, None, None
-    row = _queue_row(topic, parsed.message.queue_id)
+    row = queue_row(topic, parsed.message.queue_id)
     if row is None:
         block[state.STOP_ROW] = topic.address
         return state.STOP_QUEUE, topic, None
     return state.STOP_DONE, topic, row
 
 
-def _is_slow(topic: _Row, parsed: _Parsed) -> bool:
+def _is_slow(topic: Row, parsed: _Parsed) -> bool:
     is_batch = bool(parsed.message.sys_flag & flags.INNER_BATCH)
     return topic[state.TOPIC_KIND] == state.KIND_SLOW or is_batch or not parsed.is_text
 
 
-# --- entry points ---------------------------------------------------------------------------
+# --- entry points: append and dispatch --------------------------------------------------------
 
 
 def append(block_address: ctypes.c_int64, buffer: bytes) -> int:
-    """Place records; as the kernel ``append.append``."""
-    block = _Row(block_address.value)
+    """Append records, as the kernel ``append.append``."""
+    block = Row(block_address.value)
     size, now_ms = block[state.INPUT_SIZE], block[state.INPUT_TIME]
     count = 0
     stop = state.STOP_DONE
     is_live = bool(block[state.IS_LIVE])
     while block[state.INPUT_POSITION] < size:
-        at = block[state.INPUT_POSITION]
-        (record_size,) = _INT.unpack_from(buffer, at)
-        data = bytearray(buffer[at : at + record_size])
+        start = block[state.INPUT_POSITION]
+        (record_size,) = _INT.unpack_from(buffer, start)
+        data = bytearray(buffer[start : start + record_size])
         parsed = _parse(bytes(data))
         position = block[state.LOG_POSITION]
-        behind = position + record_size
-        if not block[state.LOG_ADDRESS] or behind + record.BLANK.size > block[state.LOG_SIZE]:
+        end = position + record_size
+        if not block[state.LOG_ADDRESS] or end + record.BLANK.size > block[state.LOG_SIZE]:
             stop = state.STOP_ROLL
             break
-        if behind > block[state.LOG_LIMIT]:
+        if end > block[state.LOG_LIMIT]:
             stop = state.STOP_RESERVE
             break
         stop, topic, row = _find_rows(block, parsed)
@@ -226,15 +196,15 @@ def append(block_address: ctypes.c_int64, buffer: bytes) -> int:
         if flags.is_queued(parsed.message.sys_flag):
             queue_offset = row[state.QUEUE_NEXT_OFFSET]
             row[state.QUEUE_NEXT_OFFSET] += 1
-        _place(data, parsed.message, physical_offset, queue_offset, now_ms)
+        _fill_in(data, parsed.message, physical_offset, queue_offset, now_ms)
         if block[state.HAS_RECORD_CRC]:
             _put_record_crc(data)
-        _write(target, bytes(data))
-        block[state.LOG_POSITION] = behind
+        write(target, bytes(data))
+        block[state.LOG_POSITION] = end
         block[state.LOG_TIMESTAMP] = now_ms
-        _write(
+        write(
             block[state.PLACES] + state.PLACE_BYTES * count,
-            struct.pack("=qq", physical_offset, queue_offset),
+            _TWO_WORDS.pack(physical_offset, queue_offset),
         )
         count += 1
         block[state.INPUT_POSITION] += record_size
@@ -248,9 +218,10 @@ def append(block_address: ctypes.c_int64, buffer: bytes) -> int:
     return count
 
 
-def _place(
+def _fill_in(
     data: bytearray, message: StoredMessage, physical_offset: int, queue_offset: int, now_ms: int
 ) -> None:
+    """Write the fields of a record that only its append determines."""
     struct.pack_into(">i", data, record.POSITION_BODY_CRC, bodies.crc(message.body))
     struct.pack_into(">q", data, record.POSITION_QUEUE_OFFSET, queue_offset)
     struct.pack_into(">q", data, record.POSITION_PHYSICAL_OFFSET, physical_offset)
@@ -261,20 +232,23 @@ def _place(
 def _put_record_crc(data: bytearray) -> None:
     start = len(data) - record.CRC_PROPERTY_BYTES
     digits = f"{bodies.crc(bytes(data[:start])):010d}"[::-1]
-    at = start + len(record.CRC_PROPERTY_PREFIX)
-    data[at : at + len(digits)] = digits.encode()
+    position = start + len(record.CRC_PROPERTY_PREFIX)
+    data[position : position + len(digits)] = digits.encode()
 
 
 def dispatch(
     block_address: int, buffer: int, stop_position: int, end: int, file_end: int, base: int
 ) -> int:
-    """Dispatch the records of a log buffer; as the kernel ``append.dispatch``."""
-    block = _Row(block_address)
+    """Dispatch the records of a log buffer, as the kernel ``append.dispatch``."""
+    block = Row(block_address)
     count = 0
     stop = state.STOP_DONE
-    data = memoryview(_read(buffer, end))
-    while (at := block[state.INPUT_POSITION]) < stop_position:
-        verdict, size = record.classify(data, at, base + at, file_end=file_end, check_crc=False)
+    data = memoryview(read(buffer, end))
+    while (position := block[state.INPUT_POSITION]) < stop_position:
+        physical_offset = base + position
+        verdict, size = record.classify(
+            data, position, physical_offset, file_end=file_end, check_crc=False
+        )
         if verdict is Verdict.BLANK:
             block[state.INPUT_POSITION] = file_end
             block[state.DISPATCHED] = base + file_end
@@ -283,7 +257,7 @@ def dispatch(
             is_cut = verdict is Verdict.TRUNCATED
             stop = state.STOP_PART if is_cut else state.STOP_DAMAGE
             break
-        parsed = _parse(bytes(data[at : at + size]))
+        parsed = _parse(bytes(data[position : position + size]))
         stop, topic, row = _find_rows(block, parsed)
         if stop != state.STOP_DONE:
             break
@@ -301,22 +275,22 @@ def dispatch(
                 stop = state.STOP_GAP
                 break
             wants_unit = message.queue_offset == expected
-            behind = message.queue_offset + 1
-            row[state.QUEUE_NEXT_OFFSET] = max(row[state.QUEUE_NEXT_OFFSET], behind)
+            next_offset = message.queue_offset + 1
+            row[state.QUEUE_NEXT_OFFSET] = max(row[state.QUEUE_NEXT_OFFSET], next_offset)
         stop = _dispatch_record(
             block,
             topic,
             row,
             parsed,
-            buffer + at,
-            base + at,
+            buffer + position,
+            physical_offset,
             message.store_timestamp,
             wants_unit,
         )
         if stop not in (state.STOP_DONE, state.STOP_LIGHT):
             break
         count += 1
-        block[state.INPUT_POSITION] = at + size
+        block[state.INPUT_POSITION] = position + size
         if stop == state.STOP_LIGHT:
             break
     if count:
@@ -325,40 +299,26 @@ def dispatch(
     return count
 
 
-def _is_full(block: _Row, count: int, total: int, size: int, on_disk: bool) -> bool:
-    if count == 0:
-        return False
-    most = block[state.COUNT_ON_DISK_MAX if on_disk else state.COUNT_IN_MEMORY_MAX]
-    most_bytes = block[state.BYTES_ON_DISK_MAX if on_disk else state.BYTES_IN_MEMORY_MAX]
-    return count >= min(block[state.PULL_COUNT_MAX], most) or total + size > most_bytes
-
-
-def _address_in_log(block: _Row, physical_offset: int) -> tuple[int, int]:
-    """Return the address of the file that holds an offset (0 unmapped, -1 gone), and its start."""
-    number, position = divmod(physical_offset - block[state.FILES_START], block[state.FILE_SIZE])
-    start = physical_offset - position
-    if not 0 <= number < block[state.FILE_COUNT]:
-        return state.FILE_IS_GONE, start
-    return _word_at(block[state.FILES] + 8 * number), start
-
-
 def put_texts(
     block_address: int, data: int, sizes: int, count: int, offset: int, timestamp: int
 ) -> int:
-    """Put the entries of keys; as the kernel ``append.put_texts``."""
+    """Put the index entries of keys, as the kernel ``append.put_texts``."""
     for i in range(count):
-        (size,) = struct.unpack("=i", _read(sizes + 4 * i, 4))
-        put_entry(block_address, java.decode_utf8(_read(data, size)), offset, timestamp)
+        (size,) = struct.unpack("=i", read(sizes + 4 * i, 4))
+        put_entry(block_address, java.decode_utf8(read(data, size)), offset, timestamp)
         data += size
     write_index_header(block_address)
     return count
 
 
+# --- entry point: pull ------------------------------------------------------------------------
+
+
 def pull(block_address: ctypes.c_int64) -> int:
-    """Copy the records that units point at; as the kernel ``pull.pull``."""
-    block = _Row(block_address.value)
+    """Copy the records that units point at, as the kernel ``pull.pull``."""
+    block = Row(block_address.value)
     codes = block[state.PULL_CODES]
-    wanted = {_word_at(codes + 8 * i) for i in range(block[state.PULL_CODE_COUNT])}
+    wanted = {word_at(codes + 8 * i) for i in range(block[state.PULL_CODE_COUNT])}
     queue_offset = block[state.PULL_QUEUE_OFFSET]
     count = total = gone = damaged = scanned = skip_to = 0
     stop = state.STOP_DONE
@@ -366,8 +326,8 @@ def pull(block_address: ctypes.c_int64) -> int:
     file_size = block[state.FILE_SIZE]
     readable = block[state.READABLE]
     while scanned < block[state.PULL_UNIT_COUNT]:
-        at = block[state.PULL_UNITS] + cq_unit.SIZE * scanned
-        unit = cq_unit.unpack(_read(at, cq_unit.SIZE))
+        unit_address = block[state.PULL_UNITS] + cq_unit.SIZE * scanned
+        unit = cq_unit.unpack(read(unit_address, cq_unit.SIZE))
         if not unit.is_written:
             scanned += 1
             continue
@@ -382,27 +342,27 @@ def pull(block_address: ctypes.c_int64) -> int:
         if wanted and unit.tags_code not in wanted:
             scanned += 1
             continue
-        address, start = _address_in_log(block, unit.physical_offset)
-        if address == 0:
+        file_address, start = _file_of(block, unit.physical_offset)
+        if file_address == 0:
             stop = state.STOP_UNMAPPED
             break
-        if address == state.FILE_IS_GONE or unit.physical_offset + unit.size > readable:
+        if file_address == state.FILE_IS_GONE or unit.physical_offset + unit.size > readable:
             gone += 1
             is_before = unit.physical_offset < block[state.FILES_START]
             skip_to = block[state.FILES_START] if is_before else start + file_size
             scanned += 1
             continue
-        at = address + unit.physical_offset - start
+        address = file_address + unit.physical_offset - start
         expected = queue_offset + scanned if queue_offset >= 0 else None
         is_in_file = unit.physical_offset - start + unit.size <= file_size
-        if not is_in_file or not _is_its_record(at, unit, expected):
+        if not is_in_file or not _is_record_of(unit, address, expected):
             damaged += 1
             scanned += 1
             continue
         if total + unit.size > block[state.PULL_ROOM]:
             stop = state.STOP_BUFFER
             break
-        _write(block[state.PULL_BUFFER] + total, _read(at, unit.size))
+        write(block[state.PULL_BUFFER] + total, read(address, unit.size))
         total += unit.size
         count += 1
         scanned += 1
@@ -417,13 +377,98 @@ def pull(block_address: ctypes.c_int64) -> int:
     return count
 
 
-def _is_its_record(at: int, unit: cq_unit.Unit, queue_offset: int | None) -> bool:
+def _is_full(block: Row, count: int, total: int, size: int, on_disk: bool) -> bool:
+    if count == 0:
+        return False
+    count_max = block[state.COUNT_ON_DISK_MAX if on_disk else state.COUNT_IN_MEMORY_MAX]
+    bytes_max = block[state.BYTES_ON_DISK_MAX if on_disk else state.BYTES_IN_MEMORY_MAX]
+    return count >= min(block[state.PULL_COUNT_MAX], count_max) or total + size > bytes_max
+
+
+def _file_of(block: Row, physical_offset: int) -> tuple[int, int]:
+    """Return the address of the log file that holds an offset, and the file's physical offset.
+
+    The address is 0 if the file is not mapped, and ``FILE_IS_GONE`` if there is no such file.
+    """
+    number, position = divmod(physical_offset - block[state.FILES_START], block[state.FILE_SIZE])
+    start = physical_offset - position
+    if not 0 <= number < block[state.FILE_COUNT]:
+        return state.FILE_IS_GONE, start
+    return word_at(block[state.FILES] + 8 * number), start
+
+
+def _is_record_of(unit: cq_unit.Unit, address: int, queue_offset: int | None) -> bool:
     if unit.size < record.FIXED_BYTES_V1:
         return False
-    head = _read(at, record.HEAD.size)
+    head = read(address, record.HEAD.size)
     size, _, _, _, _, own_queue_offset, physical_offset, _, _ = record.HEAD.unpack(head)
     return (
         size == unit.size
         and physical_offset == unit.physical_offset
         and queue_offset in (None, own_queue_offset)
+    )
+
+
+# --- entry point: batch_records ---------------------------------------------------------------
+
+
+_SPACE = props.KEY_SEPARATOR.encode()
+_PAIR_END = props.PROPERTY_SEPARATOR.encode()
+_NAME_VALUE = props.NAME_VALUE_SEPARATOR.encode()
+
+
+def batch_records(
+    body: int,
+    size: int,
+    head: int,
+    head_size: int,
+    topic: int,
+    topic_size: int,
+    dropped: int,
+    dropped_size: int,
+    tail: int,
+    tail_size: int,
+    record_max: int,
+    target: int,
+    result: int,
+) -> int:
+    """Make the records of a batch body, as the kernel ``batch_parts.batch_records``."""
+    data = read(body, size)
+    first, name, last = read(head, head_size), read(topic, topic_size), read(tail, tail_size)
+    left_out = read(dropped, dropped_size).split(_PAIR_END)[:-1]
+    records: list[bytes] = []
+    position = spaces = 0
+    while position < size:
+        try:
+            part, part_end = batch.decode_one(data, position)
+            part.property_bytes.decode()
+        except (CorruptRecord, UnicodeDecodeError):
+            break
+        properties = props.append(_without(part.property_bytes, left_out), last)
+        made = bytearray(first + part.body + name)
+        _INT.pack_into(made, len(first) - _INT.size, len(part.body))
+        if len(properties) > props.LENGTH_MAX:
+            break
+        made += record.PROPERTIES_LENGTH.pack(len(properties)) + properties
+        if len(made) > record_max:
+            break
+        _INT.pack_into(made, 0, len(made))
+        _INT.pack_into(made, record.POSITION_FLAG, part.flag)
+        records.append(bytes(made))
+        spaces += part.property_bytes.count(_SPACE)
+        position = part_end
+    joined = b"".join(records)
+    if target:
+        write(target, joined)
+    write(result, _THREE_WORDS.pack(position, len(joined), spaces))
+    return len(records)
+
+
+def _without(properties: bytes, left_out: Sequence[bytes]) -> bytes:
+    """Return properties without the pairs of some names."""
+    pairs = re.findall(rb"[^\x02]*\x02|[^\x02]+", properties)
+    return b"".join(
+        pair
+        for pair in pairs
+        if pair.removesuffix(_PAIR_END).partition(_NAME_VALUE)[0] not in left_out
     )
