@@ -19,13 +19,13 @@ from hypothesis import settings
 
 import broker_pair
 from broker_pair import NOW_MS, Both, Wire
+from fuzz import request_streams
 from reput.broker.counters import stats
 from reput.format.message import Host
 from reput.store.config_tables import TopicConfig
 from reput.store.incoming import IncomingMessage
 from reput.store.kernels import control_block as state
 
-TOPICS = ("T", "Orders", "t" * 126)
 QUEUE_COUNT = 10
 COMPARED = ("commitlog", "consumequeue", "index")
 
@@ -41,7 +41,7 @@ class Paths:
         self._records: list[int] = []
         for wire in self.wires:
             wire.broker.parts.pops.revive.store_host = broker_pair.STORE_HOST
-            for topic in TOPICS:
+            for topic in request_streams.TOPICS:
                 config = TopicConfig(
                     name=topic, read_queue_count=QUEUE_COUNT, write_queue_count=QUEUE_COUNT, perm=6
                 )

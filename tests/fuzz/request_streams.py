@@ -17,7 +17,7 @@ from reput.format.command import Command, Serialization
 from reput.store.kernels import send_rules
 
 NOW_MS = 1_700_000_000_123
-TOPICS = ["T", "Orders", "t" * 126]
+TOPICS = ["T", "U", "Orders", "t" * 126]
 """Topics that take the fast path."""
 ODD_TOPICS = ["d" * 200, "Крамниця", "%RETRY%g"]
 ODD_TOPICS += [names.SCHEDULE_TOPIC, names.HALF_TOPIC, names.TIMER_TOPIC]
