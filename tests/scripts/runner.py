@@ -26,6 +26,9 @@ string, or None; it may be a coroutine function. An exception of ``Commands.ERRO
         def put(self, topic: str, queue_id: int, body: bytes = b"", **fields: str) -> str: ...
         def advance(self, duration: Milliseconds) -> None: ...
         def close(self) -> None: ...     # at the end of the script, also of one that failed
+
+An attribute ``replaced`` (pattern -> replacement, as of ``re.sub``) takes out of the output what
+differs between runs, such as paths.
 """
 
 import asyncio
@@ -173,7 +176,12 @@ class Run:
             except BaseException as error:
                 error.add_note(f"{self._path}:{number}: {line}")
                 raise
-        return "\n".join(line.rstrip() for line in lines) or "ok"
+        return "\n".join(self._replaced(line).rstrip() for line in lines) or "ok"
+
+    def _replaced(self, line: str) -> str:
+        for pattern, replacement in getattr(self._commands, "replaced", {}).items():
+            line = re.sub(pattern, replacement, line)
+        return line
 
     def _execute(self, line: str) -> list[str]:
         name, *words = shlex.split(line)

@@ -11,6 +11,7 @@ from scripts.runner import Milliseconds, ScriptError
 
 class Commands:
     ERRORS = (ValueError,)
+    replaced = {r"/tmp/\w+": "FOLDER"}
 
     def __init__(self) -> None:
         self.is_closed = False
@@ -55,6 +56,7 @@ def output(text: str) -> str:
     ("command", "printed"),
     [
         ("echo a 'b c' x=y", "a\nb c\nx=y"),
+        ("echo /tmp/abc/file", "FOLDER/file"),
         ("add 2", "3"),
         ("add 2 right=0x10", "18"),
         ("add left=2", "3"),
