@@ -13,10 +13,11 @@ whose commands print nothing expects ``ok``. Output that has a blank line is wri
 before each line. An argument is a word, ``name=value`` or either in quotes.
 
 The commands of ``store/**/*.script`` are the public methods of the class ``Commands`` in
-``store/commands.py``; ``-`` in the name of a command is ``_`` in the name of its method. The
-annotations of its parameters convert the arguments (``CONVERTERS``). A method returns lines, one
-string, or None; it may be a coroutine function. An exception of ``Commands.ERRORS`` prints
-``error: Type: message``; any other exception fails the script.
+``store/commands.py`` (or in the nearest ``commands.py`` above the script); ``-`` in the name of a
+command is ``_`` in the name of its method. The annotations of its parameters convert the arguments
+(``CONVERTERS``). A method returns lines, one string, or None; it may be a coroutine function. An
+exception of ``Commands.ERRORS`` prints ``error: Type: message``; any other exception fails the
+script.
 
     class Commands:
         ERRORS = (ReputError,)
@@ -236,9 +237,10 @@ def _converted(parameter: Any, text: str) -> Any:
 
 
 def commands_class(path: Path) -> Any:
-    """Return the class ``Commands`` for a script: that of the folder below ``tests/scripts``."""
-    folder = path.relative_to(SCRIPTS).parts[0]
-    return importlib.import_module(f"scripts.{folder}.commands").Commands
+    """Return the class ``Commands`` for a script: that of the nearest ``commands.py`` above it."""
+    folder = next(parent for parent in path.parents if (parent / "commands.py").exists())
+    name = ".".join(["scripts", *folder.relative_to(SCRIPTS).parts, "commands"])
+    return importlib.import_module(name).Commands
 
 
 def difference(path: Path, expected: str, actual: str) -> str:

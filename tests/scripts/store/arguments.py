@@ -12,7 +12,7 @@ from scripts import runner
 from store_fixture import START_MS
 
 Text = NewType("Text", str)
-"""``x*100`` is 100 letters."""
+"""``x*100`` is 100 letters, ``%RETRY%~x*100`` the same after a prefix."""
 Moment = NewType("Moment", int)
 """``+5s`` after the start of the script, ``-1h`` before it, or milliseconds since the epoch."""
 _FLAGS = {
@@ -27,7 +27,8 @@ _DEFAULTS = {one.name: one.default for one in dataclasses.fields(StoreConfig)}
 
 def text(word: str) -> str:
     """Return text; see ``Text``."""
-    return runner.data(word).decode()
+    prefix, _, repeated = word.rpartition("~")
+    return prefix + runner.data(repeated).decode()
 
 
 def moment(word: str) -> int:
@@ -91,7 +92,8 @@ class Message:
         if raw is not None:
             return raw.replace(":", "\x01").replace(";", "\x02").encode()
         named = {_PROPERTY_OF.get(name, name): text(word) for name, word in given.items()}
-        return props.encode(named)
+        # Not by the codec, which refuses properties that a store must refuse.
+        return "".join(f"{name}\x01{value}\x02" for name, value in named.items()).encode()
 
 
 def inner(word: str) -> InnerMessage:

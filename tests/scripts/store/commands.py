@@ -38,6 +38,7 @@ from reput.format import (
 )
 from reput.format.checkpoint_page import Checkpoint
 from reput.store import paths
+from reput.store.config import StoreConfig
 from reput.store.config_tables import ConsumerOffset
 from reput.store.flush import PendingPut
 from reput.store.incoming import IncomingMessage, PutResult, PutStatus
@@ -100,18 +101,12 @@ class Commands:
 
     def __init__(self, folder: Path, subject: str) -> None:
         self.subject = subject
-        self.root = folder / "store"
-        self.clock = ManualClock(START_MS)
-        self.disk = ScriptDisk(str(self.root))
-        self.settings = dict(SETTINGS)
-        self.allowed: set[Kind] = set()
+        self._folder = folder
+        self._store_count = 0
         self.store: Any = None
-        self.pending: list[PendingPut] = []
-        self.news: list[tuple[str, int, int, int]] = []
-        self.held: dict[int, MappedFile] = {}
         self.replaced = {
-            re.escape(f"{self.root}/"): "",
-            re.escape(str(self.root)): "STORE",
+            re.escape(f"{folder}/") + r"store\d+/": "",
+            re.escape(f"{folder}/") + r"store\d+": "STORE",
             # Names of log files and queue files; names of index files are times of creation.
             r"(?<!\d)(?=\d{20}(?!\d))0*(\d+)": r"\1",
         }
@@ -122,6 +117,24 @@ class Commands:
         self._level = self._log.level
         self._log.setLevel(logging.INFO)
         self._log.addHandler(self._lines)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin with a folder, a clock and a disk that no store has used."""
+        self._store_count += 1
+        self.root = self._folder / f"store{self._store_count}"
+        self.clock = ManualClock(START_MS)
+        self.disk = ScriptDisk(str(self.root))
+        self.settings = dict(SETTINGS)
+        self.allowed: set[Kind] = set()
+        self.pending: list[PendingPut] = []
+        self.news: list[tuple[str, int, int, int]] = []
+        self.held: dict[int, MappedFile] = {}
+
+    def new_store(self) -> None:
+        """Close and verify the store, and begin with another that is empty."""
+        self._close_store()
+        self._begin()
 
     @staticmethod
     def _set_zone(zone: str | None) -> None:
@@ -135,42 +148,40 @@ class Commands:
     def close(self) -> None:
         """Close and verify the store, as ``store_fixture.Stores`` does."""
         try:
-            self.release_all()
-            if self.store is not None:
-                if not self.store.max_physical_offset:
-                    self.allowed.add(Kind.LOG_EMPTY)
-                self.store.close()
-            if self._is_on_disk and len(self.allowed) < len(Kind):
-                store_fixture.assert_sound(self.root, allowed=self.allowed)
+            self._close_store()
         finally:
             self._log.removeHandler(self._lines)
             self._log.setLevel(self._level)
             self._set_zone(self._zone)
 
-    @property
-    def _is_on_disk(self) -> bool:
-        return (self.root / paths.COMMIT_LOG).is_dir()
+    def _close_store(self) -> None:
+        self.release_all()
+        if self.store is not None:
+            if not self.store.max_physical_offset:
+                self.allowed.add(Kind.LOG_EMPTY)
+            self.store.close()
+            self.store = None
+        is_on_disk = (self.root / paths.COMMIT_LOG).is_dir()
+        if is_on_disk and len(self.allowed) < len(Kind):
+            store_fixture.assert_sound(self.root, allowed=self.allowed)
 
     # --- opening and ending -----------------------------------------------------------------------
 
     def open(self, **settings: str) -> Iterable[str]:
         """Open the store; settings are those of ``StoreConfig`` and stay for the next ``open``."""
-        self.settings |= {name: arguments.setting(name, word) for name, word in settings.items()}
-        if "store_path_commit_log" in self.settings:
-            folders = self.settings["store_path_commit_log"].split(",")
-            whole = ",".join(f"{self.root}/{folder}" for folder in folders)
-            given = self.settings | {"store_path_commit_log": whole}
-        else:
-            given = self.settings
-        config = store_fixture.config(self.root, **given)
         if self.store is not None:
-            self.store.close()
-            self.store = None
-        self._open(config)
+            self.stop()
+        config = self._config(settings)
+        self.store = MessageStore.open(config=config, clock=self.clock, disk=self.disk)
         return self._recovered()
 
-    def _open(self, config: Any) -> None:
-        self.store = MessageStore.open(config=config, clock=self.clock, disk=self.disk)
+    def _config(self, settings: dict[str, str]) -> StoreConfig:
+        self.settings |= {name: arguments.setting(name, word) for name, word in settings.items()}
+        given = dict(self.settings)
+        if "store_path_commit_log" in given:
+            folders = given["store_path_commit_log"].split(",")
+            given["store_path_commit_log"] = ",".join(f"{self.root}/{name}" for name in folders)
+        return store_fixture.config(self.root, **given)
 
     def _recovered(self) -> Iterator[str]:
         report: RecoveryReport = self.store.recovery
@@ -192,6 +203,10 @@ class Commands:
         """Close the store."""
         self.store.close()
         self.store = None
+
+    def close_store(self) -> None:
+        """Close the store, and ask it nevertheless."""
+        self.store.close()
 
     def kill(self) -> None:
         """End the process of the store: nothing more is written."""
@@ -299,10 +314,20 @@ class Commands:
         return printed_puts(results)
 
     def put_batch(
-        self, topic: Text, queue_id: int, *words: str, raw: bytes | None = None, **fields: str
+        self,
+        topic: Text,
+        queue_id: int,
+        *words: str,
+        raw: bytes | None = None,
+        cut: int = 0,
+        **fields: str,
     ) -> Iterable[str]:
-        """Put the messages of a client's batch; ``raw`` is a body that is no batch."""
+        """Put the messages of a client's batch.
+
+        ``raw`` is the body in place of messages; ``cut`` bytes are missing at its end.
+        """
         body = batch.encode(map(arguments.inner, words)) if raw is None else raw
+        body = body[: len(body) - cut]
         outer = Message({"body": "", **fields}).make(topic, queue_id)
         outer.body = body
         result = self.store.put_batch(outer)
@@ -347,6 +372,7 @@ class Commands:
         tags: str = "",
         code: str = "",
         detail: bool = False,
+        brief: bool = False,
     ) -> Iterable[str]:
         """Get messages of a queue, with ``tags=TagA,TagB`` or a time as tags code."""
         codes = [cq_unit.tags_code(tag) for tag in tags.split(",")] if tags else []
@@ -356,7 +382,10 @@ class Commands:
         damaged = f" damaged={result.damaged_count}" if result.damaged_count else ""
         ends = f"next={result.next_offset} min={result.min_offset} max={result.max_offset}"
         yield f"{result.status.name} {ends}{slave}{damaged}"
-        yield from self._messages(result.records, has_details=detail)
+        if brief:
+            yield f"{len(result.records)} messages, {len(result.data)} bytes"
+        else:
+            yield from self._messages(result.records, has_details=detail)
 
     @staticmethod
     def _messages(records: Iterable[bytes], *, has_details: bool = False) -> Iterator[str]:

@@ -29,8 +29,10 @@ _HEX_BYTES = 32
 
 def data(value: bytes) -> str:
     """Return bytes as the commands take them: text, ``x*100`` or ``0x00ff``."""
-    if len(value) > 8 and len(set(value)) == 1:
-        return f"{data(value[:1])}*{len(value)}"
+    for unit in (1, 2):
+        count = len(value) // unit
+        if len(value) > 8 and value == value[:unit] * count:
+            return f"{data(value[:unit])}*{count}"
     try:
         text = value.decode()
     except UnicodeDecodeError:
@@ -65,7 +67,7 @@ def details(stored: StoredMessage) -> Iterator[str]:
     yield f"  born={moment(stored.born_timestamp)} by {stored.born_host}"
     yield f"  stored={moment(stored.store_timestamp)} at {stored.store_host}"
     yield (
-        f"  flag={stored.flag} sys_flag=0x{stored.sys_flag:x} "
+        f"  magic={_MAGICS[stored.version]} flag={stored.flag} sys_flag=0x{stored.sys_flag:x} "
         f"reconsume_times={stored.reconsume_times} "
         f"prepared_transaction_offset={stored.prepared_transaction_offset}"
     )
