@@ -11,7 +11,6 @@ the script, and time passes only by ``advance`` and ``run``. At the end of a scr
 closed and verified; findings that it must have are listed with ``allow``.
 """
 
-import contextlib
 import dataclasses
 import itertools
 import json
@@ -40,6 +39,7 @@ from reput.format.checkpoint_page import Checkpoint
 from reput.store import paths
 from reput.store.config import StoreConfig
 from reput.store.config_tables import ConsumerOffset
+from reput.store.files import open_folder
 from reput.store.flush import PendingPut
 from reput.store.incoming import IncomingMessage, PutResult, PutStatus
 from reput.store.mapped_file import MappedFile
@@ -161,9 +161,13 @@ class Commands:
                 self.allowed.add(Kind.LOG_EMPTY)
             self.store.close()
             self.store = None
-        is_on_disk = (self.root / paths.COMMIT_LOG).is_dir()
-        if is_on_disk and len(self.allowed) < len(Kind):
-            store_fixture.assert_sound(self.root, allowed=self.allowed)
+        if self.root.is_dir() and len(self.allowed) < len(Kind):
+            report = verify(self._reader())
+            store_fixture.assert_allowed(report, self.allowed)
+
+    def _reader(self) -> StoreReader:
+        folders = self._config({}).commit_log_folders
+        return StoreReader(open_folder(str(self.root), commit_log_folders=folders))
 
     # --- opening and ending -----------------------------------------------------------------------
 
@@ -626,8 +630,8 @@ class Commands:
         return [line for line in lines if contains in line] or ["nothing"]
 
     def verify(self) -> Iterable[str]:
-        """Verify the store; if it is open, as it is now on disk."""
-        return printing.verification(verify(StoreReader.open(str(self.root), allow_live=True)))
+        """Verify a store that is not open."""
+        return printing.verification(verify(self._reader()))
 
     def damage(
         self,
@@ -665,14 +669,11 @@ class Commands:
     ) -> None:
         """Change the log at a physical offset; zeros end with the log."""
         files = sorted((self.root / paths.COMMIT_LOG).iterdir())
-        for file in reversed(files):
-            start = int(file.name)
-            if start <= physical_offset:
-                self.damage(
-                    str(file.relative_to(self.root)), physical_offset - start, flip, data, zero
-                )
-                break
-            if zero is not None:
+        first = max(path for path in files if int(path.name) <= physical_offset)
+        path = str(first.relative_to(self.root))
+        self.damage(path, physical_offset - int(first.name), flip, data, zero)
+        if zero is not None and physical_offset + zero > int(first.name) + first.stat().st_size:
+            for file in files[files.index(first) + 1 :]:
                 self.damage(str(file.relative_to(self.root)), 0, zero=zero)
 
     def set_unit(
@@ -680,33 +681,47 @@ class Commands:
         topic: str,
         queue_id: int,
         queue_offset: int,
-        physical_offset: int,
-        size: int,
-        tags_code: int = 0,
+        physical_offset: int | None = None,
+        size: int | None = None,
+        tags_code: int | None = None,
     ) -> None:
-        """Write a unit into the file of a queue."""
+        """Change a unit in the file of a queue."""
         folder = self.root / paths.queue_folder(topic, queue_id)
         place = queue_offset * cq_unit.SIZE
         file = max(path for path in sorted(folder.iterdir()) if int(path.name) <= place)
-        unit = cq_unit.Unit(physical_offset, size, tags_code)
-        at = place - int(file.name)
-        self.damage(str(file.relative_to(self.root)), at, data=cq_unit.pack(unit))
+        position = place - int(file.name)
+        unit = cq_unit.unpack(file.read_bytes(), position)
+        changed = cq_unit.Unit(
+            unit.physical_offset if physical_offset is None else physical_offset,
+            unit.size if size is None else size,
+            unit.tags_code if tags_code is None else tags_code,
+        )
+        self.damage(str(file.relative_to(self.root)), position, data=cq_unit.pack(changed))
 
     def set_entry(self, file: int, number: int, **fields: int) -> None:
         """Change fields of an entry of an index file."""
         path = f"{paths.INDEX}/#{file}"
         content = self._path(path).read_bytes()
-        at = index_entry.entry_position(number, self.settings.get("max_hash_slot_num", 50))
-        values = dict(vars_of(index_entry.unpack_entry(content, at)))
-        entry = index_entry.Entry(**(values | {name: int(value) for name, value in fields.items()}))
-        self.damage(path, at, data=index_entry.pack_entry(entry))
+        position = index_entry.entry_position(number, self.settings.get("max_hash_slot_num", 50))
+        entry = dataclasses.replace(index_entry.unpack_entry(content, position), **fields)
+        self.damage(path, position, data=index_entry.pack_entry(entry))
 
     def set_checkpoint(self, **fields: int) -> None:
         """Change fields of the checkpoint."""
         names = [field.name for field in dataclasses.fields(Checkpoint)]
         for name, value in fields.items():
-            data = struct.pack(">q", int(value))
+            data = struct.pack(">q", value)
             self.damage(paths.CHECKPOINT, 8 * names.index(name), data=data)
+
+    def save(self) -> None:
+        """Keep a copy of the folder of a store that is not open, for ``restore``."""
+        shutil.rmtree(self._folder / "saved", ignore_errors=True)
+        shutil.copytree(self.root, self._folder / "saved")
+
+    def restore(self) -> None:
+        """Make the folder of the store the one that was saved."""
+        shutil.rmtree(self.root)
+        shutil.copytree(self._folder / "saved", self.root)
 
     def remove(self, *names: str) -> None:
         """Delete files or folders of the store."""
@@ -752,10 +767,3 @@ class Commands:
             return sorted((self.root / folder).iterdir())[int(name[1:])]
         is_start = name.isdigit() and folder.count("/") in (0, 2) and not folder.startswith("index")
         return self.root / folder / (paths.offset_name(int(name)) if is_start else name)
-
-
-def vars_of(value: object) -> Iterator[tuple[str, Any]]:
-    """Yield the fields of a slotted dataclass."""
-    with contextlib.suppress(AttributeError):
-        for name in value.__dataclass_fields__:
-            yield name, getattr(value, name)
