@@ -659,6 +659,7 @@ class Commands:
         if cut:
             del content[position:]
         file.write_bytes(content)
+        self._note_change()
 
     def damage_log(
         self,
@@ -722,26 +723,31 @@ class Commands:
         """Make the folder of the store the one that was saved."""
         shutil.rmtree(self.root)
         shutil.copytree(self._folder / "saved", self.root)
+        self._note_change()
 
     def remove(self, *names: str) -> None:
         """Delete files or folders of the store."""
         for name in names:
             path = self._path(name)
             shutil.rmtree(path) if path.is_dir() else path.unlink()
+        self._note_change()
 
     def write(self, path: str, content: bytes = b"") -> None:
         """Write a file of the store, with its folders."""
         file = self._path(path)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content)
+        self._note_change()
 
     def copy(self, path: str, to: str) -> None:
         """Copy a file of the store."""
         shutil.copyfile(self._path(path), self._path(to))
+        self._note_change()
 
     def make_folder(self, path: str) -> None:
         """Make a folder in the store."""
         self._path(path).mkdir(parents=True)
+        self._note_change()
 
     def topics_table(self, *words: str) -> None:
         """Write ``config/topics.json`` with topics and their queue counts: ``TopicA=2``."""
@@ -760,6 +766,11 @@ class Commands:
             group, _, queue_id = where.rpartition("/")
             table.setdefault(group, {})[queue_id] = int(number)
         self.write(paths.CONSUMER_OFFSETS, json.dumps({"offsetTable": table}).encode())
+
+    def _note_change(self) -> None:
+        """Let the disk of a closed store take changed files as they are."""
+        if self.store is None:
+            self.disk.take_files()
 
     def _path(self, path: str) -> Path:
         folder, _, name = path.rpartition("/")

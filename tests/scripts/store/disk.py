@@ -35,6 +35,13 @@ class ScriptDisk(LossyDisk):
             raise DiskFull(path, size, "no room: a test")
         yield
 
+    def take_files(self) -> None:
+        """Take the files as they are now, as if they were synced."""
+        self._live.clear()
+        self._names.clear()
+        self._contents.clear()
+        super().sync_filesystem(str(self._root))
+
     def usage(self, path: str) -> float:
         self.usage_count += 1
         name = path.rpartition("/")[2]

@@ -140,15 +140,31 @@ def queue(folder: Path) -> Iterator[str]:
         yield f"file {start} size={len(content)}"
         count = -(-len(content.rstrip(b"\0")) // cq_unit.SIZE)
         units = [cq_unit.unpack(content, i * cq_unit.SIZE) for i in range(count)]
-        numbered = enumerate(units, start // cq_unit.SIZE)
-        for is_blank, run in itertools.groupby(numbered, lambda pair: pair[1].is_pre_blank):
-            same = list(run)
-            if is_blank:
-                yield f"{ranges(number for number, _ in same)} blank"
+        for run in _runs(list(enumerate(units, start // cq_unit.SIZE))):
+            (first, unit), (last, end) = run[0], run[-1]
+            numbers = f"{first}-{last}" if last > first else f"{first}"
+            if unit.is_pre_blank:
+                yield f"{numbers} blank"
                 continue
-            for number, unit in same:
-                place = f"@{unit.physical_offset} size={unit.size}"
-                yield f"{number} {place} tags_code={unit.tags_code}"
+            place = f"@{unit.physical_offset}"
+            place += f"-{end.physical_offset}" if end.physical_offset > unit.physical_offset else ""
+            yield f"{numbers} {place} size={unit.size} tags_code={unit.tags_code}"
+
+
+def _runs(units: list[tuple[int, cq_unit.Unit]]) -> Iterator[list[tuple[int, cq_unit.Unit]]]:
+    """Yield runs of units that are alike and point at records one after the other, or at one."""
+    while units:
+        (_, first), *others = units
+        strides = {0, first.size}
+        count = 1
+        for _, unit in others:
+            distance = unit.physical_offset - first.physical_offset
+            strides &= {0} if distance == 0 else {distance / count}
+            if not strides or (unit.size, unit.tags_code) != (first.size, first.tags_code):
+                break
+            count += 1
+        yield units[:count]
+        units = units[count:]
 
 
 def batch_queue(folder: Path) -> Iterator[str]:
