@@ -113,10 +113,16 @@ class Stores:
 def assert_sound(root: str | Path, *, allowed: set[Kind] | None = None) -> Report:
     """Verify a store: nothing worse than a note, but for what is allowed."""
     report = verify(StoreReader.open(str(root)))
-    wrong = [
-        one
-        for one in report.findings
-        if one.severity > Severity.NOTE and one.kind not in (allowed or set())
-    ]
-    assert not wrong, "\n".join(f"{one.severity.name} {one.path}: {one.text}" for one in wrong)
+    assert_allowed(report, allowed or set())
     return report
+
+
+def assert_allowed(report: Report, allowed: set[Kind]) -> None:
+    """Check that the findings of a verification are notes, or of allowed kinds."""
+    wrong = [
+        finding
+        for finding in report.findings
+        if finding.severity > Severity.NOTE and finding.kind not in allowed
+    ]
+    lines = (f"{finding.severity.name} {finding.path}: {finding.text}" for finding in wrong)
+    assert not wrong, "\n".join(lines)

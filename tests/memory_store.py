@@ -1,12 +1,11 @@
-"""A store without files, kernels or background work: for tests of what stands on a store.
+"""A model of the store: without files, kernels or background work.
 
     records    physical offset -> record, in the order of the log
     queues     (topic, queue id) -> units
     keys       (topic, key) -> physical offsets
 
-Gives the results and statuses of ``MessageStore``, and is short enough to be believed: where both
-differ, this one is read first. What it does not have is what files bring: a log that rolls, flushes
-that others wait for, recovery. ``expire`` stands for expiry.
+The model returns the results, places and refusals of ``MessageStore``, and is short enough to be
+checked by reading. It has no flush that a put waits for, and no recovery. ``expire`` is expiry.
 """
 
 import bisect
@@ -38,7 +37,7 @@ from reput.store.reader import END_OF_TIME_MS, Boundary
 
 
 class _Unit(NamedTuple):
-    """Where a message of a queue is, and its tags code."""
+    """Physical offset of a message of a queue, and its tags code."""
 
     physical_offset: int
     tags_code: int
@@ -46,11 +45,11 @@ class _Unit(NamedTuple):
 
 @dataclass(slots=True)
 class _Queue:
-    """All units that a queue ever had; those before ``min_offset`` have expired."""
+    """All units that a queue has had; those before ``min_offset`` have expired."""
 
     units: list[_Unit] = field(default_factory=list)
     min_offset: int = 0
-    told_offset: int = 0
+    notified_offset: int = 0
 
     @property
     def max_offset(self) -> int:
@@ -58,11 +57,11 @@ class _Queue:
 
 
 class MemoryStore:
-    """Keeps messages as long as it lives.
+    """Keeps messages in memory.
 
     Args:
-        config: Limits; sizes of files, paces and paths mean nothing here.
-        clock: What the time is.
+        config: Limits, and the size of a log file. Intervals and paths have no effect.
+        clock: Source of the time.
     """
 
     def __init__(self, config: StoreConfig | None = None, *, clock: Clock | None = None) -> None:
@@ -80,7 +79,7 @@ class MemoryStore:
         self._is_open = True
 
     def close(self) -> None:
-        """Take no more puts; what was put can be read."""
+        """Refuse puts from now on; stored messages can still be read."""
         self._is_open = False
 
     def __enter__(self) -> Self:
@@ -142,21 +141,22 @@ class MemoryStore:
         return PendingPut(result, now_ms, now_ms, result)
 
     def is_page_cache_busy(self) -> bool:
-        """No: there is none."""
+        """Return False: there is no page cache."""
         return False
 
     def _put(
         self, messages: list[IncomingMessage], source: IncomingMessage, now_ms: int | None
     ) -> PutResult:
-        """Store messages, all or none."""
+        """Store messages in one log file, all or none."""
         try:
             if self.refusal:
                 raise Refused(PutStatus.SERVICE_NOT_AVAILABLE, self.refusal)
-            ready = [self._checked(one, is_single=one is source) for one in messages]
+            ready = [self._checked(message, is_single=message is source) for message in messages]
+            self._roll(sum(map(self._size, ready)))
         except Refused as refused:
             return PutResult(refused.status, reason=refused.reason)
         start, self._last_ms = self._end, self._store_time(now_ms)
-        stored = [self._store(one) for one in ready]
+        stored = [self._store(message) for message in ready]
         return PutResult(
             PutStatus.PUT_OK,
             start,
@@ -167,25 +167,41 @@ class MemoryStore:
         )
 
     def _checked(self, message: IncomingMessage, *, is_single: bool) -> IncomingMessage:
-        """Return what is stored in place of a message; checks are in the broker's order."""
+        """Return the message to store for a message, after the checks in the broker's order."""
         config = self.config
         incoming.refuse_names([message.topic])
         topic = java.encode_utf8(message.topic)
         incoming.refuse_lengths(message, topic, config)
         if len(message.body) > config.max_message_size:
-            raise Refused(PutStatus.MESSAGE_ILLEGAL, f"body has {len(message.body)} bytes")
+            raise Refused(
+                PutStatus.MESSAGE_ILLEGAL,
+                f"body has {len(message.body)} bytes; "
+                f"allowed: {config.max_message_size} (maxMessageSize)",
+            )
         if message.sys_flag & flags.INNER_BATCH:
             raise Refused(PutStatus.MESSAGE_ILLEGAL, "a batch goes to a batch queue: there is none")
         incoming.refuse_queue(message.queue_id)
         if is_single:  # batches are not delayed, and go to no light queues
             message = incoming.delayed(message, len(config.delay_levels_ms))
             message = self._with_light_offsets(message)
-        if config.enabled_append_prop_crc:
-            incoming.with_crc_room(message)  # there must be some
-        size = len(incoming.encode(message, java.encode_utf8(message.topic)))
-        if size > config.record_bytes_max:
-            raise Refused(PutStatus.MESSAGE_ILLEGAL, f"record has {size} bytes")
+        size, allowed = self._size(message), config.record_bytes_max
+        if size > allowed:
+            reason = f"record has {size} bytes; allowed: {allowed}"
+            raise Refused(PutStatus.MESSAGE_ILLEGAL, reason)
         return message
+
+    def _size(self, message: IncomingMessage) -> int:
+        """Return the bytes of the record of a message."""
+        if self.config.enabled_append_prop_crc:
+            message = incoming.with_crc_room(message)
+        return len(incoming.encode(message, java.encode_utf8(message.topic)))
+
+    def _roll(self, size: int) -> None:
+        """Go to the next log file if the current one has no room for records and a blank."""
+        file_size = self.config.mapped_file_size_commit_log
+        left = file_size - self._end % file_size
+        if size + record.BLANK.size > left:
+            self._end += left
 
     def _with_light_offsets(self, message: IncomingMessage) -> IncomingMessage:
         properties = message.properties
@@ -208,9 +224,11 @@ class MemoryStore:
 
     def _refuse_more_light_queues(self) -> None:
         count = sum(topic.startswith(names.LMQ_PREFIX) for topic, _ in self._queues)
-        if count >= self.config.max_lmq_consume_queue_num:
+        limit = self.config.max_lmq_consume_queue_num
+        if count >= limit:
             raise Refused(
-                PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED, f"there are {count} light queues"
+                PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED,
+                f"there are {count} light queues; allowed: {limit} (maxLmqConsumeQueueNum)",
             )
 
     def _store_time(self, now_ms: int | None) -> int:
@@ -223,7 +241,7 @@ class MemoryStore:
         sys_flag = message.sys_flag & ~(flags.BORN_HOST_V6 | flags.STORE_HOST_V6)
         sys_flag |= flags.BORN_HOST_V6 if message.born_host.is_v6 else 0
         sys_flag |= flags.STORE_HOST_V6 if message.store_host.is_v6 else 0
-        one = StoredMessage(
+        stored = StoredMessage(
             topic=message.topic,
             body=message.body,
             queue_id=message.queue_id,
@@ -241,60 +259,67 @@ class MemoryStore:
             property_bytes=message.property_bytes,
             properties=message.properties,
         )
-        data = record.encode(one)
+        data = record.encode(stored)
         if self.config.enabled_append_prop_crc:
-            data = record.append_crc_property(_with_last_separator(one))
+            data = record.append_crc_property(_with_last_separator(stored))
         self._records[self._end] = data
         self._end += len(data)
-        self._dispatch(one)
-        return one
+        self._dispatch(stored)
+        return stored
 
-    def _dispatch(self, one: StoredMessage) -> None:
-        kind = flags.transaction_type(one.sys_flag)
+    def _dispatch(self, stored: StoredMessage) -> None:
+        kind = flags.transaction_type(stored.sys_flag)
         if self.config.message_index_enable and kind != flags.TRANSACTION_ROLLBACK:
-            for key in {one.unique_key, *one.keys} - {None}:
-                self._keys.setdefault((one.topic, str(key)), []).append(one.physical_offset)
-            if self.config.index_tags and one.tags:
-                self._tags.setdefault((one.topic, one.tags), []).append(one.physical_offset)
-        if not flags.is_queued(one.sys_flag):
+            for key in {stored.unique_key, *stored.keys} - {None}:
+                self._keys.setdefault((stored.topic, str(key)), []).append(stored.physical_offset)
+            if self.config.index_tags and stored.tags:
+                self._tags.setdefault((stored.topic, stored.tags), []).append(
+                    stored.physical_offset
+                )
+        if not flags.is_queued(stored.sys_flag):
             return
-        unit = _Unit(one.physical_offset, self._tags_code(one))
-        self._queues[one.topic, one.queue_id].units.append(unit)
-        if self._is_light(one.topic, one.properties) and (
-            props.INNER_MULTI_QUEUE_OFFSET in one.properties
+        unit = _Unit(stored.physical_offset, self._tags_code(stored))
+        self._queues[stored.topic, stored.queue_id].units.append(unit)
+        if self._is_light(stored.topic, stored.properties) and (
+            props.INNER_MULTI_QUEUE_OFFSET in stored.properties
         ):
-            for topic in one.properties[props.INNER_MULTI_DISPATCH].split(props.LMQ_SEPARATOR):
-                self._queues[_further_queue(topic, one.queue_id)].units.append(unit)
+            for topic in stored.properties[props.INNER_MULTI_DISPATCH].split(props.LMQ_SEPARATOR):
+                self._queues[_further_queue(topic, stored.queue_id)].units.append(unit)
 
-    def _tags_code(self, one: StoredMessage) -> int:
-        level = one.properties.get(props.DELAY, "0")
-        if one.topic == names.SCHEDULE_TOPIC and level.isascii() and level.isdigit() and int(level):
+    def _tags_code(self, stored: StoredMessage) -> int:
+        level = stored.properties.get(props.DELAY, "0")
+        if (
+            stored.topic == names.SCHEDULE_TOPIC
+            and level.isascii()
+            and level.isdigit()
+            and int(level)
+        ):
             levels = dict(enumerate(self.config.delay_levels_ms, 1))
-            return one.store_timestamp + levels.get(int(level), 1000)
-        return cq_unit.tags_code(one.tags)
+            return stored.store_timestamp + levels.get(int(level), 1000)
+        return cq_unit.tags_code(stored.tags)
 
     # Steps ------------------------------------------------------------------------------------
 
     def sync(self) -> None:
-        """Nothing: there is no disk."""
+        """Do nothing: there is no disk."""
 
     def step(self, now_ms: int | None = None) -> bool:
-        """Tell the listeners of new messages; return whether there were any."""
+        """Notify the listeners of new messages; return whether there were any."""
         did = False
         for (topic, queue_id), queue in self._queues.items():
-            told, queue.told_offset = queue.told_offset, queue.max_offset
-            if told < queue.max_offset:
+            notified, queue.notified_offset = queue.notified_offset, queue.max_offset
+            if notified < queue.max_offset:
                 did = True
                 for listener in self._listeners:
-                    listener(topic, queue_id, told, queue.max_offset)
+                    listener(topic, queue_id, notified, queue.max_offset)
         return did
 
     def add_listener(self, listener: Listener) -> None:
-        """Tell somebody of new messages."""
+        """Notify a listener of new messages from the next step on."""
         self._listeners.append(listener)
 
     def expire(self, physical_offset: int) -> None:
-        """Forget the records before an offset, as expiry of log files does."""
+        """Forget the records before an offset, as the expiry of log files does."""
         self._records = {at: one for at, one in self._records.items() if at >= physical_offset}
         self._min_physical_offset = min(self._records, default=self._end)
         for queue in self._queues.values():
@@ -371,17 +396,17 @@ class MemoryStore:
     ) -> QueryResult:
         """Return the newest messages that carry a key, in the order of the log."""
         places = self._tags if is_tags else self._keys
-        found = [
+        hits = [
             data
             for physical_offset in places.get((topic, key), ())
             if (data := self._records.get(physical_offset)) is not None
             and begin_ms <= record.store_timestamp_of(data) <= end_ms
         ]
         most = max(min(max_count, self.config.max_msgs_num_batch), 0)
-        return QueryResult(found[max(len(found) - most, 0) :], is_truncated=len(found) > most)
+        return QueryResult(hits[max(len(hits) - most, 0) :], is_truncated=len(hits) > most)
 
     def record_at(self, physical_offset: int) -> bytes | None:
-        """Return the record at a physical offset; None if none stands there."""
+        """Return the record at a physical offset; None if there is none."""
         return self._records.get(physical_offset)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
@@ -389,7 +414,7 @@ class MemoryStore:
         return self._queue(topic, queue_id).min_offset
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """Return the queue offset behind the newest message."""
+        """Return the queue offset after the newest message."""
         return self._queue(topic, queue_id).max_offset
 
     def _queue(self, topic: str, queue_id: int) -> _Queue:
@@ -428,12 +453,12 @@ class MemoryStore:
 
     @property
     def min_physical_offset(self) -> int:
-        """Where the log begins."""
+        """Physical offset of the first record."""
         return self._min_physical_offset
 
     @property
     def max_physical_offset(self) -> int:
-        """Behind the last record."""
+        """Physical offset after the last record."""
         return self._end
 
     # Deleting ---------------------------------------------------------------------------------
@@ -450,12 +475,12 @@ def _further_queue(topic: str, queue_id: int) -> tuple[str, int]:
     return topic, 0 if topic.startswith(names.LMQ_PREFIX) else queue_id
 
 
-def _with_last_separator(one: StoredMessage) -> bytes:
-    data = one.property_bytes
+def _with_last_separator(stored: StoredMessage) -> bytes:
+    data = stored.property_bytes
     separator = props.PROPERTY_SEPARATOR.encode()
     if data and not data.endswith(separator):
         data += separator
-    return record.encode(dataclasses.replace(one, property_bytes=data))
+    return record.encode(dataclasses.replace(stored, property_bytes=data))
 
 
 def _takes(
