@@ -126,7 +126,7 @@ class Clients:
         self._clients.pop(name).close()
 
     def forget_all(self) -> None:
-        """Print the last commands of a server that was stopped, and drop its clients."""
+        """Print the last commands of a stopped server, and drop its clients."""
         self._receive()
         self._clients.clear()
 

@@ -63,44 +63,6 @@ def found(filters: ConsumerFilters, topic: str = "T") -> ConsumerFilter:
 # --- what heartbeats change -----------------------------------------------------
 
 
-def test_a_heartbeat_registers_what_is_no_tag(tmp_path: Path) -> None:
-    filters = filters_of(tmp_path)
-    assert register(filters, wants("T", "a > 5", 7), wants("U", "TagA", kind="TAG"))
-    assert found(filters) == ConsumerFilter(
-        topic="T", group="g", expression="a > 5", expression_type="SQL92", client_version=7,
-        born_ms=NOW_MS, bloom_bits=112, bloom_positions=BLOOM.positions_of("g", "T"),
-    )  # fmt: skip
-    assert filters.find("U", "g") is None
-    assert not register(filters, wants("T", "a > 5", 7), now_ms=NOW_MS + 30_000)
-    assert found(filters).born_ms == NOW_MS
-
-
-def test_a_newer_version_of_the_same_keeps_its_bits(tmp_path: Path) -> None:
-    filters = filters_of(tmp_path)
-    register(filters, wants("T", "a > 5", 7))
-    assert not register(filters, wants("T", "a > 5", 8), now_ms=NOW_MS + 9)
-    assert (found(filters).client_version, found(filters).born_ms) == (8, NOW_MS)
-
-
-def test_another_expression_is_born_anew_if_its_version_is_newer(tmp_path: Path) -> None:
-    filters = filters_of(tmp_path)
-    register(filters, wants("T", "a > 5", 7))
-    assert not register(filters, wants("T", "a > 6", 7), now_ms=NOW_MS + 9)
-    assert found(filters).expression == "a > 5"
-    assert register(filters, wants("T", "a > 6", 8), now_ms=NOW_MS + 9)
-    assert (found(filters).expression, found(filters).born_ms) == ("a > 6", NOW_MS + 9)
-
-
-def test_one_that_cannot_be_compiled_takes_the_old_one_away(tmp_path: Path) -> None:
-    filters = filters_of(tmp_path)
-    assert not register(filters, wants("T", "bad", 7))
-    register(filters, wants("T", "a > 5", 7))
-    assert register(filters, wants("T", "bad", 8))
-    assert filters.find("T", "g") is None
-    assert not register(filters, wants("T", "a > 5", 9, kind="GREP"))
-    assert filters.find("T", "g") is None
-
-
 def test_who_leaves_is_remembered_for_a_day(tmp_path: Path) -> None:
     filters = filters_of(tmp_path)
     register(filters, wants("T", "a > 5"), wants("U", "a > 5"))
@@ -177,18 +139,6 @@ def test_a_restart_takes_all_for_dead_and_keeps_their_bits(tmp_path: Path) -> No
     assert found(again) == replace(found(filters), dead_ms=NOW_MS + 10_000)
     register(again, wants("T", "a > 5"), now_ms=NOW_MS + 50_000)
     assert found(again) == found(filters)
-
-
-def test_other_sizes_of_bits_drop_them_all(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    filters = filters_of(tmp_path)
-    register(filters, wants("T", "a > 5"))
-    filters.table.save(NOW_MS)
-    again = filters_of(tmp_path, BloomFilter.of(10, 32))
-    again.load(NOW_MS)
-    assert list(again.table.all()) == []
-    assert "expectConsumerNumUseFilter" in caplog.text
 
 
 # --- over the wire --------------------------------------------------------------

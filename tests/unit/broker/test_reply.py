@@ -7,7 +7,6 @@ import pytest
 
 import broker_subject
 from broker_subject import CLUSTER, Subject
-from reput.broker.group.groups import Groups
 from reput.format import command as commands
 from reput.format.bodies import HeartbeatData, ProducerData
 from reput.format.codes import RequestCode, ResponseCode
@@ -75,26 +74,3 @@ async def test_a_reply_that_too_many_wait_before_is_handed_over_and_answered(
     assert [one.body for one in requester.pushed] == [b"42"]
     assert kept(subject) == []
     assert subject.broker.serving.refusals.counts["waiting_puts"] == 1
-
-
-class Wire:
-    peer = "127.0.0.1:1"
-
-
-def test_a_client_is_found_by_its_last_connection_as_long_as_one_is_left() -> None:
-    groups: Groups[Wire] = Groups()
-    first, second = Wire(), Wire()
-    for channel, group in ((first, "a"), (first, "b"), (second, "a")):
-        groups.register_producer(channel, "client", group, 0, 0, 0)
-
-    def found() -> Wire | None:
-        member = groups.producer_of_client("client")
-        return member.channel if member is not None else None
-
-    assert found() is second
-    groups.remove(second)
-    assert found() is first
-    groups.unregister_producer(first, "a")
-    assert found() is first  # in b
-    groups.unregister_producer(first, "b")
-    assert found() is None
