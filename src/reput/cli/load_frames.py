@@ -6,8 +6,9 @@ differs from message to message, for a thousand messages at a time:
     opaque        8 decimal digits, or 4 bytes in a binary header
     born time     13 decimal digits
     unique keys   32 hexadecimal digits, one key for each message of a batch:
-                  12 of the run, 4 of the connection, 12 that count requests, 4 of the place in the
-                  batch
+                  12 of the run, 4 of the connection, 4 of the place in the batch, 12 that count
+                  requests. The count is last, as in Java's keys: consecutive keys then have close
+                  hashes, which the broker's index files serve faster than scattered ones
 """
 
 import functools
@@ -32,7 +33,7 @@ OPAQUE_NAME = b'"opaque":'
 _OPAQUE_AT_BINARY = 13
 _BORN_MS = 1_234_567_890_123
 _VERSION = 399
-_COUNT_DIGITS = 12
+_PLACE_DIGITS = 4
 _PATCH_ROWS = 1024
 
 
@@ -180,7 +181,7 @@ class FrameRing:
     def _counts_in(self, frame: bytes) -> list[int]:
         """Return the positions of the digits that count requests, in each unique key."""
         heads = re.finditer(re.escape(self._key_head), frame)
-        return [head.end() for head in heads]
+        return [head.end() + _PLACE_DIGITS for head in heads]
 
     def rows(self, number: int, count: int) -> tuple[memoryview, ...]:
         """Return the bytes of ``count`` requests from ``number`` on, in at most two pieces.
@@ -279,8 +280,7 @@ def ring_frames(
         is_oneway: The broker sends no reply.
         is_json: Whether headers are JSON, else binary.
     """
-    head = key_head.decode() + "0" * _COUNT_DIGITS
-    keys = [f"{head}{number:04X}" for number in range(batch_count)]
+    keys = [f"{key_head.decode()}{place:04X}{'0' * 12}" for place in range(batch_count)]
     flag = commands.IS_ONEWAY if is_oneway else 0
     is_batch = batch_count > 1
     code = RequestCode.SEND_BATCH_MESSAGE if is_batch else RequestCode.SEND_MESSAGE_V2
