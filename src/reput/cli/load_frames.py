@@ -174,7 +174,10 @@ class FrameRing:
         born_at = frame.index(b"%d" % _BORN_MS)
         return _Columns(
             opaques,
-            [[column(at + 4 * part, "u4") for part in range(3)] for at in self._counts_in(frame)],
+            [
+                [column(position + 4 * part, "u4") for part in range(3)]
+                for position in self._counts_in(frame)
+            ],
             column(born_at, "S13"),
         )
 
