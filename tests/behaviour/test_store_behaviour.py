@@ -25,7 +25,7 @@ from reput.store.getting import GetStatus
 from reput.store.incoming import PutStatus
 from reput.store.kernels import hot, hot_twin
 from reput.store.reader import Boundary
-from reput.store.verify import Kind
+from reput.store.verify import FindingKind
 from store_fixture import START_MS, Stores
 from store_subject import KINDS, Subject, batch_body, decoded, message
 
@@ -739,7 +739,7 @@ def test_a_slave_keeps_offsets_that_it_would_correct(open_subject: Open, stores:
         pytest.skip("a slave of what is in memory has nothing")
     master.put()
     master.store.close()
-    stores.allow(Kind.CHECKPOINT)
+    stores.allow(FindingKind.CHECKPOINT)
 
     for offset_check, overflow, unknown in ((False, 9, 7), (True, 1, 0)):
         slave = open_subject(broker_role="SLAVE", offset_check_in_slave=offset_check)
@@ -1002,7 +1002,7 @@ def test_a_clock_that_is_set_back_a_little_is_waited_for(subject: Subject) -> No
 
 
 def test_a_clock_that_is_set_back_far_is_believed(subject: Subject, stores: Stores) -> None:
-    stores.allow(Kind.CLOCK_BACK)
+    stores.allow(FindingKind.CLOCK_BACK)
     subject.put(body=b"before", keys="k")
     subject.clock.set(START_MS - 3_600_000)
 

@@ -15,7 +15,7 @@ from reput.store.commit_log_view import Damage
 from reput.store.consume_queue_view import BatchConsumeQueueView, ConsumeQueueView
 from reput.store.index_view import IndexFileView
 from reput.store.reader import StoreReader
-from reput.store.verify import Report
+from reput.store.verify import VerifyReport
 
 Document = dict[str, Any]
 QueueView = ConsumeQueueView | BatchConsumeQueueView
@@ -280,7 +280,7 @@ def _max_offset(reader: StoreReader, topic: str, queue_id: int) -> int | None:
 # --- store verify -------------------------------------------------------------------------------
 
 
-def report(found: Report) -> Document:
+def report(found: VerifyReport) -> Document:
     """Describe the outcome of a verification."""
     return {
         "location": found.location,

@@ -23,7 +23,7 @@ from reput.store.disk import Disk
 from reput.store.incoming import IncomingMessage, PutResult, PutStatus
 from reput.store.message_store import MessageStore
 from reput.store.table_files import DelayOffsetTable
-from reput.store.verify import Kind
+from reput.store.verify import FindingKind
 from store_fixture import START_MS, RoomyDisk, Stores
 
 LEVELS = "1s 5s 10s"
@@ -371,7 +371,7 @@ def test_a_message_that_cannot_be_read_is_said_to_be_lost_and_none_comes_early(
     with (Path(subject.store.root) / "commitlog" / ("0" * 20)).open("r+b") as log:
         log.seek(unit.physical_offset + 4)  # type: ignore[union-attr]
         log.write(b"bad!")
-    subject.stores.allow(*Kind)
+    subject.stores.allow(*FindingKind)
     subject.clock.advance(500)
     with caplog.at_level(logging.ERROR):
         subject.run()

@@ -34,14 +34,14 @@ from reput.errors import InvalidOption, StoreUnavailable
 from reput.format import cq_unit
 from reput.spark import plan
 from reput.spark.jobs import queue_runs
-from reput.spark.jobs.audit import cross_checks, table as audit_table
-from reput.spark.jobs.audit.index import IndexBlock, check_index
-from reput.spark.jobs.audit.inputs import Setting
+from reput.spark.jobs.audit import cross_checks, message_table
+from reput.spark.jobs.audit.index_entries import IndexBlock, check_index
+from reput.spark.jobs.audit.inputs import AuditInputs
 from reput.spark.jobs.audit.judge_log import RecordsTask, judge_records
-from reput.spark.jobs.audit.totals import Sums
-from reput.spark.jobs.audit.units import Unclaimed, UnitsTask, judge_units
+from reput.spark.jobs.audit.judge_units import UnclaimedUnits, UnitsTask, judge_units
+from reput.spark.jobs.audit.totals import AuditTotals
 from reput.spark.jobs.audit.verdicts import AuditResult, Fault
-from reput.spark.jobs.dispatch.extract import Source
+from reput.spark.jobs.dispatch.extract import LogSource
 from reput.spark.jobs.running import Progress, Runner, runner_on
 from reput.store import paths, tombstones
 from reput.store.config import StoreConfig
@@ -49,8 +49,8 @@ from reput.store.config_tables import ConsumerOffset, Table
 from reput.store.files import absolute, open_folder
 from reput.store.reader import Condition, StoreReader, refuse_rocksdb
 from reput.store.torn_records import find_torn_records
-from reput.store.verify.index import CheckedFile, spans_of
-from reput.store.verify.queues import redispatch_from
+from reput.store.verify.index_check import CheckedFile, spans_of
+from reput.store.verify.queue_check import redispatch_from
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -123,7 +123,7 @@ def audit(
     if spark is not None and table is not None:
         runner.tell("links", 0, 1)
         result = cross_checks.complete(spark, result, table)
-        audit_table.finish(table, result.as_json())
+        message_table.finish(table, result.as_json())
         runner.tell("links", 1, 1)
     return result
 
@@ -193,11 +193,11 @@ class _Audit:
     def run(self, range_bytes: int) -> AuditResult:
         """Run all stages."""
         reader, log = self._reader, self._reader.log
-        sums = Sums(reader, self._end, self._sample)
+        sums = AuditTotals(reader, self._end, self._sample)
         sums.check_files()
         setting = self._setting(sums)
         if self._table is not None:
-            audit_table.prepare(self._table)
+            message_table.prepare(self._table)
         index = self._check_index(setting, sums)
         setting = replace(setting, index_spans=spans_of(index))
         files = [(file.start, file.nominal_end) for file in log.files]
@@ -225,7 +225,7 @@ class _Audit:
 
     # What tasks are told
 
-    def _setting(self, sums: Sums) -> Setting:
+    def _setting(self, sums: AuditTotals) -> AuditInputs:
         reader = self._reader
         topics: Iterable[str] = sums.table(paths.TOPICS, reader.topics, {})
         self._offsets = sums.table(paths.CONSUMER_OFFSETS, reader.consumer_offsets, [])
@@ -234,7 +234,7 @@ class _Audit:
         if reader.state.checkpoint_problem is not None:
             reason = reader.state.checkpoint_problem.reason
             sums.find(Fault.TABLE, paths.CHECKPOINT, reason)
-        source = Source(
+        source = LogSource(
             self._store,
             self._config,
             self._end,
@@ -243,7 +243,7 @@ class _Audit:
             self._torn_spans(),
             frozenset(one.name for one in reader.folder.entries(paths.BATCH_CONSUME_QUEUE)),
         )
-        return Setting(
+        return AuditInputs(
             source,
             now_ms=self._now_ms,
             sample=self._sample,
@@ -270,7 +270,7 @@ class _Audit:
 
     # Tasks
 
-    def _check_index(self, setting: Setting, sums: Sums) -> list[CheckedFile]:
+    def _check_index(self, setting: AuditInputs, sums: AuditTotals) -> list[CheckedFile]:
         """Check index files in themselves; return those that can be used."""
         files = iter([view.name for view in self._reader.index.files])
         check = functools.partial(check_index, setting)
@@ -279,8 +279,8 @@ class _Audit:
             sums.add_index(one)
         return [one.checked for one in found if len(one.checked.blocks)]
 
-    def _unit_tasks(self, sums: Sums) -> Iterator[UnitsTask]:
-        gathered: list[Unclaimed] = []
+    def _unit_tasks(self, sums: AuditTotals) -> Iterator[UnitsTask]:
+        gathered: list[UnclaimedUnits] = []
         number = count = 0
         for queue in self._unclaimed(sums):
             gathered.append(queue)
@@ -292,7 +292,7 @@ class _Audit:
         if gathered:
             yield UnitsTask(number, tuple(gathered))
 
-    def _unclaimed(self, sums: Sums) -> Iterator[Unclaimed]:
+    def _unclaimed(self, sums: AuditTotals) -> Iterator[UnclaimedUnits]:
         """Yield the units of each queue that no record claimed, in slices of a task's size."""
         for topic, queue_ids in self._reader.queue_ids.items():
             for queue_id in queue_ids:
@@ -303,14 +303,14 @@ class _Audit:
                 first_claimed = claimed[0][0] if claimed else stop
                 for runs in _sliced(queue_runs.without([(first, stop)], claimed)):
                     present = tuple(sums.present_in((topic, queue_id), list(runs)))
-                    yield Unclaimed(topic, queue_id, runs, first_claimed, present)
+                    yield UnclaimedUnits(topic, queue_id, runs, first_claimed, present)
         for topic, queue_ids in self._reader.batch_queue_ids.items():
             for queue_id in queue_ids:
                 claimed = sums.claimed_batches.get((topic, queue_id), [])
                 stop = len(self._reader.batch_queue(topic, queue_id).units)
                 rest = queue_runs.without([(0, stop)], claimed)
                 if rest:
-                    yield Unclaimed(topic, queue_id, tuple(rest), stop, is_batch=True)
+                    yield UnclaimedUnits(topic, queue_id, tuple(rest), stop, is_batch=True)
 
 
 def plan_cuts(start: int, end: int, files: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -326,12 +326,12 @@ def _record_tasks(
     ranges: Sequence[plan.LogRange], index: Sequence[CheckedFile]
 ) -> Iterator[RecordsTask]:
     """Yield a task a range, with the blocks of index entries that point into it."""
-    blocks = _Blocks(index)
+    blocks = _IndexBlocks(index)
     for part in ranges:
         yield RecordsTask(part, blocks.into(part.start, part.stop))
 
 
-class _Blocks:
+class _IndexBlocks:
     """Blocks of index entries by where they point."""
 
     def __init__(self, index: Sequence[CheckedFile]) -> None:

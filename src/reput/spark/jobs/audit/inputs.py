@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reput.spark.jobs.dispatch.extract import Source
+from reput.spark.jobs.dispatch.extract import LogSource
 from reput.store.reader import StoreReader
-from reput.store.verify.queues import is_deleted
+from reput.store.verify.queue_check import is_deleted
 
 Offsets = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -20,10 +20,10 @@ Codes = npt.NDArray[np.int8]
 
 
 @dataclass(frozen=True)
-class Setting:
+class AuditInputs:
     """What every task needs to know of the store."""
 
-    source: Source
+    source: LogSource
     now_ms: int
     sample: int
     is_stopped: bool

@@ -15,13 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from reput.format import cq_unit, kernels, names, sys_flag as flags
-from reput.format.message import Verdict as Bytes
+from reput.format.message import Verdict as RecordVerdict
 from reput.spark import plan
 from reput.spark.jobs import queue_runs
-from reput.spark.jobs.audit.index import Entries, IndexBlock
-from reput.spark.jobs.audit.inputs import Codes, Mask, Offsets, Setting, grouped
+from reput.spark.jobs.audit.index_entries import IndexBlock, RangeEntries
+from reput.spark.jobs.audit.inputs import AuditInputs, Codes, Mask, Offsets, grouped
 from reput.spark.jobs.audit.judged import Judged, Readers
-from reput.spark.jobs.audit.table import RowWriter
+from reput.spark.jobs.audit.message_table import RowWriter
 from reput.spark.jobs.audit.verdicts import (
     INDEXED,
     REASONS,
@@ -30,17 +30,17 @@ from reput.spark.jobs.audit.verdicts import (
     DelayAudit,
     GroupAudit,
     LostMessage,
+    MessageVerdict,
     Reason,
     Stage,
     TopicAudit,
-    Verdict,
 )
-from reput.spark.jobs.dispatch import plan as dispatch_plan
+from reput.spark.jobs.dispatch import write_plan
 from reput.spark.jobs.dispatch.extract import light_rows
-from reput.spark.jobs.dispatch.plan import QueueKey, Run
+from reput.spark.jobs.dispatch.write_plan import QueueKey, RecordRun
 from reput.store.commit_log_view import Damage, LogBatch
 from reput.store.consume_queue_view import UNIT_TYPE, ConsumeQueueView, UnitArray
-from reput.store.verify.units import ROW, Compared, Rows, compare_batches, compare_units
+from reput.store.verify.unit_check import ROW, Rows, UnitComparison, compare_batches, compare_units
 
 _NEAR_UNITS = 1024
 """Units read for nothing rather than read apart."""
@@ -65,7 +65,7 @@ class RecordsFound:
     groups: dict[tuple[str, str], GroupAudit] = field(default_factory=dict)
     """By group and topic."""
     delays: dict[int, DelayAudit] = field(default_factory=dict)
-    present: dict[QueueKey, list[Run]] = field(default_factory=dict)
+    present: dict[QueueKey, list[RecordRun]] = field(default_factory=dict)
     """Records of each plain queue, as runs of queue offsets, in the order of the log."""
     claimed: dict[QueueKey, list[queue_runs.Run]] = field(default_factory=dict)
     """Units that point at their record."""
@@ -84,10 +84,10 @@ class RecordsFound:
     """Index entries into the range that point at no message with their key."""
 
 
-def judge_records(setting: Setting, table: str | None, task: RecordsTask) -> RecordsFound:
+def judge_records(setting: AuditInputs, table: str | None, task: RecordsTask) -> RecordsFound:
     """Judge the records of a range; write a row each to a table, if there is one."""
     found = RecordsFound()
-    walk = _Walk(setting, task, found)
+    walk = _RangeJudge(setting, task, found)
     if table is None:
         for _ in walk.windows():
             pass
@@ -98,14 +98,14 @@ def judge_records(setting: Setting, table: str | None, task: RecordsTask) -> Rec
     return found
 
 
-class _Walk:
+class _RangeJudge:
     """A walk over a range of the log."""
 
-    def __init__(self, setting: Setting, task: RecordsTask, found: RecordsFound) -> None:
+    def __init__(self, setting: AuditInputs, task: RecordsTask, found: RecordsFound) -> None:
         self._setting = setting
         self._part = task.part
         self._found = found
-        self._entries = Entries(setting, task.part, task.blocks)
+        self._entries = RangeEntries(setting, task.part, task.blocks)
         self._views: dict[QueueKey, ConsumeQueueView] = {}
         self._batch_units: dict[QueueKey, tuple[UnitArray, Offsets]] = {}
         self._open_holes: list[Damage] = []
@@ -134,7 +134,7 @@ class _Walk:
             return batch
         name = self._setting.source.log.file_at(int(places[0])).name
         torn = [
-            Damage(int(at), int(size), Bytes.TRUNCATED, name)
+            Damage(int(at), int(size), RecordVerdict.TRUNCATED, name)
             for at, size in zip(places[is_torn], batch.sizes[is_torn], strict=True)
         ]
         return LogBatch(
@@ -166,7 +166,7 @@ class _Walk:
             columns,
             topic_ids,
             topics,
-            verdicts=np.full(columns.count, VERDICTS.index(Verdict.UNQUEUED), np.int8),
+            verdicts=np.full(columns.count, VERDICTS.index(MessageVerdict.UNQUEUED), np.int8),
             reasons=np.zeros(columns.count, np.int8),
             indexed=self._index_codes(batch, columns),
             stages=np.zeros(columns.count, np.int8),
@@ -177,7 +177,7 @@ class _Walk:
         sys_flags = columns.numbers("sys_flag")
         is_queued = (sys_flags & _TRANSACTION_STEP) == 0
         is_gone = self._are_deleted(columns, topic_ids, topics)
-        window.verdicts[is_queued & is_gone] = VERDICTS.index(Verdict.DELETED)
+        window.verdicts[is_queued & is_gone] = VERDICTS.index(MessageVerdict.DELETED)
         rows = np.flatnonzero(is_queued & ~is_gone)
         is_batch = (sys_flags & flags.INNER_BATCH) != 0
         # What is no batch has a unit there as well, if its topic has such queues.
@@ -230,8 +230,8 @@ class _Walk:
         due = np.where(is_time, compared.tags_codes, 0)
         self._note_stage(window, topic, queue_id, rows, due)
         key = (topic, queue_id)
-        more = dispatch_plan.runs_of(numbers, places, sizes.astype(np.int64))
-        dispatch_plan.append_runs(self._found.present.setdefault(key, []), more)
+        more = write_plan.runs_of(numbers, places, sizes.astype(np.int64))
+        write_plan.append_runs(self._found.present.setdefault(key, []), more)
         self._claim(key, numbers[compared.is_mine])
 
     def _rows(self, window: Judged, rows: Offsets) -> Rows:
@@ -310,7 +310,9 @@ class _Walk:
                 self._found.light.setdefault((topic, queue_id), []).extend(found)
             self._claim((topic, queue_id), np.sort(numbers[some][is_mine]))
 
-    def _conclude(self, window: Judged, rows: Offsets, places: Offsets, compared: Compared) -> None:
+    def _conclude(
+        self, window: Judged, rows: Offsets, places: Offsets, compared: UnitComparison
+    ) -> None:
         reasons = np.zeros(len(rows), np.int8)
         for reason, mask in (
             (Reason.NO_UNIT, compared.is_none),
@@ -320,9 +322,9 @@ class _Walk:
         ):
             reasons[mask] = REASONS.index(reason)
         is_pending = compared.is_none & (places >= self._setting.redispatch_from)
-        verdicts = np.full(len(rows), VERDICTS.index(Verdict.DISPATCHED), np.int8)
-        verdicts[reasons != 0] = VERDICTS.index(Verdict.LOST)
-        verdicts[is_pending] = VERDICTS.index(Verdict.UNDISPATCHED)
+        verdicts = np.full(len(rows), VERDICTS.index(MessageVerdict.DISPATCHED), np.int8)
+        verdicts[reasons != 0] = VERDICTS.index(MessageVerdict.LOST)
+        verdicts[is_pending] = VERDICTS.index(MessageVerdict.UNDISPATCHED)
         window.verdicts[rows] = verdicts
         window.reasons[rows] = np.where(is_pending, 0, reasons)
 
@@ -413,7 +415,9 @@ class _Walk:
 
     def _sample(self, window: Judged) -> None:
         room = self._setting.sample - len(self._found.lost)
-        rows = np.flatnonzero(window.verdicts == VERDICTS.index(Verdict.LOST))[: max(room, 0)]
+        rows = np.flatnonzero(window.verdicts == VERDICTS.index(MessageVerdict.LOST))[
+            : max(room, 0)
+        ]
         if not len(rows):
             return
         part = window.columns.take(rows)
@@ -423,7 +427,7 @@ class _Walk:
             assert reason is not None
             self._found.lost.append(
                 LostMessage(
-                    Verdict.LOST,
+                    MessageVerdict.LOST,
                     reason,
                     window.topics[window.topic_ids[row]],
                     int(part.numbers("queue_id")[at]),

@@ -14,31 +14,31 @@ import numpy as np
 from reput.errors import CorruptRecord
 from reput.format import names
 from reput.spark.jobs import queue_runs
-from reput.spark.jobs.audit.index import IndexFound
+from reput.spark.jobs.audit.index_entries import IndexFound
 from reput.spark.jobs.audit.judge_log import RecordsFound
-from reput.spark.jobs.audit.units import UnitsFound
+from reput.spark.jobs.audit.judge_units import UnitsFound
 from reput.spark.jobs.audit.verdicts import (
     NOTES,
     AuditedHole,
+    AuditFinding,
     AuditResult,
     DelayAudit,
     Fault,
-    Finding,
     GroupAudit,
     LostMessage,
+    MessageVerdict,
     Missing,
     TopicAudit,
-    Verdict,
 )
-from reput.spark.jobs.dispatch import plan as dispatch_plan
-from reput.spark.jobs.dispatch.plan import QueueKey, Run
+from reput.spark.jobs.dispatch import write_plan
+from reput.spark.jobs.dispatch.write_plan import QueueKey, RecordRun
 from reput.store import paths
 from reput.store.commit_log_view import Damage
 from reput.store.config_tables import ConsumerOffset
 from reput.store.reader import Condition, StoreReader
-from reput.store.verify import log as log_check, queues as queue_check
-from reput.store.verify.findings import Kind, Ledger
-from reput.store.verify.runs import Spans
+from reput.store.verify import log_check, queue_check
+from reput.store.verify.findings import FindingKind, Ledger
+from reput.store.verify.number_runs import Spans
 
 _UNIT_TEXTS = {
     Fault.UNIT_ZERO: "zeros amid the units",
@@ -50,7 +50,7 @@ _UNIT_TEXTS = {
 T = TypeVar("T")
 
 
-class Sums:
+class AuditTotals:
     """What was found so far.
 
     Args:
@@ -67,7 +67,7 @@ class Sums:
         self._topics: dict[str, TopicAudit] = {}
         self._groups: dict[tuple[str, str], GroupAudit] = {}
         self._delays: dict[int, DelayAudit] = {}
-        self._present: dict[QueueKey, list[Run]] = {}
+        self._present: dict[QueueKey, list[RecordRun]] = {}
         self._holes: list[tuple[Damage, int | None, int | None]] = []
         self._waiting_holes = 0
         """Of these, how many at the end have no record behind them yet."""
@@ -77,7 +77,7 @@ class Sums:
         self._lost: list[LostMessage] = []
         self._light: dict[QueueKey, list[tuple[int, int]]] = {}
         self._strays = 0
-        self._findings: defaultdict[Fault, list[Finding]] = defaultdict(list)
+        self._findings: defaultdict[Fault, list[AuditFinding]] = defaultdict(list)
         self._faults: defaultdict[Fault, int] = defaultdict(int)
         self._fault_count = 0
         self._told_units: dict[tuple[QueueKey, Fault], tuple[int, int, int]] = {}
@@ -103,7 +103,9 @@ class Sums:
         self._faults[fault] += count
         self._fault_count += 0 if is_note else count
         if len(self._findings[fault]) < self._sample:
-            finding = Finding(fault, where, text, count, is_note, physical_offset, queue_offset)
+            finding = AuditFinding(
+                fault, where, text, count, is_note, physical_offset, queue_offset
+            )
             self._findings[fault].append(finding)
 
     def table(self, path: str, read: Callable[[], T], nothing: T) -> T:
@@ -120,7 +122,7 @@ class Sums:
         log_check.check_files(self._reader, ledger)
         queue_check.check_files(self._reader, ledger)
         for one in ledger.findings:
-            if one.kind in (Kind.LOG_FILE_SIZE, Kind.QUEUE_FILE_SIZE):
+            if one.kind in (FindingKind.LOG_FILE_SIZE, FindingKind.QUEUE_FILE_SIZE):
                 self.find(Fault.FILE_SIZE, one.path, one.text)
 
     def add_index(self, one: IndexFound) -> None:
@@ -147,7 +149,7 @@ class Sums:
         for level, delayed in one.delays.items():
             self._delays.setdefault(level, DelayAudit(level)).merge(delayed)
         for queue, runs in one.present.items():
-            dispatch_plan.append_runs(self._present.setdefault(queue, []), runs)
+            write_plan.append_runs(self._present.setdefault(queue, []), runs)
         for mine, theirs in (
             (self.claimed, one.claimed),
             (self.claimed_batches, one.claimed_batches),
@@ -218,7 +220,7 @@ class Sums:
             self._in_holes[key].append((hole, run))
         for topic, count in one.damaged_count.items():
             verdicts = self._topic(topic).verdicts
-            verdicts[Verdict.DAMAGED] = verdicts.get(Verdict.DAMAGED, 0) + count
+            verdicts[MessageVerdict.DAMAGED] = verdicts.get(MessageVerdict.DAMAGED, 0) + count
         self._lost += one.damaged[: max(self._sample - len(self._lost), 0)]
 
     def settle_units(self) -> None:

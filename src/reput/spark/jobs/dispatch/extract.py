@@ -2,7 +2,7 @@
 
 A record says by itself what its unit and its entries are; where they go depends on the records
 before the range, which another task reads. So they are kept as rows, units queue by queue, until
-the driver knows (``reput.spark.jobs.dispatch.plan``). Both are made by the column kernels.
+the driver knows (``reput.spark.jobs.dispatch.write_plan``). Both are made by the column kernels.
 
 Nothing here knows Spark, and nothing writes a file.
 """
@@ -25,8 +25,8 @@ from reput.format import (
 )
 from reput.format.message import StoredMessage
 from reput.spark import plan
-from reput.spark.jobs.dispatch import plan as dispatch_plan
-from reput.spark.jobs.dispatch.plan import Survey
+from reput.spark.jobs.dispatch import write_plan
+from reput.spark.jobs.dispatch.write_plan import Survey
 from reput.store.commit_log_view import CommitLogView, LogBatch
 from reput.store.config import StoreConfig
 from reput.store.consume_queue_view import UNIT_TYPE
@@ -59,7 +59,7 @@ class StoreChanged(ReputError):
 
 
 @dataclass(frozen=True)
-class Source:
+class LogSource:
     """What every task needs to know of the log."""
 
     store: str
@@ -107,7 +107,7 @@ class RangeRead:
     """In log order, a record's in the broker's order."""
 
 
-def read(source: Source, part: plan.LogRange, *, is_indexed: bool) -> RangeRead:
+def read(source: LogSource, part: plan.LogRange, *, is_indexed: bool) -> RangeRead:
     """Read a range, which is within one file.
 
     Args:
@@ -127,7 +127,7 @@ def read(source: Source, part: plan.LogRange, *, is_indexed: bool) -> RangeRead:
     return reading.done()
 
 
-def _without_torn(source: Source, batch: LogBatch) -> LogBatch:
+def _without_torn(source: LogSource, batch: LogBatch) -> LogBatch:
     if not source.torn:
         return batch
     starts = np.array([low for low, _ in source.torn], np.int64)
@@ -138,7 +138,7 @@ def _without_torn(source: Source, batch: LogBatch) -> LogBatch:
 class _Reading:
     """Rows of a range, batch by batch."""
 
-    def __init__(self, source: Source, part: plan.LogRange, *, is_indexed: bool) -> None:
+    def __init__(self, source: LogSource, part: plan.LogRange, *, is_indexed: bool) -> None:
         self._source = source
         self._part = part
         self._is_indexed = is_indexed
@@ -283,9 +283,9 @@ def _joined(parts: list[npt.NDArray[np.void]], kind: np.dtype[np.void]) -> npt.N
     return np.concatenate(parts, dtype=kind) if parts else np.empty(0, kind)
 
 
-def runs_of(units: UnitRows, *, is_detailed: bool) -> list[dispatch_plan.Run]:
+def runs_of(units: UnitRows, *, is_detailed: bool) -> list[write_plan.RecordRun]:
     """Return the runs of one queue's units, in log order; each a run of its own if detailed."""
-    return dispatch_plan.runs_of(
+    return write_plan.runs_of(
         units["queue_offset"],
         units["unit"]["physical_offset"].astype(np.int64),
         units["unit"]["size"].astype(np.int64),
@@ -311,7 +311,7 @@ def _delay_levels(columns: kernels.Columns) -> list[int]:
     return levels
 
 
-def _light_queues(source: Source, one: StoredMessage) -> list[tuple[str, int, int]]:
+def _light_queues(source: LogSource, one: StoredMessage) -> list[tuple[str, int, int]]:
     """Return the further queues that a queued record goes to: topic, queue id, queue offset."""
     if one.topic.startswith(names.RETRY_PREFIX):
         return []
@@ -323,7 +323,7 @@ def _light_queues(source: Source, one: StoredMessage) -> list[tuple[str, int, in
 
 
 def light_rows(
-    source: Source,
+    source: LogSource,
     batch: LogBatch,
     columns: kernels.Columns,
     rows: npt.NDArray[np.int64],

@@ -7,14 +7,14 @@ import numpy as np
 
 from reput.format import kernels
 from reput.spark import plan
-from reput.spark.jobs.audit.inputs import Codes, Setting
+from reput.spark.jobs.audit.inputs import AuditInputs, Codes
 from reput.spark.jobs.audit.verdicts import (
     INDEXED,
     Indexed,
 )
 from reput.store.index_view import IndexFileView, IndexView
-from reput.store.verify import index as index_check, runs as number_runs
-from reput.store.verify.index import CheckedFile, Coverage
+from reput.store.verify import index_check, number_runs
+from reput.store.verify.index_check import CheckedFile, Coverage
 
 _INDEXED = np.array(
     [
@@ -49,7 +49,7 @@ class IndexFound:
     """Entries that point after the end of the log."""
 
 
-def check_index(setting: Setting, name: str) -> IndexFound:
+def check_index(setting: AuditInputs, name: str) -> IndexFound:
     """Check an index file in itself, and note where its entries point."""
     view = _index_view(setting, name)
     checked = index_check.check_file(view)
@@ -61,11 +61,11 @@ def check_index(setting: Setting, name: str) -> IndexFound:
     return IndexFound(checked, stale)
 
 
-def _index_view(setting: Setting, name: str) -> IndexFileView:
+def _index_view(setting: AuditInputs, name: str) -> IndexFileView:
     return next(one for one in IndexView(setting.source.folder).files if one.name == name)
 
 
-class Entries:
+class RangeEntries:
     """The index entries that point into a range, in the order of the log.
 
     Args:
@@ -76,7 +76,7 @@ class Entries:
 
     def __init__(
         self,
-        setting: Setting,
+        setting: AuditInputs,
         part: plan.LogRange,
         blocks: Sequence[IndexBlock],
     ) -> None:

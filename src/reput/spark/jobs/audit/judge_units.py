@@ -9,19 +9,19 @@ from reput.errors import CorruptRecord, NotInStore
 from reput.format import names
 from reput.format.message import StoredMessage
 from reput.spark.jobs import queue_runs
-from reput.spark.jobs.audit.inputs import Offsets, Setting, grouped
-from reput.spark.jobs.audit.table import RowWriter
+from reput.spark.jobs.audit.inputs import AuditInputs, Offsets, grouped
+from reput.spark.jobs.audit.message_table import RowWriter
 from reput.spark.jobs.audit.verdicts import (
     Fault,
     LostMessage,
+    MessageVerdict,
     Reason,
-    Verdict,
 )
-from reput.spark.jobs.dispatch.plan import QueueKey
+from reput.spark.jobs.dispatch.write_plan import QueueKey
 from reput.store.consume_queue_view import UnitArray
 from reput.store.reader import belongs
-from reput.store.verify.runs import Spans
-from reput.store.verify.units import judge_unclaimed
+from reput.store.verify.number_runs import Spans
+from reput.store.verify.unit_check import judge_unclaimed
 
 _LOOKED_UP_MAX = 100
 """Units of a file whose record is read to say what is wrong with them."""
@@ -29,7 +29,7 @@ _UNITS_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True)
-class Unclaimed:
+class UnclaimedUnits:
     """Units of a queue that no record claimed."""
 
     topic: str
@@ -48,7 +48,7 @@ class UnitsTask:
     """Queues with units to look at."""
 
     number: int
-    queues: tuple[Unclaimed, ...]
+    queues: tuple[UnclaimedUnits, ...]
 
 
 @dataclass
@@ -67,7 +67,7 @@ class UnitsFound:
 
     def add_damaged(
         self,
-        setting: Setting,
+        setting: AuditInputs,
         key: QueueKey,
         reason: Reason,
         numbers: Offsets,
@@ -78,14 +78,18 @@ class UnitsFound:
         room = max(setting.sample - len(self.damaged), 0)
         for number, unit in zip(numbers[:room].tolist(), units[:room], strict=True):
             place, size = int(unit["physical_offset"]), int(unit["size"])
-            self.damaged.append(LostMessage(Verdict.DAMAGED, reason, *key, number, place, size))
+            self.damaged.append(
+                LostMessage(MessageVerdict.DAMAGED, reason, *key, number, place, size)
+            )
 
 
 _Damaged = tuple[QueueKey, Reason, Offsets, UnitArray]
 """Units of a queue, and why what they point at is no record."""
 
 
-def judge_units(setting: Setting, holes: Spans, table: str | None, task: UnitsTask) -> UnitsFound:
+def judge_units(
+    setting: AuditInputs, holes: Spans, table: str | None, task: UnitsTask
+) -> UnitsFound:
     """Say where units point that no record claimed; write a row for each that is in a hole."""
     found = UnitsFound()
     damaged: list[_Damaged] = []
@@ -100,7 +104,7 @@ def judge_units(setting: Setting, holes: Spans, table: str | None, task: UnitsTa
 
 
 def _judge_plain_units(
-    setting: Setting, holes: Spans, queue: Unclaimed, found: UnitsFound
+    setting: AuditInputs, holes: Spans, queue: UnclaimedUnits, found: UnitsFound
 ) -> Iterator[_Damaged]:
     view = setting.reader.queue(queue.topic, queue.queue_id)
     for start, stop in queue.runs:
@@ -111,7 +115,7 @@ def _judge_plain_units(
 
 
 def _judge_batch_units(
-    setting: Setting, holes: Spans, queue: Unclaimed, found: UnitsFound
+    setting: AuditInputs, holes: Spans, queue: UnclaimedUnits, found: UnitsFound
 ) -> Iterator[_Damaged]:
     units = setting.reader.batch_queue(queue.topic, queue.queue_id).units
     for start, stop in queue.runs:
@@ -121,9 +125,9 @@ def _judge_batch_units(
 
 
 def _judge_unclaimed(
-    setting: Setting,
+    setting: AuditInputs,
     holes: Spans,
-    queue: Unclaimed,
+    queue: UnclaimedUnits,
     numbers: Offsets,
     units: UnitArray,
     found: UnitsFound,
@@ -172,7 +176,7 @@ def _judge_unclaimed(
             yield key, reason, numbers[rows], units[rows]
 
 
-def _message_at(setting: Setting, physical_offset: int) -> StoredMessage | None:
+def _message_at(setting: AuditInputs, physical_offset: int) -> StoredMessage | None:
     try:
         return setting.source.log.message_at(physical_offset)
     except (CorruptRecord, NotInStore):

@@ -23,15 +23,15 @@ from reput.store import paths, tombstones
 from reput.store.commit_log_view import LogBatch
 from reput.store.consume_queue_view import QueueFile, list_queue_files
 from reput.store.reader import Condition, StoreReader
-from reput.store.verify import runs, units
-from reput.store.verify.findings import Kind, Ledger, Progress, Severity
-from reput.store.verify.log import EMPTY_LAST, Log, report_foreign
+from reput.store.verify import number_runs, unit_check
+from reput.store.verify.findings import FindingKind, Ledger, Progress, Severity
+from reput.store.verify.log_check import EMPTY_LAST, LogCheck, report_foreign
 
 ROWS_MAX = 1_000_000
 """Queued records gathered before they are compared with their units; 28 bytes each."""
 
 
-class Queues:
+class QueueChecks:
     """All consume queues against the log."""
 
     def __init__(self, reader: StoreReader, ledger: Ledger) -> None:
@@ -39,8 +39,10 @@ class Queues:
         self._ledger = ledger
         self._lock = threading.RLock()
         self._numbers: dict[tuple[str, str, int], int] = {}
-        self._queues: list[units.Queue | units.BatchQueue | units.AbsentQueue] = []
-        self._pending: list[units.Rows] = []
+        self._queues: list[
+            unit_check.PlainQueueCheck | unit_check.BatchQueueCheck | unit_check.AbsentQueueCheck
+        ] = []
+        self._pending: list[unit_check.Rows] = []
         self._pending_count = 0
         self._light = {topic for topic in reader.queue_ids if topic.startswith(names.LMQ_PREFIX)}
         self._redispatch_from = redispatch_from(reader)
@@ -74,17 +76,17 @@ class Queues:
             for number, part in zip(numbers.tolist(), np.split(rows, starts[1:]), strict=True):
                 self._queues[number].compare(part)
 
-    def _rows(self, batch: LogBatch, columns: kernels.Columns) -> units.Rows:
+    def _rows(self, batch: LogBatch, columns: kernels.Columns) -> unit_check.Rows:
         transaction = columns.numbers("sys_flag") & flags.TRANSACTION_MASK
         queued = (transaction == flags.TRANSACTION_NONE) | (transaction == flags.TRANSACTION_COMMIT)
         queued &= ~self._are_buried(batch, columns)
-        rows = np.empty(columns.count, units.ROW)
+        rows = np.empty(columns.count, unit_check.ROW)
         rows["queue"] = self._queue_numbers(columns)
         rows["queue_offset"] = columns.numbers("queue_offset")
         rows["physical_offset"] = batch.positions + batch.physical_offset
         rows["size"] = batch.sizes
         rows["tags_code"] = columns.tags_codes()
-        found: units.Rows = rows[queued]
+        found: unit_check.Rows = rows[queued]
         return found
 
     def _are_buried(self, batch: LogBatch, columns: kernels.Columns) -> npt.NDArray[np.bool_]:
@@ -129,14 +131,14 @@ class Queues:
 
     def _open(
         self, family: str, topic: str, queue_id: int
-    ) -> units.Queue | units.BatchQueue | units.AbsentQueue:
+    ) -> unit_check.PlainQueueCheck | unit_check.BatchQueueCheck | unit_check.AbsentQueueCheck:
         """Return a queue. A record's topic is not used as a path unless there is such a folder."""
         is_batch = family == paths.BATCH_CONSUME_QUEUE
         there = self._reader.batch_queue_ids if is_batch else self._reader.queue_ids
         if queue_id not in there.get(topic, ()):
             path = paths.queue_folder(topic, queue_id, family)
-            return units.AbsentQueue(path, self._is_deleted(topic), self._redispatch_from)
-        kind = units.BatchQueue if is_batch else units.Queue
+            return unit_check.AbsentQueueCheck(path, self._is_deleted(topic), self._redispatch_from)
+        kind = unit_check.BatchQueueCheck if is_batch else unit_check.PlainQueueCheck
         return kind(self._reader, topic, queue_id, self._redispatch_from)
 
     def _is_deleted(self, topic: str) -> bool:
@@ -150,7 +152,7 @@ class Queues:
         except CorruptRecord:
             return frozenset()
 
-    def _light_rows(self, batch: LogBatch, columns: kernels.Columns) -> units.Rows:
+    def _light_rows(self, batch: LogBatch, columns: kernels.Columns) -> unit_check.Rows:
         """Return a row for each light queue (LMQ) that a record is put into besides its own."""
         mark = (props.INNER_MULTI_DISPATCH + props.NAME_VALUE_SEPARATOR).encode()
         texts = columns.raw_properties()
@@ -163,7 +165,7 @@ class Queues:
             if flags.is_queued(one.sys_flag):
                 rows += self._light_rows_of(one)
             at = data.find(mark, int(texts.offsets[row + 1]))
-        return np.array(rows, units.ROW)
+        return np.array(rows, unit_check.ROW)
 
     def _light_rows_of(self, one: StoredMessage) -> Iterator[tuple[int, int, int, int, int]]:
         topics = one.properties.get(props.INNER_MULTI_DISPATCH, "").split(props.LMQ_SEPARATOR)
@@ -176,7 +178,7 @@ class Queues:
                 queue = self._number(paths.CONSUME_QUEUE, topic, 0)
                 yield queue, number, one.physical_offset, one.store_size, code
 
-    def check(self, log: Log, progress: Progress) -> None:
+    def check(self, log: LogCheck, progress: Progress) -> None:
         """Judge files, units without a record and records without a unit. Call after the walk."""
         families = {
             paths.CONSUME_QUEUE: self._reader.queue_ids,
@@ -193,7 +195,11 @@ class Queues:
         for topic, count in sorted(self._buried.items()):
             text = f"{count} messages in the log are of a topic that was deleted"
             self._ledger.add(
-                Severity.NOTE, Kind.TOPIC, f"{paths.CONSUME_QUEUE}/{topic}", text, count=count
+                Severity.NOTE,
+                FindingKind.TOPIC,
+                f"{paths.CONSUME_QUEUE}/{topic}",
+                text,
+                count=count,
             )
         for done, queue in enumerate(self._queues):
             counts = queue.check(self._ledger, log)
@@ -234,7 +240,7 @@ def _check_queue_files(
     reader: StoreReader, ledger: Ledger, folders: dict[str, list[QueueFile]]
 ) -> None:
     """Check sizes and names of the files of one family; the usual size is what most have."""
-    usual = runs.usual(file.size for files in folders.values() for file in files)
+    usual = number_runs.usual(file.size for files in folders.values() for file in files)
     for path, files in folders.items():
         for file in files:
             _check_queue_file(ledger, f"{path}/{file.name}", file, files[-1], usual)
@@ -243,7 +249,7 @@ def _check_queue_files(
             if end < following.start:
                 name = f"{path}/{paths.offset_name(end)}"
                 text = f"missing: {following.start - end} bytes up to {following.name}"
-                ledger.add(Severity.DAMAGE, Kind.QUEUE_FILE_MISSING, name, text)
+                ledger.add(Severity.DAMAGE, FindingKind.QUEUE_FILE_MISSING, name, text)
         if files:
             report_foreign(reader, ledger, path)
 
@@ -252,13 +258,13 @@ def _check_queue_file(
     ledger: Ledger, path: str, file: QueueFile, last: QueueFile, usual: int
 ) -> None:
     if file.size == 0 and file is last:
-        ledger.add(Severity.WARNING, Kind.QUEUE_FILE_SIZE, path, EMPTY_LAST)
+        ledger.add(Severity.WARNING, FindingKind.QUEUE_FILE_SIZE, path, EMPTY_LAST)
     elif file.size != usual:
         text = f"has {file.size} bytes, others {usual}: a broker does not start on it"
-        ledger.add(Severity.DAMAGE, Kind.QUEUE_FILE_SIZE, path, text)
+        ledger.add(Severity.DAMAGE, FindingKind.QUEUE_FILE_SIZE, path, text)
     if usual and file.start % usual:
         text = f"the name is no multiple of the file size {usual}"
-        ledger.add(Severity.WARNING, Kind.QUEUE_FILE_NAME, path, text)
+        ledger.add(Severity.WARNING, FindingKind.QUEUE_FILE_NAME, path, text)
 
 
 def is_deleted(reader: StoreReader, known_topics: Collection[str], topic: str) -> bool:

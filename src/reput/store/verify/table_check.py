@@ -6,11 +6,11 @@ from reput.errors import CorruptRecord
 from reput.format import fastjson, names
 from reput.store import config_tables, paths
 from reput.store.reader import Condition, StoreReader
-from reput.store.verify.findings import Kind, Ledger, Severity
-from reput.store.verify.log import Log
+from reput.store.verify.findings import FindingKind, Ledger, Severity
+from reput.store.verify.log_check import LogCheck
 
 
-def check_checkpoint(reader: StoreReader, ledger: Ledger, log: Log) -> None:
+def check_checkpoint(reader: StoreReader, ledger: Ledger, log: LogCheck) -> None:
     """Compare the checkpoint with the end of the log. Call after the walk."""
     path = paths.CHECKPOINT
     entry = reader.folder.entry(path)
@@ -18,10 +18,10 @@ def check_checkpoint(reader: StoreReader, ledger: Ledger, log: Log) -> None:
     if entry is not None:
         ledger.add_file(path, entry.size)
     if state.checkpoint_problem is not None:
-        ledger.add(Severity.WARNING, Kind.CHECKPOINT, path, state.checkpoint_problem.reason)
+        ledger.add(Severity.WARNING, FindingKind.CHECKPOINT, path, state.checkpoint_problem.reason)
     elif state.checkpoint is None and reader.log.files:
         text = "missing or empty: after a crash 4.x starts over from the first log file"
-        ledger.add(Severity.NOTE, Kind.CHECKPOINT, path, text)
+        ledger.add(Severity.NOTE, FindingKind.CHECKPOINT, path, text)
     if state.checkpoint is None:
         return
     ahead_ms = state.checkpoint.physical_timestamp - log.newest_ms
@@ -30,10 +30,10 @@ def check_checkpoint(reader: StoreReader, ledger: Ledger, log: Log) -> None:
     severity = Severity.DAMAGE if is_clean and not log.ends_in_damage else Severity.WARNING
     if ahead_ms > 0:
         text = f"messages {ahead_ms} ms newer than the last one were flushed: the log lost its end"
-        ledger.add(severity, Kind.CHECKPOINT, path, text)
+        ledger.add(severity, FindingKind.CHECKPOINT, path, text)
     if queue_end > log.end:
         text = f"the queues reached {queue_end}, the log ends at {log.end}: it lost its end"
-        ledger.add(severity, Kind.CHECKPOINT, path, text)
+        ledger.add(severity, FindingKind.CHECKPOINT, path, text)
 
 
 def check_tables(reader: StoreReader, ledger: Ledger) -> None:
@@ -54,12 +54,12 @@ def check_tables(reader: StoreReader, ledger: Ledger) -> None:
         try:
             check(reader, ledger)
         except CorruptRecord as error:
-            ledger.add(Severity.DAMAGE, Kind.TABLE, path, error.reason)
+            ledger.add(Severity.DAMAGE, FindingKind.TABLE, path, error.reason)
             continue
         has_backup = reader.folder.entry(path + paths.BACKUP_SUFFIX) is not None
         if has_backup and not _is_table(reader, path):
             text = "missing, empty or no table: its .bak stands in for it"
-            ledger.add(Severity.WARNING, Kind.TABLE, path, text)
+            ledger.add(Severity.WARNING, FindingKind.TABLE, path, text)
 
 
 def _is_table(reader: StoreReader, path: str) -> bool:
@@ -78,7 +78,7 @@ def _check_topics(reader: StoreReader, ledger: Ledger) -> None:
     for topic in sorted(with_queues - set(topics)):
         if topics and not topic.startswith(names.LMQ_PREFIX) and not names.is_system_topic(topic):
             text = f"does not name topic {topic}, which has queue files"
-            ledger.add(Severity.NOTE, Kind.TOPIC, paths.TOPICS, text)
+            ledger.add(Severity.NOTE, FindingKind.TOPIC, paths.TOPICS, text)
     unused = [
         topic
         for topic in topics
@@ -88,7 +88,7 @@ def _check_topics(reader: StoreReader, ledger: Ledger) -> None:
     ]
     if unused:
         text = f"topics without a message so far: {', '.join(unused)}"
-        ledger.add(Severity.NOTE, Kind.TOPIC, paths.TOPICS, text, count=len(unused))
+        ledger.add(Severity.NOTE, FindingKind.TOPIC, paths.TOPICS, text, count=len(unused))
 
 
 def _check_consumer_offsets(reader: StoreReader, ledger: Ledger) -> None:
@@ -102,7 +102,9 @@ def _check_consumer_offsets(reader: StoreReader, ledger: Ledger) -> None:
             # A queue without files has nothing to skip: brokers send the group to its start.
             has_files = _has_files(reader, one.topic, one.queue_id)
             severity = _unless_crashed(reader, Severity.WARNING) if has_files else Severity.NOTE
-            ledger.add(severity, Kind.CONSUMER_OFFSET, path, text, queue_offset=one.consumer_offset)
+            ledger.add(
+                severity, FindingKind.CONSUMER_OFFSET, path, text, queue_offset=one.consumer_offset
+            )
 
 
 def _check_delay_offsets(reader: StoreReader, ledger: Ledger) -> None:
@@ -111,7 +113,7 @@ def _check_delay_offsets(reader: StoreReader, ledger: Ledger) -> None:
             text = f"delay level {level} has delivered up to {done}, its queue ends at {end}"
             severity = _unless_crashed(reader, Severity.WARNING)
             path = paths.DELAY_OFFSETS
-            ledger.add(severity, Kind.CONSUMER_OFFSET, path, text, queue_offset=done)
+            ledger.add(severity, FindingKind.CONSUMER_OFFSET, path, text, queue_offset=done)
 
 
 def _max_offset(reader: StoreReader, topic: str, queue_id: int) -> int:

@@ -16,10 +16,10 @@ from reput.store import paths
 from reput.store.consume_queue_view import QueueFile, UnitArray, list_queue_files
 from reput.store.files import Folder
 from reput.store.reader import StoreReader, belongs
-from reput.store.verify import findings, runs
-from reput.store.verify.findings import Kind, Ledger, Severity
-from reput.store.verify.log import Log
-from reput.store.verify.runs import NO_OFFSETS, Mask, Offsets, Spans
+from reput.store.verify import findings, number_runs
+from reput.store.verify.findings import FindingKind, Ledger, Severity
+from reput.store.verify.log_check import LogCheck
+from reput.store.verify.number_runs import NO_OFFSETS, Mask, Offsets, Spans
 
 ROW = np.dtype(
     [
@@ -49,12 +49,12 @@ class _Lacking:
     """A broker's next start puts them into the queue."""
 
     def add_to(self, ledger: Ledger, path: str, span: str = "") -> None:
-        span = span or runs.span("message", self.queue_offset, self.count)
+        span = span or number_runs.span("message", self.queue_offset, self.count)
         if self.is_pending:
-            severity, kind = Severity.NOTE, Kind.NOT_DISPATCHED
+            severity, kind = Severity.NOTE, FindingKind.NOT_DISPATCHED
             text = f"{span}: not dispatched yet, the broker's next start does it"
         else:
-            severity, kind = Severity.DAMAGE, Kind.UNIT_MISSING
+            severity, kind = Severity.DAMAGE, FindingKind.UNIT_MISSING
             text = f"{span}: in the log, but without a unit"
         ledger.add(
             severity,
@@ -104,7 +104,7 @@ def _report_lacking(ledger: Ledger, found: list[_Lacking], path_at: Callable[[in
             total.add_to(ledger, path_at(total.queue_offset), span)
 
 
-class AbsentQueue:
+class AbsentQueueCheck:
     """A queue that records name and that has no files."""
 
     def __init__(self, path: str, is_deleted: bool, redispatch_from: int) -> None:
@@ -118,12 +118,12 @@ class AbsentQueue:
         """Take records of this queue."""
         self._lacking += _lacking(rows, self._redispatch_from)
 
-    def check(self, ledger: Ledger, log: Log) -> dict[int, int]:
+    def check(self, ledger: Ledger, log: LogCheck) -> dict[int, int]:
         """Report the records; those of a topic that no table knows are left from its deletion."""
         if self._is_deleted:
             count = sum(one.count for one in self._lacking)
             text = f"{count} messages in the log are of a topic that was deleted"
-            ledger.add(Severity.NOTE, Kind.TOPIC, self.path, text, count=count)
+            ledger.add(Severity.NOTE, FindingKind.TOPIC, self.path, text, count=count)
         else:
             _report_lacking(ledger, self._lacking, lambda _: self.path)
         return {}
@@ -179,7 +179,7 @@ def tags_codes(reader: StoreReader, topic: str, queue_id: int, units: UnitArray)
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class UnitComparison:
     """Records of a queue against the units at their places in it."""
 
     is_none: Mask
@@ -200,14 +200,14 @@ class Compared:
 
 def compare_units(
     reader: StoreReader, topic: str, queue_id: int, rows: Rows, units: UnitArray
-) -> Compared:
+) -> UnitComparison:
     """Compare records with the units at their queue offsets; zeros where there is no file."""
     is_none = is_blank(units["size"], units["physical_offset"]) | (units["size"] == 0)
     is_mine = ~is_none & (units["physical_offset"] == rows["physical_offset"])
     codes = tags_codes(reader, topic, queue_id, units)
     # In the schedule topic it is the time of delivery.
     has_tags = topic != names.SCHEDULE_TOPIC
-    return Compared(
+    return UnitComparison(
         is_none,
         is_mine,
         is_mine & (units["size"] != rows["size"]),
@@ -216,7 +216,7 @@ def compare_units(
     )
 
 
-def compare_batches(rows: Rows, units: UnitArray, order: Offsets) -> tuple[Offsets, Compared]:
+def compare_batches(rows: Rows, units: UnitArray, order: Offsets) -> tuple[Offsets, UnitComparison]:
     """Compare batches with the units that point at them; return also the number of each unit.
 
     Args:
@@ -234,7 +234,7 @@ def compare_batches(rows: Rows, units: UnitArray, order: Offsets) -> tuple[Offse
     for name in ("physical_offset", "queue_offset"):
         is_mine &= found[name] == rows[name]
     codes: Offsets = found["tags_code"].astype(np.int64)
-    compared = Compared(
+    compared = UnitComparison(
         ~is_mine,
         is_mine,
         is_mine & (found["size"] != rows["size"]),
@@ -245,7 +245,7 @@ def compare_batches(rows: Rows, units: UnitArray, order: Offsets) -> tuple[Offse
 
 
 @dataclass(frozen=True, slots=True)
-class Unclaimed:
+class UnclaimedVerdicts:
     """Units that no record claims, and where they point."""
 
     is_zero: Mask
@@ -262,7 +262,7 @@ class Unclaimed:
 
 def judge_unclaimed(
     units: UnitArray, has_record: Mask, start: int, end: int, holes: Spans
-) -> Unclaimed:
+) -> UnclaimedVerdicts:
     """Judge units that no record claims.
 
     Args:
@@ -280,10 +280,10 @@ def judge_unclaimed(
     is_expired, is_stale = is_unknown & (places < start), is_unknown & (places >= end)
     hole_of = np.where(is_unknown & ~is_stale, holes.of(places), -1)
     is_wrong = is_unit & ~(is_expired | is_stale | (hole_of >= 0))
-    return Unclaimed(is_zero, blank, is_invalid, is_expired, is_stale, hole_of, is_wrong)
+    return UnclaimedVerdicts(is_zero, blank, is_invalid, is_expired, is_stale, hole_of, is_wrong)
 
 
-class Queue:
+class PlainQueueCheck:
     """One consume queue against the log."""
 
     def __init__(
@@ -297,7 +297,7 @@ class Queue:
         self._first = self._view.files[0].start // cq_unit.SIZE if self._view.files else 0
         self._claimed = np.zeros(0, np.bool_)
         """Units that point at their record, from the first one on."""
-        self._wrong: defaultdict[Kind, list[Offsets]] = defaultdict(list)
+        self._wrong: defaultdict[FindingKind, list[Offsets]] = defaultdict(list)
         """Queue offsets of units that point at their record, and do not agree with it."""
         self._missed: list[Offsets] = []
         """Queue offsets of records whose unit points elsewhere."""
@@ -331,8 +331,8 @@ class Queue:
         self._claim(numbers[compared.is_mine])
         self._missed.append(numbers[compared.is_other])
         for kind, mask in (
-            (Kind.UNIT_WRONG_SIZE, compared.is_wrong_size),
-            (Kind.UNIT_WRONG_TAGS, compared.is_wrong_tags),
+            (FindingKind.UNIT_WRONG_SIZE, compared.is_wrong_size),
+            (FindingKind.UNIT_WRONG_TAGS, compared.is_wrong_tags),
         ):
             if mask.any():
                 self._wrong[kind].append(numbers[mask])
@@ -348,7 +348,7 @@ class Queue:
 
     # What it has itself
 
-    def check(self, ledger: Ledger, log: Log) -> dict[int, int]:
+    def check(self, ledger: Ledger, log: LogCheck) -> dict[int, int]:
         """Report what is wrong; return how many units each file holds, by the file's start."""
         stop = max(self._view.max_offset, self._first + len(self._claimed))
         self._pending = [
@@ -366,25 +366,25 @@ class Queue:
         _report_lacking(ledger, self._lacking + behind, self._path_at)
         return counts
 
-    def _check_block(self, ledger: Ledger, log: Log, start: int, units: UnitArray) -> None:
+    def _check_block(self, ledger: Ledger, log: LogCheck, start: int, units: UnitArray) -> None:
         places = units["physical_offset"].astype(np.int64)
         masks = self._judge(log, start, units)
         for kind, parts in self._wrong.items():
-            masks[kind] = runs.mask(np.concatenate(parts), start, len(units))
-        wrong = runs.of(masks[Kind.UNIT_WRONG_RECORD])[: findings.RUNS_MAX]
+            masks[kind] = number_runs.mask(np.concatenate(parts), start, len(units))
+        wrong = number_runs.of(masks[FindingKind.UNIT_WRONG_RECORD])[: findings.RUNS_MAX]
         texts = {first: self._describe(int(places[first])) for first, _ in wrong}
         for kind, mask in masks.items():
-            is_text_own = kind is Kind.UNIT_WRONG_RECORD
+            is_text_own = kind is FindingKind.UNIT_WRONG_RECORD
             ledger.add_units(
                 self._path_at(start), kind, mask, start, texts if is_text_own else None
             )
 
-    def _judge(self, log: Log, start: int, units: UnitArray) -> dict[Kind, Mask]:
+    def _judge(self, log: LogCheck, start: int, units: UnitArray) -> dict[FindingKind, Mask]:
         """Judge units: those that no record claimed, and the order of those that are right."""
         claimed = self._claimed[start - self._first : start - self._first + len(units)]
         claimed = np.pad(claimed, (0, len(units) - len(claimed)))
-        missed = runs.mask(np.concatenate([NO_OFFSETS, *self._missed]), start, len(units))
-        pending = runs.mask(np.concatenate([NO_OFFSETS, *self._pending]), start, len(units))
+        missed = number_runs.mask(np.concatenate([NO_OFFSETS, *self._missed]), start, len(units))
+        pending = number_runs.mask(np.concatenate([NO_OFFSETS, *self._pending]), start, len(units))
         judged = judge_unclaimed(units, missed | claimed, log.start, log.end, log.holes)
         places = units["physical_offset"].astype(np.int64)
         wrong, stale = judged.is_wrong & ~claimed, judged.is_stale
@@ -396,14 +396,14 @@ class Queue:
         if self._topic.startswith(names.LMQ_PREFIX):
             wrong = self._without_light(wrong, start, places)
         return {
-            Kind.UNIT_ZERO: judged.is_zero & ~pending,
-            Kind.UNIT_BLANK: judged.is_blank & is_after_first,
-            Kind.UNIT_INVALID: judged.is_invalid & ~claimed,
-            Kind.UNIT_STALE: stale,
-            Kind.UNIT_IN_HOLE: judged.hole_of >= 0,
-            Kind.UNIT_WRONG_RECORD: wrong,
-            Kind.UNIT_OUT_OF_ORDER: self._out_of_order(places, claimed | judged.is_expired),
-            Kind.QUEUE_OFFSET_TWICE: missed & claimed,
+            FindingKind.UNIT_ZERO: judged.is_zero & ~pending,
+            FindingKind.UNIT_BLANK: judged.is_blank & is_after_first,
+            FindingKind.UNIT_INVALID: judged.is_invalid & ~claimed,
+            FindingKind.UNIT_STALE: stale,
+            FindingKind.UNIT_IN_HOLE: judged.hole_of >= 0,
+            FindingKind.UNIT_WRONG_RECORD: wrong,
+            FindingKind.UNIT_OUT_OF_ORDER: self._out_of_order(places, claimed | judged.is_expired),
+            FindingKind.QUEUE_OFFSET_TWICE: missed & claimed,
         }
 
     @property
@@ -451,7 +451,7 @@ def is_blank(sizes: npt.NDArray[Any], places: npt.NDArray[Any]) -> Mask:
     return found
 
 
-class BatchQueue:
+class BatchQueueCheck:
     """One batch queue of 5.x against the log: a unit a batch."""
 
     def __init__(
@@ -476,7 +476,7 @@ class BatchQueue:
         self._is_wrong_tags[numbers[compared.is_wrong_tags]] = True
         self._lacking += _lacking(rows[compared.is_none], self._redispatch_from)
 
-    def check(self, ledger: Ledger, log: Log) -> dict[int, int]:
+    def check(self, ledger: Ledger, log: LogCheck) -> dict[int, int]:
         """Report what is wrong; return how many units each file holds, by the file's start."""
         units = self._view.units
         judged = judge_unclaimed(units, self._is_right, log.start, log.end, log.holes)
@@ -484,14 +484,14 @@ class BatchQueue:
         ends = units["queue_offset"] + units["message_count"]
         jumps[1:] = units["queue_offset"][1:] != ends[:-1]
         masks = {
-            Kind.UNIT_ZERO: judged.is_zero,
-            Kind.UNIT_INVALID: judged.is_invalid,
-            Kind.UNIT_STALE: judged.is_stale,
-            Kind.UNIT_IN_HOLE: judged.hole_of >= 0,
-            Kind.UNIT_WRONG_RECORD: judged.is_wrong & ~self._is_right,
-            Kind.UNIT_WRONG_SIZE: self._is_wrong_size,
-            Kind.UNIT_WRONG_TAGS: self._is_wrong_tags,
-            Kind.UNIT_OUT_OF_ORDER: jumps,
+            FindingKind.UNIT_ZERO: judged.is_zero,
+            FindingKind.UNIT_INVALID: judged.is_invalid,
+            FindingKind.UNIT_STALE: judged.is_stale,
+            FindingKind.UNIT_IN_HOLE: judged.hole_of >= 0,
+            FindingKind.UNIT_WRONG_RECORD: judged.is_wrong & ~self._is_right,
+            FindingKind.UNIT_WRONG_SIZE: self._is_wrong_size,
+            FindingKind.UNIT_WRONG_TAGS: self._is_wrong_tags,
+            FindingKind.UNIT_OUT_OF_ORDER: jumps,
         }
         for kind, mask in masks.items():
             ledger.add_units(self.path, kind, mask, 0)
