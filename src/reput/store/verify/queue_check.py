@@ -1,34 +1,29 @@
-"""All consume queues against the log: what it has for them, and their files."""
+"""All consume queues against the log, and the files of all queues."""
 
 import itertools
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterator
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from reput.errors import CorruptRecord
-from reput.format import (
-    cq_unit,
-    kernels,
-    message as record,
-    names,
-    properties as props,
-    sys_flag as flags,
-)
-from reput.format.message import StoredMessage
+from reput.format import cq_unit, kernels, names
 from reput.store import paths, tombstones
 from reput.store.commit_log_view import LogBatch
 from reput.store.consume_queue_view import QueueFile, list_queue_files
-from reput.store.reader import Condition, StoreReader
-from reput.store.verify import number_runs, unit_check
+from reput.store.reader import StoreReader
+from reput.store.verify import number_runs, queue_rows, unit_check
 from reput.store.verify.findings import FindingKind, Ledger, Progress, Severity
+from reput.store.verify.light_rows import light_rows
 from reput.store.verify.log_check import EMPTY_LAST, LogCheck, report_foreign
+from reput.store.verify.number_runs import Offsets
 
 ROWS_MAX = 1_000_000
-"""Queued records gathered before they are compared with their units; 28 bytes each."""
+"""Records gathered before they are compared with their units; 29 bytes each."""
+
+_QueueCheck = unit_check.PlainQueueCheck | unit_check.BatchQueueCheck | unit_check.AbsentQueueCheck
 
 
 class QueueChecks:
@@ -39,32 +34,37 @@ class QueueChecks:
         self._ledger = ledger
         self._lock = threading.RLock()
         self._numbers: dict[tuple[str, str, int], int] = {}
-        self._queues: list[
-            unit_check.PlainQueueCheck | unit_check.BatchQueueCheck | unit_check.AbsentQueueCheck
-        ] = []
+        """Family, topic and queue id -> place in ``_queues``."""
+        self._queues: list[_QueueCheck] = []
         self._pending: list[unit_check.Rows] = []
         self._pending_count = 0
-        self._light = {topic for topic in reader.queue_ids if topic.startswith(names.LMQ_PREFIX)}
-        self._redispatch_from = redispatch_from(reader)
+        self._has_light = any(topic.startswith(names.LMQ_PREFIX) for topic in reader.queue_ids)
+        self._redispatch_from = queue_rows.redispatch_from(reader)
         self._tombstones = tombstones.read(reader.folder)
-        self._buried: Counter[str] = Counter()
+        self._deleted: Counter[str] = Counter()
+        """Messages before the tombstone of their topic."""
         self.queued_count = 0
         self.unit_count = 0
 
+    # Records
+
     def gather(self, batch: LogBatch, columns: kernels.Columns) -> None:
-        """Take the queued records of a window; compare when there are enough."""
-        parts = [self._rows(batch, columns)]
-        if self._light:
-            parts.append(self._light_rows(batch, columns))
+        """Take the queued records of a window; compare them when there are enough."""
+        queued = queue_rows.is_queued(columns)
+        tags_codes = columns.tags_codes()
+        parts = [self._own_rows(columns, queued, tags_codes)]
         with self._lock:
             self.queued_count += len(parts[0])
+        if self._has_light:
+            parts.append(self._light_rows(batch, columns, np.flatnonzero(queued), tags_codes))
+        with self._lock:
             self._pending += parts
             self._pending_count += sum(map(len, parts))
             if self._pending_count >= ROWS_MAX:
                 self.settle()
 
     def settle(self) -> None:
-        """Compare what was gathered with the units."""
+        """Compare the gathered records with the units."""
         with self._lock:
             if not self._pending_count:
                 return
@@ -76,49 +76,52 @@ class QueueChecks:
             for number, part in zip(numbers.tolist(), np.split(rows, starts[1:]), strict=True):
                 self._queues[number].compare(part)
 
-    def _rows(self, batch: LogBatch, columns: kernels.Columns) -> unit_check.Rows:
-        transaction = columns.numbers("sys_flag") & flags.TRANSACTION_MASK
-        queued = (transaction == flags.TRANSACTION_NONE) | (transaction == flags.TRANSACTION_COMMIT)
-        queued &= ~self._are_buried(batch, columns)
-        rows = np.empty(columns.count, unit_check.ROW)
-        rows["queue"] = self._queue_numbers(columns)
-        rows["queue_offset"] = columns.numbers("queue_offset")
-        rows["physical_offset"] = batch.positions + batch.physical_offset
-        rows["size"] = batch.sizes
-        rows["tags_code"] = columns.tags_codes()
-        found: unit_check.Rows = rows[queued]
-        return found
-
-    def _are_buried(self, batch: LogBatch, columns: kernels.Columns) -> npt.NDArray[np.bool_]:
-        """Return which records are of a topic that was deleted behind them."""
+    def _own_rows(
+        self, columns: kernels.Columns, queued: npt.NDArray[np.bool_], tags_codes: Offsets
+    ) -> unit_check.Rows:
+        """Return the records with the queues of their own topics."""
         topic_ids, topics = columns.topic_ids()
-        ends = np.array([self._tombstones.get(topic, 0) for topic in topics] or [0], np.int64)
-        buried: npt.NDArray[np.bool_] = batch.positions + batch.physical_offset < ends[topic_ids]
+        deleted = queue_rows.is_before(columns, self._tombstones)
         with self._lock:
-            for topic_id in topic_ids[buried].tolist():
-                self._buried[topics[topic_id]] += 1
-        return buried
-
-    def _queue_numbers(self, columns: kernels.Columns) -> npt.NDArray[np.int32]:
-        """Return the place in ``_queues`` of each record's queue."""
-        topic_ids, topics = columns.topic_ids()
-        is_batch = (columns.numbers("sys_flag") & flags.INNER_BATCH) != 0
-        # What is no batch has a unit there as well, if its topic has such queues.
-        has_batches = [topic in self._reader.batch_queue_ids for topic in topics]
-        is_batch |= np.array(has_batches, np.bool_)[topic_ids]
-        queue_ids = columns.numbers("queue_id").astype(np.uint32).astype(np.int64)
-        keys = topic_ids.astype(np.int64) << 33 | is_batch.astype(np.int64) << 32 | queue_ids
-        distinct, places = np.unique(keys, return_inverse=True)
+            for topic_id in topic_ids[deleted].tolist():
+                self._deleted[topics[topic_id]] += 1
+        kept = np.flatnonzero(queued & ~deleted)
+        rows = queue_rows.rows_of(columns, kept, tags_codes)
+        keys, places = np.unique(
+            queue_rows.queue_keys(self._reader, columns)[kept], return_inverse=True
+        )
         families = (paths.CONSUME_QUEUE, paths.BATCH_CONSUME_QUEUE)
-        found = [
-            self._number(families[key >> 32 & 1], topics[key >> 33], key & 0xFFFFFFFF)
-            for key in distinct.tolist()
+        queues = [queue_rows.queue_of(key, list(topics)) for key in keys.tolist()]
+        numbers = [
+            self._number(families[queue.is_batch], queue.topic, queue.queue_id) for queue in queues
         ]
-        numbers: npt.NDArray[np.int32] = np.array(found, np.int32)[places]
-        return numbers
+        rows["queue"] = np.array(numbers, np.int32)[places]
+        return rows
+
+    def _light_rows(
+        self,
+        batch: LogBatch,
+        columns: kernels.Columns,
+        rows: Offsets,
+        tags_codes: Offsets,
+    ) -> unit_check.Rows:
+        """Return the records with the light queues (LMQ) that they name and that have files."""
+        starts = columns.numbers("physical_offset")
+        light = [
+            place
+            for place in light_rows(batch, columns, rows)
+            if place.queue_id in self._reader.queue_ids.get(place.topic, ())
+            and place.queue_offset <= cq_unit.QUEUE_OFFSET_MAX
+            and int(starts[place.row]) >= self._tombstones.get(place.topic, 0)
+        ]
+        units = queue_rows.light_units(columns, light, tags_codes)
+        units["queue"] = [
+            self._number(paths.CONSUME_QUEUE, place.topic, place.queue_id) for place in light
+        ]
+        return units
 
     def _number(self, family: str, topic: str, queue_id: int) -> int:
-        """Return a queue's place in ``_queues``; makes it at its first sight."""
+        """Return a queue's place in ``_queues``; add the queue if it is new."""
         key = (family, topic, queue_id)
         number = self._numbers.get(key)
         if number is not None:
@@ -129,54 +132,26 @@ class QueueChecks:
                 self._numbers[key] = len(self._queues) - 1
             return self._numbers[key]
 
-    def _open(
-        self, family: str, topic: str, queue_id: int
-    ) -> unit_check.PlainQueueCheck | unit_check.BatchQueueCheck | unit_check.AbsentQueueCheck:
+    def _open(self, family: str, topic: str, queue_id: int) -> _QueueCheck:
         """Return a queue. A record's topic is not used as a path unless there is such a folder."""
         is_batch = family == paths.BATCH_CONSUME_QUEUE
-        there = self._reader.batch_queue_ids if is_batch else self._reader.queue_ids
-        if queue_id not in there.get(topic, ()):
+        queue_ids = self._reader.batch_queue_ids if is_batch else self._reader.queue_ids
+        if queue_id not in queue_ids.get(topic, ()):
             path = paths.queue_folder(topic, queue_id, family)
-            return unit_check.AbsentQueueCheck(path, self._is_deleted(topic), self._redispatch_from)
+            is_deleted = queue_rows.is_deleted(self._reader, self._known_topics, topic)
+            return unit_check.AbsentQueueCheck(path, is_deleted, self._redispatch_from)
         kind = unit_check.BatchQueueCheck if is_batch else unit_check.PlainQueueCheck
         return kind(self._reader, topic, queue_id, self._redispatch_from)
 
-    def _is_deleted(self, topic: str) -> bool:
-        return is_deleted(self._reader, self._known_topics, topic)
-
     @cached_property
     def _known_topics(self) -> frozenset[str]:
-        """The topics of the table; none if it cannot be read."""
+        """Topics of the topic table; none if it cannot be read."""
         try:
             return frozenset(self._reader.topics())
         except CorruptRecord:
             return frozenset()
 
-    def _light_rows(self, batch: LogBatch, columns: kernels.Columns) -> unit_check.Rows:
-        """Return a row for each light queue (LMQ) that a record is put into besides its own."""
-        mark = (props.INNER_MULTI_DISPATCH + props.NAME_VALUE_SEPARATOR).encode()
-        texts = columns.raw_properties()
-        data = texts.data.tobytes()
-        rows: list[tuple[int, int, int, int, int]] = []
-        at = data.find(mark)
-        while at >= 0:
-            row = int(np.searchsorted(texts.offsets, at, "right")) - 1
-            one = record.decode(batch.buffer, int(batch.positions[row]), check_crc=False)
-            if flags.is_queued(one.sys_flag):
-                rows += self._light_rows_of(one)
-            at = data.find(mark, int(texts.offsets[row + 1]))
-        return np.array(rows, unit_check.ROW)
-
-    def _light_rows_of(self, one: StoredMessage) -> Iterator[tuple[int, int, int, int, int]]:
-        topics = one.properties.get(props.INNER_MULTI_DISPATCH, "").split(props.LMQ_SEPARATOR)
-        numbers = one.properties.get(props.INNER_MULTI_QUEUE_OFFSET, "").split(props.LMQ_SEPARATOR)
-        code = cq_unit.tags_code(one.tags)
-        for topic, text in zip(topics, numbers, strict=False):
-            is_buried = one.physical_offset < self._tombstones.get(topic, 0)
-            number = props.number(text, cq_unit.QUEUE_OFFSET_MAX)
-            if topic in self._light and number is not None and not is_buried:
-                queue = self._number(paths.CONSUME_QUEUE, topic, 0)
-                yield queue, number, one.physical_offset, one.store_size, code
+    # Units and files
 
     def check(self, log: LogCheck, progress: Progress) -> None:
         """Judge files, units without a record and records without a unit. Call after the walk."""
@@ -189,18 +164,13 @@ class QueueChecks:
                 for queue_id in queue_ids:
                     self._number(family, topic, queue_id)
         check_files(self._reader, self._ledger)
-        for path, found in _extension_files(self._reader).items():
-            for file in found:
+        for path, files in _extension_files(self._reader).items():
+            for file in files:
                 self._ledger.add_file(f"{path}/{file.name}", file.size)
-        for topic, count in sorted(self._buried.items()):
+        for topic, count in sorted(self._deleted.items()):
             text = f"{count} messages in the log are of a topic that was deleted"
-            self._ledger.add(
-                Severity.NOTE,
-                FindingKind.TOPIC,
-                f"{paths.CONSUME_QUEUE}/{topic}",
-                text,
-                count=count,
-            )
+            path = f"{paths.CONSUME_QUEUE}/{topic}"
+            self._ledger.add(Severity.NOTE, FindingKind.TOPIC, path, text, count=count)
         for done, queue in enumerate(self._queues):
             counts = queue.check(self._ledger, log)
             self.unit_count += sum(counts.values())
@@ -239,7 +209,7 @@ def check_files(reader: StoreReader, ledger: Ledger) -> None:
 def _check_queue_files(
     reader: StoreReader, ledger: Ledger, folders: dict[str, list[QueueFile]]
 ) -> None:
-    """Check sizes and names of the files of one family; the usual size is what most have."""
+    """Check sizes and names of the files of one family; most files have the usual size."""
     usual = number_runs.usual(file.size for files in folders.values() for file in files)
     for path, files in folders.items():
         for file in files:
@@ -265,40 +235,3 @@ def _check_queue_file(
     if usual and file.start % usual:
         text = f"the name is no multiple of the file size {usual}"
         ledger.add(Severity.WARNING, FindingKind.QUEUE_FILE_NAME, path, text)
-
-
-def is_deleted(reader: StoreReader, known_topics: Collection[str], topic: str) -> bool:
-    """Whether a topic with messages has neither queues nor an entry in the table.
-
-    Args:
-        reader: The store.
-        known_topics: The topics of the table; none if it cannot be read.
-        topic: The topic. 4.5 keeps its own topics out of the table.
-    """
-    is_unknown = bool(known_topics) and topic not in known_topics
-    has_queues = topic in reader.queue_ids or topic in reader.batch_queue_ids
-    return is_unknown and not has_queues and not names.is_system_topic(topic)
-
-
-def redispatch_from(reader: StoreReader) -> int:
-    """Return from where on a broker's next start puts records into queues that lack them.
-
-    After a clean stop from nowhere. After a crash from the file that the checkpoint leads to: by
-    the rule of 5.5 if it has the field for it, else by that of 4.x. A running broker catches up.
-    """
-    if reader.is_live:
-        return 0
-    if reader.state.condition is Condition.CLEAN:
-        return reader.end_offset
-    checkpoint = reader.state.checkpoint
-    for file in reversed(reader.log.files):
-        first = reader.log.first_record(file)
-        if first is None or checkpoint is None:
-            continue
-        if checkpoint.queue_physical_offset > 0:
-            is_covered = first.physical_offset <= checkpoint.queue_physical_offset
-        else:
-            is_covered = first.store_timestamp <= checkpoint.min_timestamp
-        if is_covered:
-            return file.start
-    return reader.log.min_offset

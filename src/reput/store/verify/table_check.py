@@ -1,4 +1,4 @@
-"""Checkpoint and tables: readable, and in agreement with log and queues."""
+"""Checkpoint and tables against log and queues."""
 
 from collections.abc import Callable
 
@@ -37,7 +37,7 @@ def check_checkpoint(reader: StoreReader, ledger: Ledger, log: LogCheck) -> None
 
 
 def check_tables(reader: StoreReader, ledger: Ledger) -> None:
-    """Check that each table can be read, and what it says of queues and offsets."""
+    """Check that each table can be read, and its queues and offsets."""
     checks: dict[str, Callable[[StoreReader, Ledger], object]] = {
         paths.TOPICS: _check_topics,
         paths.CONSUMER_OFFSETS: _check_consumer_offsets,
@@ -58,7 +58,7 @@ def check_tables(reader: StoreReader, ledger: Ledger) -> None:
             continue
         has_backup = reader.folder.entry(path + paths.BACKUP_SUFFIX) is not None
         if has_backup and not _is_table(reader, path):
-            text = "missing, empty or no table: its .bak stands in for it"
+            text = "missing, empty or no table: its .bak is used instead"
             ledger.add(Severity.WARNING, FindingKind.TABLE, path, text)
 
 
@@ -72,7 +72,7 @@ def _is_table(reader: StoreReader, path: str) -> bool:
 
 
 def _check_topics(reader: StoreReader, ledger: Ledger) -> None:
-    """Compare the topic table with the queues that there are."""
+    """Compare the topic table with the existing queues."""
     topics = reader.topics()
     with_queues = {*reader.queue_ids, *reader.batch_queue_ids}
     for topic in sorted(with_queues - set(topics)):
@@ -92,19 +92,23 @@ def _check_topics(reader: StoreReader, ledger: Ledger) -> None:
 
 
 def _check_consumer_offsets(reader: StoreReader, ledger: Ledger) -> None:
-    """Report groups that are ahead of their queue: they skip what is sent next."""
+    """Report groups with an offset after the end of the queue.
+
+    Java moves a group that pulls there to 0 if the queue is empty, else to the end of the queue. A
+    group that pulls only after more messages have arrived skips them up to its offset (seen with
+    4.9.7 and 5.5.0). A queue without files is a note, as its topic may have been deleted.
+    """
     path = paths.CONSUMER_OFFSETS
-    for one in reader.consumer_offsets():
-        end = _max_offset(reader, one.topic, one.queue_id)
-        if one.consumer_offset > end:
-            place = f"{one.consumer_offset} of {one.topic}/{one.queue_id}"
-            text = f"group {one.group} is at {place}, which ends at {end}"
-            # A queue without files has nothing to skip: brokers send the group to its start.
-            has_files = _has_files(reader, one.topic, one.queue_id)
+    for entry in reader.consumer_offsets():
+        consumer_offset = entry.consumer_offset
+        end = _max_offset(reader, entry.topic, entry.queue_id)
+        if consumer_offset > end:
+            place = f"{consumer_offset} of {entry.topic}/{entry.queue_id}"
+            text = f"group {entry.group} is at {place}, which ends at {end}"
+            has_files = _has_files(reader, entry.topic, entry.queue_id)
             severity = _unless_crashed(reader, Severity.WARNING) if has_files else Severity.NOTE
-            ledger.add(
-                severity, FindingKind.CONSUMER_OFFSET, path, text, queue_offset=one.consumer_offset
-            )
+            kind = FindingKind.CONSUMER_OFFSET
+            ledger.add(severity, kind, path, text, queue_offset=consumer_offset)
 
 
 def _check_delay_offsets(reader: StoreReader, ledger: Ledger) -> None:
@@ -125,10 +129,10 @@ def _max_offset(reader: StoreReader, topic: str, queue_id: int) -> int:
 
 
 def _has_files(reader: StoreReader, topic: str, queue_id: int) -> bool:
-    there = (*reader.queue_ids.get(topic, ()), *reader.batch_queue_ids.get(topic, ()))
-    return queue_id in there
+    queue_ids = (*reader.queue_ids.get(topic, ()), *reader.batch_queue_ids.get(topic, ()))
+    return queue_id in queue_ids
 
 
 def _unless_crashed(reader: StoreReader, severity: Severity) -> Severity:
-    """Return a severity, or a note where queues may lag behind."""
+    """Return a severity, or a note after a crash, when queues may be incomplete."""
     return severity if reader.state.condition is Condition.CLEAN else Severity.NOTE
