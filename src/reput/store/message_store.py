@@ -291,7 +291,7 @@ class MessageStore:
             self.log.files.drop_prepared()
             self.removals.finish()  # after everything that messages need: it may fail
             log = self.log
-            self.watch.look()
+            self.watch.check()
             if self.watch.refusal:
                 _log.warning("not a clean stop: the next start repairs what it can")
                 return

@@ -389,7 +389,7 @@ class StoreReader:
         if self.state.condition is Condition.CLEAN:
             lost = self._lost_end(end)
             return LogTail(lost) if lost is not None else tail
-        if end == self.log.min_offset or self.log.data_goes_on(end):
+        if end == self.log.min_offset or self.log.has_data_from(end):
             return tail
         if self.is_live and end <= (self.queue_end or 0):
             return tail

@@ -309,7 +309,7 @@ def test_only_what_is_archived_goes_however_old_it_is_and_however_full_the_disk(
     age(store, clock, 100, 100)
     run(store, clock, 70)
     assert log_starts(store) == [0, 1, 2]
-    assert caplog.text.count(f"has expired and stays: it is not in the archive {kept}") == 1
+    assert caplog.text.count(f"has expired but is kept: it is not in the archive {kept}") == 1
 
     archive(InProcess(), store.root, str(kept), allow_live=True)  # two closed files
     fill(store, 5)
@@ -326,7 +326,7 @@ def test_only_what_is_archived_goes_however_old_it_is_and_however_full_the_disk(
     disk.percent = 95
     run(store, clock, 30)
     assert log_starts(store) == [2, 3, 4]
-    assert caplog.text.count("no room until the archive has it, soon no puts: the disk of") == 1
+    assert caplog.text.count("puts stop soon, until the archive has the file: the disk of") == 1
     assert store.put(IncomingMessage("TopicA", BODY)).status is PutStatus.SERVICE_NOT_AVAILABLE
     archive(InProcess(), store.root, str(kept), allow_live=True)
     run(store, clock, 30)
@@ -792,11 +792,12 @@ def test_what_was_not_read_is_logged_and_counted(
         "fileReservedTime is 72"
     ) in caplog.messages
     assert (
-        f"{path} went with {in_first['TopicA'] - 3} messages of topic TopicA that group slow had "
-        "not read"
+        f"{path} was deleted with {in_first['TopicA'] - 3} messages of topic TopicA that group "
+        "slow had not read"
     ) in caplog.messages
     assert (
-        f"{path} went with {in_first['TopicC']} messages of topic TopicC that no group had read"
+        f"{path} was deleted with {in_first['TopicC']} messages of topic TopicC that no group "
+        "had read"
     ) in caplog.messages
 
 
@@ -825,7 +826,7 @@ def test_offsets_are_those_of_the_store_if_nobody_has_newer_ones(
     (config / "consumerOffset.json").write_text("no table")
     run(store, clock, 2)
     assert log_starts(store) == [2]
-    assert "nobody knows what was read" in caplog.text
+    assert "it is unknown which of the expiring messages were read" in caplog.text
     (config / "consumerOffset.json").unlink()
 
 
@@ -892,7 +893,7 @@ def test_room_for_the_log_comes_before_units(
                 store.step_disk()
             clock.advance(100)
     assert log_starts(store) == [2]
-    assert "room for the log comes first" in caplog.text
+    assert "the log needs space first" in caplog.text
 
 
 @pytest.mark.parametrize("failure", [WriteFailed, OutOfResources])
