@@ -54,6 +54,10 @@ class KnownQueues:
         except (OSError, ValueError, TypeError, AttributeError):
             return None
 
+    def trust(self) -> None:
+        """Accept the file as the list of all queues so far: a clean stop has written it."""
+        self._written_count = self._hot.made_queue_count
+
     def adopt(self, listed: frozenset[QueueKey] | None) -> None:
         """Write the list at a start, unless ``load`` returned exactly the existing queues.
 
@@ -61,7 +65,7 @@ class KnownQueues:
             WriteFailed: The disk failed.
         """
         if listed == self._names():
-            self._written_count = self._hot.made_queue_count
+            self.trust()
         else:
             self.save()
 

@@ -152,6 +152,8 @@ class Recovery:
             raise StoreUnavailable(f"{self._root}: {error}") from error
         if summary is not None and summary.log_end != self._tail.end_offset:
             self._summary = None  # another program has written since
+        if self._has_current_list:
+            self._known_queues.trust()  # before recovery creates queues
 
     def run(self, now_ms: int, progress: Progress) -> RecoveryReport:
         """Make log, queues and index consistent, after ``load`` and once ``abort`` exists.
@@ -186,6 +188,11 @@ class Recovery:
         self._dispatch(start, min(queue_start, end), end, report, now_ms, progress)
         self._finish(end)
         return report
+
+    @property
+    def _has_current_list(self) -> bool:
+        """True if a clean stop has written the list of queues, so that it need not be compared."""
+        return self._summary is not None and self._listed is not None
 
     def _sync_log(self) -> None:
         """Make the log that a crash left durable: unsynced bytes may be in memory only."""
@@ -469,7 +476,10 @@ class Recovery:
         if last is not None:
             self._block[state.LAST_PHYSICAL_OFFSET], self._block[state.LAST_STORE_TIMESTAMP] = last
             self._block[state.LOG_TIMESTAMP] = last[1]
-        self._known_queues.adopt(self._listed)
+        if self._has_current_list:
+            self._known_queues.save()
+        else:
+            self._known_queues.adopt(self._listed)
         Summary.forget(self._root, self._disk)
 
     def _last_record(self) -> tuple[int, int] | None:
