@@ -96,9 +96,9 @@ def namesrv(
         server = NameServer(current)
 
         def namesrv_meter() -> "Meter":
-            from reput.namesrv.metrics import Meter
+            from reput.namesrv.metrics import NameServerMeter
 
-            return Meter(server)
+            return NameServerMeter(server)
 
         with readable_errors(current.value.listen_port, "--port, or listenPort in namesrv.conf"):
             await server.start()
@@ -149,7 +149,7 @@ def broker(
                 print(f"{key}={text}")
         return 0
     if not loaded.broker.name_servers:
-        _log.warning("no name server is told of this broker: give one with -n or namesrvAddr")
+        _log.warning("the broker registers with no name server: set it with -n or namesrvAddr")
 
     async def body(until: Until) -> None:
         server = Broker(loaded.broker, loaded.store, config_path=path)
@@ -311,9 +311,9 @@ async def _watched(server: "Broker", option: str) -> AsyncIterator[None]:
     from reput.broker.monitoring import address_check
 
     def broker_meter() -> "Meter":
-        from reput.broker.monitoring.metrics import Meter
+        from reput.broker.monitoring.metrics import BrokerMeter
 
-        return Meter(server.parts, server.loops, server.connection_counts)
+        return BrokerMeter(server.parts, server.loops, server.connection_counts)
 
     async def check_addresses() -> None:
         for problem in await address_check.check(server.settings.broker, server.identity):

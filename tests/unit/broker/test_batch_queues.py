@@ -108,7 +108,7 @@ async def test_a_batch_is_one_record_and_many_messages(tmp_path: Path) -> None:
         assert [(each.queue_offset, each.body) for each in found] == [
             (0, b"a"), (1, b"b"), (2, b"a"), (3, b"b"),
         ]  # fmt: skip
-        run_whole(subject.parts.deliveries.stats.look())
+        run_whole(subject.parts.deliveries.stats.update())
         assert subject.parts.deliveries.stats.put_count == 4
         assert subject.parts.deliveries.stats.put_bytes == one.store_size + other.store_size
         query = QueryMessageHeader(topic="B", key="U1", max_num=9, begin_timestamp=0,

@@ -357,7 +357,7 @@ def test_messages_that_expired_are_said_to_be_lost(
     with caplog.at_level(logging.ERROR):
         subject.run()
     assert subject.bodies("T", 0) == [b"last"]
-    assert "delay level 1 is at 0 of a queue from 3 to 4; it goes on at 3" in caplog.text
+    assert "delay level 1 is at 0, outside of its queue, 3 to 4; it continues at 3" in caplog.text
 
 
 def test_a_message_that_cannot_be_read_is_said_to_be_lost_and_none_comes_early(
@@ -405,7 +405,7 @@ def test_a_refused_message_is_tried_again_and_nothing_overtakes_it(
         subject.run()
     assert subject.bodies() == [b"0", b"1", b"2"]
     assert subject.bodies("T", 0) == [b"other"]
-    assert "level 1 delivers again" in caplog.text
+    assert "level 1 has recovered" in caplog.text
 
 
 def test_what_was_delivered_before_a_refusal_is_not_delivered_twice(

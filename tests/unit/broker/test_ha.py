@@ -26,4 +26,4 @@ async def test_a_slave_says_that_it_copies_nothing(tmp_path: Path) -> None:
         for code in (RequestCode.GET_BROKER_HA_STATUS, RequestCode.RESET_MASTER_FLUSH_OFFSET):
             reply = await subject.ask(code)
             assert reply.code == ResponseCode.SYSTEM_ERROR
-            assert "there is no replication here" in str(reply.remark)
+            assert "replication is not supported" in str(reply.remark)

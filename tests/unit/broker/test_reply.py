@@ -124,7 +124,7 @@ async def test_who_does_not_want_it_is_the_senders_error(
     reply = await subject.send(TOPIC, b"42", code=CODES[1], properties=REPLY)
     assert (reply.code, reply.remark) == (
         ResponseCode.SYSTEM_ERROR,
-        "push reply message to askerfail.",
+        "push reply message to requesterfail.",
     )
     assert len(kept(subject)) == 1  # as in Java: it is kept all the same
 

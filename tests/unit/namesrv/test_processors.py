@@ -256,7 +256,7 @@ def test_register_topic(server: Server) -> None:
     body = json.dumps({"brokerDatas": [], "queueDatas": [queue]}).encode()
     reply = server.ask(RequestCode.REGISTER_TOPIC_IN_NAMESRV, {"topic": "New"}, body)
     assert reply.code == 1
-    assert reply.remark == "not registered, so topic New was not taken: broker-a"
+    assert reply.remark == "not registered, so topic New was not registered: broker-a"
     server.ask(RequestCode.REGISTER_BROKER, REGISTER, PLAIN)
     assert server.ask(RequestCode.REGISTER_TOPIC_IN_NAMESRV, {"topic": "New"}, body).code == 0
     assert "New" in run_whole(server.parts.routes.topics())
@@ -423,8 +423,9 @@ def test_who_takes_a_live_brokers_place_is_named(
         server.ask(RequestCode.REGISTER_BROKER, other, PLAIN)
     (line,) = caplog.messages
     assert line == (
-        "two claim to be broker 'broker-a' with id 0: '10.0.0.1:10911' had them and is alive, "
-        "'10.9.9.9:1' registers them from 10.0.0.9:5000, which takes its place"
+        "two addresses register as broker 'broker-a' with id 0: "
+        "'10.0.0.1:10911' is registered and alive, "
+        "'10.9.9.9:1' registers from 10.0.0.9:5000, which replaces it"
     )
     info = server.body(RequestCode.GET_BROKER_CLUSTER_INFO)
     assert info["brokerAddrTable"]["broker-a"]["brokerAddrs"] == {"0": "10.9.9.9:1"}
@@ -451,7 +452,7 @@ def test_a_list_that_no_frame_holds_is_refused(
     run_whole(server.parts.routes.register(said, "c", 0))
     assert server.body(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER) == {"topicList": names}
     monkeypatch.setattr(limits, "REPLY_BYTES", limits.REPLY_BYTES.at(50_000))
-    with pytest.raises(LimitExceeded, match=r"brokers tell their own topics.*limit reply_bytes"):
+    with pytest.raises(LimitExceeded, match=r"brokers return their own topics.*limit reply_bytes"):
         server.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
     with pytest.raises(LimitExceeded, match="limit reply_bytes"):
         server.ask(RequestCode.GET_TOPICS_BY_CLUSTER, {"cluster": "C"})

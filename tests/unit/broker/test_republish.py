@@ -2,7 +2,7 @@
 
 import pytest
 
-from reput.broker.republish import Parcel, again, fitting, parcel, put_all, records_of
+from reput.broker.republish import Parcel, copied_message, fitting, parcel, put_all, records_of
 from reput.errors import CorruptRecord
 from reput.format import message as record, properties as props, sys_flag as flags
 from reput.format.message import Host
@@ -48,7 +48,7 @@ def test_a_common_record_is_what_the_codec_makes(
     store = stores.open()
     data = stored(store, message)
     found = parcel(store, data, b"Other", 3, more)
-    expected = again(record.decode(data), "Other", 3)
+    expected = copied_message(record.decode(data), "Other", 3)
     expected.property_bytes = props.append(expected.property_bytes, more)
     assert found.message is None
     assert without_place(found.data) == without_place(incoming.encode(expected, b"Other"))
