@@ -197,7 +197,7 @@ async def test_safe_leaves_to_the_operator_who_and_where_the_broker_is(
     reply = await update(started, f"fileReservedTime=1\n{key}={value}\n")
     assert reply.code == ResponseCode.NO_PERMISSION
     assert reply.remark == (
-        f"{key} may not be changed over the network (reputRemoteSettings=safe): change it in "
+        f"{key} cannot be changed over the network (reputRemoteSettings=safe): change it in "
         "broker.conf, and restart, or set reputRemoteSettings=java there"
     )
     assert text_of(conf) == before
@@ -209,7 +209,7 @@ async def test_no_mode_changes_itself(tmp_path: Path, mode: str) -> None:
     async with broker_subject.running(tmp_path, reput_remote_settings=mode) as subject:
         reply = await update(subject, "reputRemoteSettings=java")
         assert reply.code == ResponseCode.NO_PERMISSION
-        assert "no mode of it allows that" in (reply.remark or "")
+        assert "no mode allows that" in (reply.remark or "")
         reply = await update(subject, "reput_remote_settings=java")
         assert reply.code == ResponseCode.SYSTEM_ERROR
         assert subject.broker.settings.broker.reput_remote_settings == mode

@@ -153,6 +153,6 @@ async def test_a_file_that_cannot_be_written_is_said_at_the_start(
         (warning,) = health.check(server).warnings
     assert warning == (
         f"configStorePath={path} cannot be written, so changes of settings will be refused: "
-        f"{tmp_path}/home is no folder; set configStorePath in namesrv.conf"
+        f"{tmp_path}/home is not a folder; set configStorePath in namesrv.conf"
     )
     assert warning in caplog.messages
