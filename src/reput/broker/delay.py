@@ -10,7 +10,7 @@ copy is durable: a crash delivers some again, and loses none. Source: rocketmq 4
 """
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +18,13 @@ import numpy.typing as npt
 from reput.broker.durable import DurableProgress
 from reput.broker.quarantine import Quarantine
 from reput.broker.republish import (
+    RETRY_MS,
     Outcome,
     Parcel,
+    RetryPause,
     destination,
     fitting,
+    make_durable,
     parcel,
     property_bytes,
     put_places,
@@ -41,8 +44,6 @@ MESSAGES_PER_STEP = 512
 BYTES_PER_STEP = 1024 * 1024
 """Record bytes per step at most; the first message of a level is always delivered."""
 LOOP = "delayed"
-RETRY_MS = 1_000
-"""Pause of a level after the store refused its message, in ms."""
 
 _UNKNOWN_DELAY_MS = 1_000
 """Delay of a level that is no longer configured, if the unit has no time; as in Java."""
@@ -62,10 +63,8 @@ class _Level:
     """Delay in ms; None if messages wait in a level that is no longer configured."""
     position: int = 0
     """Queue offset of the next message."""
-    refused_ms: int | None = None
-    """Time at which the store refused the next message, in ms; None if it did not."""
-    problem: str = ""
-    """Reason of that, which is logged once."""
+    pause: RetryPause = field(default_factory=RetryPause)
+    """Pause after the store refused the next message."""
 
     @property
     def queue_id(self) -> int:
@@ -172,11 +171,7 @@ class DelaySchedule:
 
     def close(self) -> None:
         """Make the delivered copies durable, so that the table covers them; save it afterwards."""
-        try:
-            self._store.flusher.commit()
-            self._store.sync()
-        except WriteFailed as error:
-            _log.error("the latest messages may be delivered again: %s", error)
+        make_durable(self._store)
         self._publish_progress()
 
     def _publish_progress(self) -> None:
@@ -187,24 +182,20 @@ class DelaySchedule:
         queue = self._find_queue(level)
         if queue is None or level.position >= queue.max_offset:
             return None
-        if self._is_paused(level, now_ms):
-            return (level.refused_ms or 0) + RETRY_MS
+        if level.pause.is_active(now_ms):
+            return level.pause.end_ms
         units = queue.units(max(level.position, queue.min_offset), 1)
         if not len(units):
             return now_ms
         is_due, times = self._due(level, queue, units, now_ms)
         return now_ms if is_due[0] else int(times[0])
 
-    def _is_paused(self, level: _Level, now_ms: int) -> bool:
-        # If the clock was set back, do not wait for the old time.
-        return level.refused_ms is not None and 0 <= now_ms - level.refused_ms < RETRY_MS
-
     # One level --------------------------------------------------------------------------------
 
     def _step_level(self, level: _Level, count_max: int, now_ms: int) -> int:
         """Deliver due messages of a level; return how many messages it has finished."""
         queue = self._find_queue(level)
-        if queue is None or level.position == queue.max_offset or self._is_paused(level, now_ms):
+        if queue is None or level.position == queue.max_offset or level.pause.is_active(now_ms):
             return 0
         self._correct_position(level, queue)
         begin = level.position
@@ -315,9 +306,8 @@ class DelaySchedule:
             level.position = end
             self._refused(level, outcome.status, outcome.reason, now_ms)
         else:
-            if level.problem:
+            if level.pause.clear():
                 _log.info("delay level %d has recovered", level.number)
-            level.refused_ms, level.problem = None, ""
         return end, missing_count
 
     def _skip(self, level: _Level, queue_offset: int, reason: Exception | str) -> None:
@@ -343,10 +333,8 @@ class DelaySchedule:
         return parcel(self._store, data, *place)
 
     def _refused(self, level: _Level, status: PutStatus, reason: str, now_ms: int) -> None:
-        level.refused_ms = now_ms
         problem = f"{status.name}: {reason}"
-        if problem != level.problem:
-            level.problem = problem
+        if level.pause.begin(problem, now_ms):
             _log.error(
                 "delay level %d cannot deliver message %d; retried every %d ms: %s",
                 level.number, level.position, RETRY_MS, problem,

@@ -5,10 +5,12 @@ as bytes if possible (``parcel``), else decoded and put like any message (``copi
 """
 
 import functools
+import logging
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from reput.errors import WriteFailed
 from reput.format import (
     java,
     message as record,
@@ -21,6 +23,9 @@ from reput.store.config import StoreConfig
 from reput.store.copying import CopyRule, Places
 from reput.store.incoming import IncomingMessage, PutStatus, with_properties
 from reput.store.message_store import MessageStore
+
+RETRY_MS = 1_000
+"""Pause after the store refused a copy, in ms."""
 
 _SEPARATOR = props.PROPERTY_SEPARATOR.encode()
 _CRC = props.CRC32.encode()
@@ -36,6 +41,8 @@ _RECONSUME_AT = _BODY_AT - record.TAIL.size
 _STORE_HOST_AT = _RECONSUME_AT - record.HOST_V4_BYTES
 _PLACE = struct.Struct(">i16xqq")  # size, queue offset, physical offset
 _INT = struct.Struct(">i")
+
+_log = logging.getLogger(__name__)
 
 
 def copied_message(
@@ -103,6 +110,47 @@ class Outcome(NamedTuple):
     status: PutStatus = PutStatus.PUT_OK
     """Status of the first parcel that was not stored."""
     reason: str = ""
+
+
+class RetryPause:
+    """Pause of a loop after the store refused one of its copies; each reason is logged once."""
+
+    def __init__(self) -> None:
+        self._begun_ms: int | None = None
+        self._problem = ""
+
+    @property
+    def end_ms(self) -> int:
+        """Time of the next attempt, in ms; 0 if there was no refusal."""
+        return 0 if self._begun_ms is None else self._begun_ms + RETRY_MS
+
+    def is_active(self, now_ms: int) -> bool:
+        """Return True until the next attempt; False if the clock was set back before the pause."""
+        return self._begun_ms is not None and 0 <= now_ms - self._begun_ms < RETRY_MS
+
+    def begin(self, problem: str, now_ms: int) -> bool:
+        """Begin a pause; return True if its reason has changed, so that it should be logged."""
+        self._begun_ms = now_ms
+        is_new = problem != self._problem
+        self._problem = problem
+        return is_new
+
+    def clear(self) -> bool:
+        """Record an accepted copy; return True if there was a refusal before."""
+        had_problem = bool(self._problem)
+        self._begun_ms, self._problem = None, ""
+        return had_problem
+
+
+def make_durable(store: MessageStore) -> bool:
+    """Flush and sync all copies at shutdown; return False, and log it, if that fails."""
+    try:
+        store.flusher.commit()
+        store.sync()
+    except WriteFailed as error:
+        _log.error("the latest messages may be delivered again: %s", error)
+        return False
+    return True
 
 
 def records_of(store: MessageStore, places: Sequence[tuple[int, int, int]]) -> list[bytes | None]:

@@ -21,7 +21,7 @@ from reput.broker.group.subscription_groups import SubscriptionGroups
 from reput.broker.pop.checkpoints import Checkpoint, Checkpoints, Key, of_record
 from reput.broker.pop.retry_topics import V1, PopRetries
 from reput.broker.quarantine import Quarantine
-from reput.broker.republish import copied_message
+from reput.broker.republish import RETRY_MS, copied_message
 from reput.broker.topic.topics import READ_WRITE, Topics
 from reput.config import JAVA_INT_MAX
 from reput.errors import CorruptRecord, WriteFailed
@@ -40,8 +40,6 @@ ACK_SAVE_MS = 1_000
 """Interval at which acks are put, in ms; after a crash, later ones are delivered again."""
 LATE_MS = 2_000
 """Extra delay of checkpoints of Java's brokers, in ms: their acks arrive when they are due."""
-RETRY_MS = 1_000
-"""Delay of a retry after the store refused a message, in ms."""
 _BODY_BYTES_MAX = 1024
 """Largest body that takes the fast path; far below every limit of the store."""
 _REVIVED_PER_STEP = 128

@@ -31,9 +31,12 @@ import numpy.typing as npt
 from reput import limits, small_file
 from reput.broker.quarantine import Quarantine
 from reput.broker.republish import (
+    RETRY_MS,
     Parcel,
+    RetryPause,
     destination,
     fitting,
+    make_durable,
     parcel,
     property_bytes,
     put_places,
@@ -63,8 +66,6 @@ BYTES_PER_STEP = 1024 * 1024
 ODD_PER_STEP = 256
 """Limit per step of messages that fall back to Python: recalls, and possibly recalled messages."""
 LOOP = "timers"
-RETRY_MS = 1_000
-"""Pause of the timer after the store refused a message, in ms."""
 
 RECALLS_KEPT_MS = 60_000
 """Time for which a recall is remembered after its message is due, in ms."""
@@ -144,8 +145,7 @@ class Timers:
         self._saved_end = 0
         self._delivered_to_ms = 0
         """Everything due before this time was delivered, even if the clock was set back."""
-        self._refused_ms: int | None = None
-        self._problem = ""
+        self._pause = RetryPause()
 
     # Parking ----------------------------------------------------------------------------------
 
@@ -306,7 +306,7 @@ class Timers:
         if not self.config.timer_stop_enqueue and self._take_up(now_ms):
             return True  # the rest may contain recalls
         did = False
-        if not self._is_paused(now_ms):
+        if not self._pause.is_active(now_ms):
             did = self._deliver(now_ms)
         self._publish_progress(now_ms)
         return did
@@ -316,8 +316,8 @@ class Timers:
 
         A message that is parked later may be due before that.
         """
-        if self._is_paused(now_ms):
-            return (self._refused_ms or 0) + RETRY_MS
+        if self._pause.is_active(now_ms):
+            return self._pause.end_ms
         if self.behind_count and not self.config.timer_stop_enqueue:
             return now_ms
         first_ms = self._runs.first_ms()
@@ -328,21 +328,13 @@ class Timers:
 
         The progress is also written in RocketMQ's form, in case it opens the store next.
         """
-        try:
-            self._store.flusher.commit()
-            self._store.sync()
-        except WriteFailed as error:
-            _log.error("the latest messages may be delivered again: %s", error)
+        if not make_durable(self._store):
             return
         if self.behind_count and self._taken_up < self._before.taken_up:
             return  # not all is taken up since the start: the saved progress is still valid
         self._publish_progress(now_ms)
         self._publish_progress(now_ms)  # the first call may only have published an older progress
         self._write_java_check(now_ms)
-
-    def _is_paused(self, now_ms: int) -> bool:
-        # If the clock was set back, do not wait for the old time.
-        return self._refused_ms is not None and 0 <= now_ms - self._refused_ms < RETRY_MS
 
     # Taking up --------------------------------------------------------------------------------
 
@@ -543,16 +535,13 @@ class Timers:
                 return done
             self._skip(int(entries["queue_offset"][done]), outcome.reason)
             done += 1
-        if self._problem:
+        if self._pause.clear():
             _log.info("the timer has recovered")
-        self._refused_ms, self._problem = None, ""
         return done
 
     def _refused(self, status: PutStatus, reason: str, now_ms: int) -> None:
-        self._refused_ms = now_ms
         problem = f"{status.name}: {reason}"
-        if problem != self._problem:
-            self._problem = problem
+        if self._pause.begin(problem, now_ms):
             _log.error("the timer cannot deliver; retried every %d ms: %s", RETRY_MS, problem)
 
     def _parcel(self, entry: tuple[int, int, int, int], now_ms: int) -> Parcel | None:

@@ -25,7 +25,7 @@ import numpy as np
 
 from reput.broker.durable import DurableProgress
 from reput.broker.quarantine import Quarantine
-from reput.broker.republish import copied_message
+from reput.broker.republish import RETRY_MS, RetryPause, copied_message, make_durable
 from reput.broker.settings.config import BrokerConfig
 from reput.broker.topic.topics import READ_WRITE, Topics
 from reput.broker.transaction import check
@@ -49,8 +49,6 @@ LOOP = "transactions"
 MESSAGES_PER_STEP = 32
 BYTES_PER_STEP = 1024 * 1024
 """Limit of the bytes of half messages that a step puts again; the first is always put."""
-RETRY_MS = 1_000
-"""Pause of a round after the store refused one of its messages, in ms."""
 OPS_PER_RUN = 256
 """Op messages that are forgotten together."""
 GIVEN_UP_MAX = 100_000
@@ -156,8 +154,7 @@ class Transactions:
         self._published = 0, 0
         self._round: _Round | None = None
         self._round_ms = 0
-        self._refused_ms: int | None = None
-        self._problem = ""
+        self._pause = RetryPause()
 
     # Position ---------------------------------------------------------------------------------
 
@@ -529,11 +526,7 @@ class Transactions:
 
     def close(self) -> None:
         """Make all puts durable, so that the offsets cover them; save the offsets afterwards."""
-        try:
-            self._store.flusher.commit()
-            self._store.sync()
-        except WriteFailed as error:
-            _log.error("some half messages may be checked again: %s", error)
+        make_durable(self._store)
         self._publish_progress()
 
     def _publish_progress(self) -> None:
@@ -620,7 +613,7 @@ class Transactions:
     # Rounds -----------------------------------------------------------------------------------
 
     def _step_round(self, queue: ConsumeQueue, now_ms: int) -> bool:
-        if self._refused_ms is not None and 0 <= now_ms - self._refused_ms < RETRY_MS:
+        if self._pause.is_active(now_ms):
             return False
         if self._round is None:
             # If the clock was set back, do not wait for the old time.
@@ -653,35 +646,34 @@ class Transactions:
                 self._lose(half_offset, "it cannot be read")
                 continue
             bytes_left -= len(half.body)
-            verdict = check.judge(half, rules, this.begun_ms, now_ms)
-            if verdict is CheckAction.YOUNG:
+            action = check.judge(half, rules, this.begun_ms, now_ms)
+            if action is CheckAction.YOUNG:
                 self._round = None
                 return False
             try:
-                is_settled = self._settle(half, verdict, now_ms)
+                is_settled = self._settle(half, action, now_ms)
             except (WriteFailed, OSError, MemoryError) as error:
-                self._report(half, repr(error))
+                self._report(half, repr(error), now_ms)
                 is_settled = False
             except Exception as error:  # noqa: BLE001 - clients choose the content of a message
                 self._lose(half_offset, repr(error))
                 continue
             if not is_settled:
                 this.position = half_offset
-                self._refused_ms = now_ms
                 return False
         this.position = end
-        self._refused_ms, self._problem = None, ""
+        self._pause.clear()
         return True
 
-    def _settle(self, half: StoredMessage, verdict: CheckAction, now_ms: int) -> bool:
+    def _settle(self, half: StoredMessage, action: CheckAction, now_ms: int) -> bool:
         """Put a half message again or give it up; return False if it must be retried."""
-        if verdict is CheckAction.GIVEN_UP:
+        if action is CheckAction.GIVEN_UP:
             return self._give_up(
                 half, now_ms, "it was checked the maximum number of times, or is too old"
             )
         properties = dict(half.properties)
         properties.pop(props.CRC32, None)
-        if verdict is CheckAction.DUE:
+        if action is CheckAction.DUE:
             times = check.check_count(properties) + 1
             properties[props.TRANSACTION_CHECK_TIMES] = str(times)
         try:
@@ -691,9 +683,9 @@ class Transactions:
         if result.status.is_final:
             return self._give_up(half, now_ms, result.reason)
         if not result.status.is_stored:
-            self._report(half, f"{result.status.name}: {result.reason}")
+            self._report(half, f"{result.status.name}: {result.reason}", now_ms)
             return False
-        if verdict is CheckAction.DUE:
+        if action is CheckAction.DUE:
             asked = self._ask(_check_copy(half, properties, result))
             self.asked_count += asked
             self.unasked_count += not asked
@@ -715,7 +707,7 @@ class Transactions:
         if result.status.is_final:
             self._lose(half.queue_offset, result.reason)
         elif not result.status.is_stored:
-            self._report(half, f"{result.status.name}: {result.reason}")
+            self._report(half, f"{result.status.name}: {result.reason}", now_ms)
             return False
         else:
             self.given_up_count += 1
@@ -743,9 +735,8 @@ class Transactions:
             del self._given_up[oldest]
             self._forgotten_to = max(self._forgotten_to, oldest + 1)
 
-    def _report(self, half: StoredMessage, problem: str) -> None:
-        if problem != self._problem:
-            self._problem = problem
+    def _report(self, half: StoredMessage, problem: str, now_ms: int) -> None:
+        if self._pause.begin(problem, now_ms):
             _log.error(
                 "half message %d cannot be put back; retried every %d ms: %s",
                 half.queue_offset, RETRY_MS, problem,
