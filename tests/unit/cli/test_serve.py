@@ -387,11 +387,11 @@ def banner(server, address):
 
 serving._banner = banner
 import os, signal
-real = serving._say
+real = serving._print_now
 def say(text):
     real(text)
     os.kill(os.getpid(), signal.SIGTERM)
-serving._say = say
+serving._print_now = say
 from reput.cli import main as cli
 sys.exit(cli.run(["up", "--port", "0", "--broker-port", "0", "--store", "s"]))
 """
