@@ -55,7 +55,7 @@ class FastAcks:
         block[words.POSITION] = position
         block[words.END] = end
         count = hot.acks(self._argument)
-        sent = ready = 0  # ends of the replies that were sent, and of those that may be
+        sent = ready = 0  # ends of the replies that were sent, and that may be sent
         for row in self._rows[:count].tolist():
             row_end, replies_end = row[words.ROW_END], row[words.ROW_REPLIES]
             if self._acknowledge(view, row):

@@ -56,7 +56,7 @@ class Frontend:
             self._topic_changed(name)
 
     def open(self) -> None:
-        """Let the kernel serve; sends only if its replies are those that this broker gives."""
+        """Let the kernel serve; sends only if its fixed replies fit the configuration."""
         config = self._parts.settings.broker
         suffix = props.encode({props.CLUSTER: config.broker_cluster_name})
         takes_sends = config.region_id == send_reply.REGION and config.trace_on

@@ -57,7 +57,7 @@ class FastPops:
                 known = self._learn(channel, request.decode(view, RequestCode.POP_MESSAGE), key)
             wanted, poll_ms = known
             left_ms = pop.time_left(parts, born_ms, poll_ms)
-            if parts.identity.is_stopping:  # all else that is checked is part of what is known
+            if parts.identity.is_stopping:  # the other checks were made when the header was learned
                 return position
             popped = pop.pop(parts, wanted)
         except ReputError:
