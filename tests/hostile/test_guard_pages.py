@@ -62,7 +62,7 @@ def test_a_step_too_far_is_seen() -> None:
         "from reput.store.kernels import hot\n"
         "def step_too_far(seed):\n"
         "    guard_pages._SIDE.random = lambda: 0.0 if seed else 1.0\n"
-        "    fence = guard_pages.kernels.Fence(100)\n"
+        "    fence = guard_pages.Fence(100)\n"
         "    hot.bytes_at(fence.address, 100)\n"
         "    hot.bytes_at(fence.address - 1 if seed else fence.address + 1, 100)\n"
         "guard_pages.CHECKS = {'step': step_too_far}\n"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from fuzz.test_hot_kernels import IS_SOAK, SEEDS, Fence
+from fuzz.kernel_worlds import IS_SOAK, SEEDS, Fence
 from reput.format import batch, properties as props
 from reput.store.kernels import hot, native, reference
 

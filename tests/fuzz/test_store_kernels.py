@@ -1,15 +1,10 @@
-"""The writing kernels against their reference: two worlds made alike, one call in each.
+"""The kernels that append, dispatch and pull against their reference implementation.
 
-A world is a state block and everything that it points at: a log file with little room, queues with
-short tails or none, topics that are not known, an index that is nearly full. What stands where in
-memory differs, so worlds are compared by meaning. All buffers end where the process may read
-nothing more: a kernel that looks too far dies here, not at a user's.
-
-Each example follows from one number: ``check_append(4711)`` runs it again.
+Each is called in one of two equal worlds. Addresses in these differ, and are not compared. Each
+example follows from one number: ``check_append(4711)`` runs it again.
 """
 
 import ctypes
-import mmap
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -17,13 +12,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
 
+from fuzz.kernel_worlds import IS_SOAK, NOW_MS, QUEUES, SEEDS, Fence, World
 from interop import samples
-from reput.format import cq_unit, index_entry, message as record, names, sys_flag as flags
+from reput.format import cq_unit, message as record, sys_flag as flags
 from reput.format.message import Host
 from reput.store import incoming
-from reput.store.hot_state import HotState
 from reput.store.incoming import IncomingMessage
 from reput.store.kernels import control_block as state, hot, native, reference
 
@@ -32,165 +27,9 @@ try:
 except native.KernelsUnavailable:
     pytest.skip("no compiled kernels here", allow_module_level=True)
 
-SEEDS = st.integers(0, 2**32)
-IS_SOAK = settings.default.max_examples > 100
-NOW_MS = 1_700_000_000_123
-DELAYS_MS = (1_000, 5_000, 7_200_000)
-TOPICS = ["T", "Orders", "t" * 126, "d" * 200, "Крамниця", names.SCHEDULE_TOPIC, "%RETRY%g"]
-TOPICS += [names.HALF_TOPIC, names.TIMER_TOPIC]
-QUEUES = [(topic, queue_id) for topic in TOPICS for queue_id in (0, 1, 9)]
-
 DELAYS = ["0", "1", "3", "4", "99", "-1", "+1", "01", " 1", "1x", "", "٣", "2147483647", "1" * 30]
 DELAYS += ["2147483648", "4294967297", "18446744073709551617"]
 KEYS = ["k", "a b", " a  b ", "  ", "键 ключ", "polygenelubricants", "w " * 40]
-
-
-# --- memory that ends where it says ---------------------------------------------
-
-
-class Fence:
-    """Bytes that end at a page which nobody may touch."""
-
-    def __init__(self, size: int) -> None:
-        pages = -(-size // mmap.PAGESIZE) + 1
-        self._map = mmap.mmap(-1, pages * mmap.PAGESIZE)
-        start = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
-        end = start + (pages - 1) * mmap.PAGESIZE
-        assert _LIBC.mprotect(ctypes.c_void_p(end), mmap.PAGESIZE, 0) == 0
-        self.size = size
-        self.address = end - size
-
-    @property
-    def data(self) -> bytes:
-        return hot.bytes_at(self.address, self.size)
-
-    def write(self, position: int, data: bytes) -> None:
-        assert 0 <= position <= self.size - len(data)
-        ctypes.memmove(self.address + position, data, len(data))
-
-
-_LIBC = ctypes.CDLL(None, use_errno=True)
-
-
-# --- worlds ---------------------------------------------------------------------
-
-ADDRESSES = {
-    state.LOG_ADDRESS,
-    state.CRC_TABLES,
-    state.DELAYS,
-    state.TOPICS,
-    state.DIRTY,
-    state.TOUCHED,
-    state.INDEX_ADDRESS,
-    state.FILES,
-    state.PLACES,
-    state.PULL_UNITS,
-    state.PULL_BUFFER,
-    state.PULL_CODES,
-    state.STOP_ROW,
-}
-"""Words that say where something is, and so are never the same."""
-
-
-class World:
-    """A state block with all that it points at; the same for the same ``random``."""
-
-    def __init__(self, random: Random, **words: int) -> None:
-        self.hot = HotState(is_slow=random.random() < 0.05)
-        self.hot.set_delays(DELAYS_MS)
-        block = self.block = self.hot.block
-        self._make_log(random)
-        self._make_index(random)
-        self.rows: dict[tuple[str, int], tuple[int, memoryview]] = {}
-        self.tails: dict[tuple[str, int], Fence] = {}
-        for queue in QUEUES:
-            if random.random() < 0.8:
-                self._make_queue(queue, random)
-        self.places = np.zeros(64, np.int64)
-        block[state.PLACES] = hot.address_of(self.places)
-        block[state.INPUT_TIME] = NOW_MS
-        block[state.IS_LIVE] = random.random() < 0.8
-        block[state.HAS_LIGHT_QUEUES] = random.random() < 0.5
-        for name, value in words.items():
-            block[getattr(state, name)] = value
-
-    def _make_log(self, random: Random) -> None:
-        block = self.block
-        size = random.choice([300, 1000, 5000, 20_000])
-        position = random.choice([0, 0, 100, size // 2, size - 8])
-        self.log = Fence(size)
-        block[state.LOG_ADDRESS] = self.log.address if random.random() < 0.95 else 0
-        block[state.LOG_START] = random.choice([0, 4, 10]) * size
-        block[state.LOG_SIZE] = size
-        block[state.LOG_POSITION] = position
-        block[state.LOG_LIMIT] = random.choice([size, size, position, position + (size >> 3)])
-
-    def _make_index(self, random: Random) -> None:
-        block = self.block
-        slots, entries = random.choice([1, 7, 50]), random.choice([2, 10, 60])
-        next_entry = random.choice([1, 1, 2, entries - 1, entries])
-        self.index = Fence(index_entry.entry_position(entries, slots))
-        for slot in range(slots):
-            value = random.choice([0, 0, 1, entries, -5, 1 << 30])
-            self.index.write(index_entry.slot_position(slot), value.to_bytes(4, signed=True))
-        block[state.INDEX_ADDRESS] = self.index.address if random.random() < 0.9 else 0
-        block[state.INDEX_IS_ON] = random.random() < 0.9
-        block[state.INDEX_HAS_TAGS] = random.random() < 0.5
-        block[state.INDEX_SLOTS] = slots
-        block[state.INDEX_ENTRIES_MAX] = entries
-        block[state.INDEX_NEXT] = next_entry
-        block[state.INDEX_LIMIT] = random.choice([entries, entries, next_entry, next_entry + 2])
-        block[state.INDEX_BEGIN_TIMESTAMP] = random.choice(
-            [0, 0, NOW_MS - 5_500, NOW_MS + 5_500, NOW_MS - (1 << 31) * 1000 - 1_000]
-        )
-        start = block[state.LOG_START]
-        block[state.INDEX_END_OFFSET] = random.choice([-1, -1, -1, start, start + 400])
-
-    def _make_queue(self, queue: tuple[str, int], random: Random) -> None:
-        topic, queue_id = queue
-        address, row = self.hot.add_queue(topic.encode(), queue_id)
-        self.rows[queue] = address, row
-        units = random.choice([0, 1, 2, 30])
-        first = random.choice([0, 0, 0, 7, 1 << 40])
-        used = random.randint(0, units)
-        if units:
-            tail = self.tails[queue] = Fence(units * cq_unit.SIZE)
-            row[state.QUEUE_TAIL] = tail.address
-        row[state.QUEUE_TAIL_LIMIT] = units
-        row[state.QUEUE_TAIL_OFFSET] = first
-        row[state.QUEUE_MAX_OFFSET] = first + used
-        row[state.QUEUE_NEXT_OFFSET] = first + used + random.choice([0, 0, 3])
-        if used:
-            row[state.QUEUE_MARKS] = state.MARK_DIRTY | state.MARK_TOUCHED
-            self.hot.mark_dirty(address)
-            self.hot.mark_touched(address)
-
-    def meaning(self) -> dict[str, Any]:
-        """Everything in it, free of addresses."""
-        by_address = {address: queue for queue, (address, _) in self.rows.items()}
-        topics = {topic: self.hot.topic(topic.encode()) for topic in {t for t, _ in self.rows}}
-        for topic, row in topics.items():
-            by_address[row.address] = (topic, -1)
-        stop_row = self.block[state.STOP_ROW]
-        dirty, touched = self.hot.dirty_rows(), self.hot.take_touched_rows()
-        return {
-            "words": [self.block[n] for n in range(state.BLOCK_WORDS) if n not in ADDRESSES],
-            "stop row": by_address.get(stop_row, stop_row - self.log.address if stop_row else 0),
-            "dirty": [by_address[one] for one in dirty],
-            "touched": [by_address[one] for one in touched],
-            "log": self.log.data,
-            "index": self.index.data,
-            "tails": {queue: tail.data for queue, tail in self.tails.items()},
-            "rows": {
-                queue: [row[n] for n in range(state.QUEUE_WORDS) if n != state.QUEUE_TAIL]
-                for queue, (_, row) in self.rows.items()
-            },
-            "topics": {
-                topic: [row.words[state.TOPIC_MESSAGE_COUNT], row.words[state.TOPIC_BYTE_COUNT]]
-                for topic, row in topics.items()
-            },
-            "places": self.places.tolist(),
-        }
 
 
 def assert_alike(
