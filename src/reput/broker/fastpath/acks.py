@@ -1,4 +1,4 @@
-"""Acknowledgements of popped messages in a row: one kernel call for those of one read.
+"""Fast path of acknowledgements of popped messages: one kernel call for all of one read.
 
 Push consumers acknowledge message by message. The kernel turns the requests that follow each other
 into rows, one for each checkpoint, and makes their replies. A row that is not valid falls back to

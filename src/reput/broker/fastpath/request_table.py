@@ -1,15 +1,15 @@
 """Read consecutive requests of one code with one kernel call, as rows of numbers.
 
 A processor gets one request, as an object with texts. Where a client sends many small requests,
-making these objects costs more than serving them. A ``RequestList`` declares once which fields the
-requests of a code have, and then reads consecutive ones into rows of numbers.
+making these objects costs more than serving them. A ``RequestList`` is made once for the fields of
+a request code, and then reads consecutive requests into rows of numbers.
 
     ends = RequestList(37, [Field("producerGroup", Kind.TEXT, is_required=True), ...], buffer)
     for row in ends.collect(position, end):
         row[rules.ROW_OPAQUE], row[ends.value("commitLogOffset")], ends.text(row, "producerGroup")
 
-It stops before the first request with a field or form that it does not know; that one falls back to
-its processor. What it knows: ``reput.store.kernels.scan_requests``.
+It stops before the first request with an unknown field or another form, which falls back to its
+processor. The forms that it reads: ``reput.store.kernels.scan_requests``.
 """
 
 import ctypes
@@ -56,8 +56,8 @@ FIELDS_OF_5 = (
     Field("oway", Kind.BOOL),
     Field("lo", Kind.BOOL),
 )
-"""Fields that clients of 5.x add to any request: broker, namespace, whether that is part of the name,
-one-way, logical queue. A broker ignores them."""
+"""Fields that clients of 5.x add to any request: broker, namespace, whether that is part of the
+name, one-way, logical queue. A broker ignores them."""
 
 Row = list[int]
 """A request: words as in ``scan_args``."""

@@ -1,6 +1,6 @@
-"""36 in a row: messages that are sent back in one read of a connection are copied in one put.
+"""Fast path of code 36: messages sent back in one read of a connection are copied in one put.
 
-The kernel reads the requests as numbers (``fastpath.request_table``), and copies each record to the
+A kernel reads the requests as numbers (``fastpath.request_table``), and copies each record to the
 retry topic (``Copier.put_later``). Dead letters fall back to the processor.
 """
 

@@ -1,6 +1,6 @@
-"""37 in a row: transactions that end in one read of a connection are decided in one put.
+"""Fast path of code 37: transactions that end in one read of a connection are decided in one put.
 
-The kernel reads the requests as numbers (``fastpath.request_table``); ``Transactions.decide_all``
+A kernel reads the requests as numbers (``fastpath.request_table``); ``Transactions.decide_all``
 makes the messages.
 """
 
