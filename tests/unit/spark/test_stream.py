@@ -467,9 +467,8 @@ def test_a_topic_that_is_deleted_is_an_error_or_forgotten(grow: Any) -> None:
     one = earliest(root, allowLive=True)
     start = one.latest_offset(one.initial_offset(), None)
     shutil.rmtree(root / "consumequeue" / "TopicB")
-    with pytest.raises(
-        DataLoss, match=r"queue TopicB/0 is missing from .*store, requested is 12 on"
-    ):
+    text = r"queue TopicB/0 is missing from .*store, requested is 12 on"
+    with pytest.raises(DataLoss, match=text):
         earliest(root, allowLive=True).latest_offset(start, None)
     lenient = earliest(root, allowLive=True, failOnDataLoss=False)
     end = lenient.latest_offset(start, None)

@@ -225,9 +225,8 @@ def test_a_topic_that_is_deleted_is_an_error_or_forgotten(mq: LocalBroker) -> No
         clock = ManualClock()
         start = earliest(mq, **given).latest_offset({}, None)
         admin.delete_topic("Doomed")
-        with pytest.raises(
-            DataLoss, match=r"queue Doomed/0 of broker-a is missing from name server"
-        ):
+        text = r"queue Doomed/0 of broker-a is missing from name server"
+        with pytest.raises(DataLoss, match=text):
             earliest(mq, **given).latest_offset(start, None)
         with pytest.raises(DataLoss, match="requested is 0 on"):
             earliest(mq, **given).tasks({}, start)

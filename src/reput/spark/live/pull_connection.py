@@ -15,9 +15,10 @@ import msgspec
 from reput.errors import ConnectionLost, NotAFrame, RequestTimedOut, Unreachable
 from reput.format import command as commands
 from reput.format.codes import RequestCode
-from reput.format.command import LENGTH, MARK, Command
+from reput.format.command import MARK, Command
 from reput.remoting.client import CONNECT_TIMEOUT_MS, split_address
 from reput.remoting.connection import FrameBuffer, find_frame
+from reput.remoting.frame_template import FrameTemplate
 
 _READ_BYTES: Final = 1 << 20
 """Maximum number of bytes per read: a few large replies, or a hundred small ones."""
@@ -30,26 +31,15 @@ _NUMBERS = (
 """Fields that differ between pulls, in the order of the header."""
 
 
-class PullTemplate:
-    """The constant part of the pulls of one queue.
+class PullTemplate(FrameTemplate):
+    """The pulls of one queue, which differ in opaque, queue offset and message count.
 
     Args:
-        request: A pull with opaque, queue offset and count 0.
+        request: A pull with opaque, queue offset and message count 0.
     """
 
     def __init__(self, request: Command) -> None:
-        header = commands.encode_head(request)[LENGTH.size + MARK.size :].replace(b"%", b"%%")
-        at = 0
-        for field, number in _NUMBERS:
-            at = header.index(field, at)  # quotes in values are escaped, so that this is unique
-            header = header[:at] + number + header[at + len(field) :]
-        self._header = header
-
-    def request(self, opaque: int, queue_offset: int, count: int) -> bytes:
-        """Return the frame of one pull."""
-        header = self._header % (opaque, queue_offset, count)
-        size = len(header)
-        return LENGTH.pack(MARK.size + size) + MARK.pack(size) + header
+        super().__init__(request, _NUMBERS)
 
 
 class _Fields(msgspec.Struct, rename="camel"):
@@ -141,7 +131,7 @@ class PullConnection:
     def ask(self, template: PullTemplate, queue_offset: int, count: int) -> int:
         """Queue a pull for ``send`` and ``receive``; return its opaque."""
         opaque = self._last_opaque = (self._last_opaque + 1) & _OPAQUE_MAX
-        self._out += template.request(opaque, queue_offset, count)
+        self._out += template.fill(opaque, queue_offset, count)
         return opaque
 
     def send(self) -> None:
