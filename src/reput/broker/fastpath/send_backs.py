@@ -1,7 +1,7 @@
 """Fast path of code 36: messages sent back in one read of a connection are copied in one put.
 
 A kernel reads the requests as numbers (``fastpath.request_table``), and copies each record to the
-retry topic (``Copier.put_later``). Dead letters fall back to the processor.
+retry topic (``Copier.put_for_retry``). Dead letters fall back to the processor.
 """
 
 import random
@@ -71,7 +71,7 @@ class FastSendBacks:
         copies, groups, properties = self._copies(rows)
         if not copies:
             return 0
-        count, origins = parts.store.copier.put_later(np.array(copies, np.int64), properties)
+        count, origins = parts.store.copier.put_for_retry(np.array(copies, np.int64), properties)
         if count:
             parts.fast_counts.send_backs += count
             parts.pending_replies.count_puts(begun_ms, count)
@@ -83,7 +83,7 @@ class FastSendBacks:
         return count
 
     def _copies(self, rows: Sequence[Row]) -> tuple[list[tuple[int, ...]], list[str], bytes]:
-        """Return the arguments of ``Copier.put_later`` for the leading requests, and their groups.
+        """Return the leading requests as arguments of ``Copier.put_for_retry``, and their groups.
 
         It ends before the first request whose group has no retry topic.
         """
