@@ -21,7 +21,7 @@ from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import IS_ONEWAY, Command
 from reput.format.headers import PopMessageHeader
 from reput.store.config_tables import TopicConfig
-from reput.store.pop_reader import PopReader, Taken
+from reput.store.pop_reader import PopBatch, PopReader
 
 MESSAGES = 400
 
@@ -79,15 +79,15 @@ class PopBoth:
             self.feed(pop(consumer_group="first", queue_id=1))
         self.fast_pops.forget()
 
-    def _count_taken(self, taker: PopReader) -> None:
-        take = taker.take
+    def _count_taken(self, reader: PopReader) -> None:
+        read = reader.pop
 
-        def counted(*arguments: Any, **more: Any) -> Taken | None:
-            taken = take(*arguments, **more)
+        def counted(*arguments: Any, **more: Any) -> PopBatch | None:
+            taken = read(*arguments, **more)
             self.taken_count += taken is not None
             return taken
 
-        taker.take = counted  # type: ignore[method-assign]
+        reader.pop = counted  # type: ignore[method-assign]
 
     @property
     def wires(self) -> tuple[Wire, Wire]:

@@ -153,7 +153,7 @@ def test_the_kernel_stores_the_same(version: str, subject: Subject, stores: Stor
         expected = record.decode(store.record_at(slow.physical_offset) or b"")
         place_of_next = b"REAL_TOPIC\1%RETRY%CG_Retry\2REAL_QID\0010\2"
         row = (-1, place, 0, 0, len(place_of_next), 0, group.retry_max)
-        count, origins = store.copier.put_later(np.array([row], np.int64), place_of_next)
+        count, origins = store.copier.put_for_retry(np.array([row], np.int64), place_of_next)
         assert count == (not message.born_host.is_v6)
         counts[count] += 1
         if count:

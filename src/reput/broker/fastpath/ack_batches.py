@@ -1,4 +1,4 @@
-"""Batches of acknowledgements (200151) whose header was seen before: only the body is decoded."""
+"""Fast path of batches of acknowledgements (200151): a header seen before is not decoded again."""
 
 from reput.broker.fastpath.json_request import find_request
 from reput.broker.fastpath.request_table import empty_json_reply

@@ -31,7 +31,7 @@ from reput.format.pop_codec import AckRecord
 from reput.store import incoming
 from reput.store.incoming import LOCAL_HOST, IncomingMessage, PutResult, PutStatus, Refused
 from reput.store.message_store import MessageStore
-from reput.store.pop_reader import Taken
+from reput.store.pop_reader import PopBatch
 from reput.store.table_files import ConsumerOffsetTable
 
 LOOP = "pops"
@@ -216,7 +216,7 @@ class Revive:
         tags_codes: tuple[int, ...],
         invisible_ms: int,
         revive_queue_id: int,
-    ) -> Taken | None:
+    ) -> PopBatch | None:
         """Read messages and ``hold`` them in one kernel call.
 
         Args:
@@ -232,7 +232,7 @@ class Revive:
         """
         if key in self.checkpoints or self._topics.get(self.topic) is None:
             return None
-        taken = self._store.pop_reader.take(
+        taken = self._store.pop_reader.pop(
             key.topic,
             key.group,
             key.queue_id,

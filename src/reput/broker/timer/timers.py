@@ -361,7 +361,7 @@ class Timers:
     def _entries(self, units: UnitArray, now_ms: int) -> Entries:
         """Return entries for the messages that wait."""
         places = places_of(units, self._taken_up)
-        waiting = self._store.copier.waiting(places)
+        waiting = self._store.copier.timer_properties(places)
         is_odd = (waiting[:, words.WAITING_OUT_MS] < 0) | (waiting[:, words.WAITING_IS_RECALL] != 0)
         count = _fitting_odd(is_odd, units["size"])
         places, waiting, is_odd = places[:count], waiting[:count], is_odd[:count]
@@ -457,7 +457,7 @@ class Timers:
         places[:, words.PLACE_QUEUE_OFFSET] = entries["queue_offset"]
         places[:, words.PLACE_PHYSICAL_OFFSET] = entries["physical_offset"]
         places[:, words.PLACE_SIZE] = entries["size"]
-        waiting = self._store.copier.waiting(places)
+        waiting = self._store.copier.timer_properties(places)
         out_ms = waiting[:, words.WAITING_OUT_MS]
         leave_ms = np.maximum(entries["leaves_ms"], now_ms - self._precision_ms)
         is_rolled = out_ms > leave_ms

@@ -401,7 +401,7 @@ class Transactions:
                 groups += group
             rows.append((half_offset, physical_offset, 0, 0, 0, *cuts[group], is_commit))
         op = incoming.encode(self._op(b"", now_ms), _OP_TOPIC)
-        return self._store.copier.decided(np.array(rows, np.int64), _FINAL, op, groups)
+        return self._store.copier.decision_records(np.array(rows, np.int64), _FINAL, op, groups)
 
     def _undecided_count(self, ends: Sequence[End]) -> int:
         """Return the number of leading ends whose half messages wait and have no copy."""
