@@ -243,8 +243,8 @@ def some_send(random: Random, odd: float, now_ms: int = NOW_MS, body_max: int = 
         long_names = dict(zip(LETTERS, send_rules.FIELD_NAMES, strict=True))
         fields = {long_names.get(name, name): value for name, value in fields.items()}
     body = random.randbytes(random.choice([1, 5, 80, 80, 300]))
-    if random.random() < 0.1 * odd:
-        body = random.randbytes(random.choice([0, body_max - 1, body_max, body_max + 1]))
+    if random.random() < 0.15 * odd:
+        body = random.randbytes(random.choice([0, body_max, body_max + 1]))
     if random.random() < 0.05 * odd:
         code = random.choice([320, 11])
     return some_request(random, odd, code, fields, body)

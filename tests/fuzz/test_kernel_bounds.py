@@ -105,6 +105,9 @@ def check_send_replies(world: SendWorld) -> int:
         verdict, record_size = record.classify(data, place, start + place)
         assert verdict is record.Verdict.MESSAGE
         assert record_size <= world.block[state.RECORD_BYTES_MAX]
+        stored = record.decode(data, place)
+        topic = stored.properties.get("REAL_TOPIC", stored.topic)
+        assert world.hot.topic(topic.encode()).words[state.TOPIC_KIND] == state.KIND_PLAIN
         position += 4 + size
         count += 1
     return count
