@@ -221,11 +221,12 @@ class SendWorld(World):
             row.words[state.TOPIC_WRITE_QUEUES] = write_queues
         self.received = Fence(len(data))
         self.received.write(0, data)
-        room, scratch, replies, body, size = (
-            (40, 70_000, 8_000, 4000, random.choice([400, 40_000, 40_000]))
+        room, scratch, replies, body, size = map(
+            random.choice,
+            ([40], [5_000, 70_000, 70_000], [8_000], [4000], [400, 40_000, 40_000])
             if is_complete
-            else map(random.choice, ([0, 1, 2, 9], [100, 700, 9000], [0, 319, 320, 700, 9000],
-                                     [20, 4000], [250, 40_000]))
+            else ([0, 1, 2, 9], [100, 700, 9000], [0, 319, 320, 700, 9000], [20, 4000],
+                  [250, 40_000]),
         )  # fmt: skip
         self.replies = Fence(replies)
         self.replies.write(0, UNTOUCHED * replies)
