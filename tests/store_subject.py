@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from memory_store import MemoryStore
 from reput.clock import ManualClock
 from reput.format import batch, message as record, properties as props
 from reput.format.batch import InnerMessage
 from reput.format.message import StoredMessage
 from reput.store.getting import GetResult
 from reput.store.incoming import IncomingMessage, PutResult, PutStatus
-from reput.store.memory_store import MemoryStore
 from reput.store.message_store import MessageStore
 from store_fixture import START_MS, Stores, config
 
