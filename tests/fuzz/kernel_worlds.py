@@ -430,9 +430,9 @@ class PopWorld(PullWorld):
         call[pop_args.INVISIBLE_MS] = random.choice(NUMBERS)
         call[pop_args.REVIVE_QUEUE_ID] = random.choice([0, 0, 0, 1, 1, 9, 5])
         call[pop_args.STORE_MS] = NOW_MS
-        if random.random() < 0.1:
+        if random.random() < 0.2:
             place = random.choice([pop_args.COUNT_MAX, pop_args.POP_MS, pop_args.QUEUE_ID])
-            call[place] = random.choice([-1, -(2**63), 0, 33])
+            call[place] = random.choice([-1, -(2**63), 0, pop_args.MESSAGES_MAX + 1])
 
 
 # --- acknowledgements ---------------------------------------------------------------

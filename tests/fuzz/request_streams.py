@@ -139,7 +139,7 @@ def json_frame(
         header = header.replace("/", "\\/")
     if random.random() < 0.1:
         header += random.choice(["\n", " ", "\t\r\n  "])
-    if random.random() < 0.05 * odd:
+    if random.random() < 0.15 * odd:
         header += random.choice(["\0", "}", ",", "x"])
     return framed(header.encode(errors="replace"), body, 0)
 
