@@ -245,7 +245,7 @@ class _Columns:
     ) -> None:
         self.opaques = opaques
         self.keys = keys
-        """Of each unique key the three parts of the digits that count requests."""
+        """For each unique key, the three parts of the digits that count requests."""
         self.born = born
 
 

@@ -148,7 +148,7 @@ def kv_set(
 
 @command("yes", *CLUSTER)
 def kv_delete(session: Session, namespace: NamespaceArgument, key: KeyArgument) -> View:
-    """Delete a key at all name servers. Without --yes it only shows it."""
+    """Delete a key at all name servers. Without --yes it only shows the value."""
 
     async def work(admin: "Admin") -> tuple[str | None, str | None]:
         before = await admin.kv(namespace, key)
