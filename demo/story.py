@@ -129,7 +129,7 @@ class Story:
             ]
         if (streamed := self.streamed) is not None:
             exact = "each once" if streamed.is_exact else "not each once"
-            most = max((one.lag for one in streamed.batches), default=0)
+            most = max((batch.lag for batch in streamed.batches), default=0)
             facts.append(
                 (
                     "Streamed",
@@ -148,12 +148,12 @@ class Story:
                 )
             )
         if (audited := self.audited) is not None:
-            told = ", ".join(f"{count:,} {name}" for name, count in audited.verdicts.items())
+            verdicts = ", ".join(f"{count:,} {name}" for name, count in audited.verdicts.items())
             facts.append(
                 (
                     "Audited",
                     f"{audited.messages:,} messages in {audited.seconds:.1f} s: {audited.lost:,} "
-                    f"lost; {told}",
+                    f"lost; {verdicts}",
                 )
             )
         return facts
@@ -161,22 +161,24 @@ class Story:
     @property
     def problems(self) -> list[str]:
         """What was lost, doubled or made differently, in words; nothing if all is fine."""
-        found = []
+        problems = []
         if (traffic := self.traffic) and traffic.consumed_count != traffic.message_count:
-            found.append(f"{traffic.consumed_count:,} of {traffic.message_count:,} were consumed")
+            problems.append(
+                f"{traffic.consumed_count:,} of {traffic.message_count:,} were consumed"
+            )
         if (streamed := self.streamed) and not streamed.is_exact:
-            found.append(
+            problems.append(
                 f"the stream wrote {streamed.rows:,} rows, {streamed.different:,} different ones, "
                 f"of {streamed.published:,} messages"
             )
         if (rebuilt := self.rebuilt) and not rebuilt.is_identical:
-            found.append(
+            problems.append(
                 f"{rebuilt.queue_differences:,} queues and {rebuilt.index_differences:,} index "
                 "files differ from what the log gives"
             )
         if (audited := self.audited) and not audited.is_clean:
-            found.append(f"the audit found {audited.lost:,} lost messages")
-        return found
+            problems.append(f"the audit found {audited.lost:,} lost messages")
+        return problems
 
     def as_json(self) -> dict[str, Any]:
         """Return plain lists and dictionaries."""

@@ -88,10 +88,10 @@ def _await(
     while seen < wanted:
         if sender.error is not None:
             raise DemoFailed(f"messages could not be sent: {sender.error}")
-        for told in query.recentProgress:
-            if told["numInputRows"]:
-                batches[told["batchId"]] = _batch(told)
-        count = sum(one.rows for one in batches.values())
+        for reported in query.recentProgress:
+            if reported["numInputRows"]:
+                batches[reported["batchId"]] = _batch(reported)
+        count = sum(batch.rows for batch in batches.values())
         if count > seen:
             latest, seen = time.monotonic(), count
         if time.monotonic() - latest > _STALLED_S:
@@ -102,14 +102,14 @@ def _await(
     return [batches[key] for key in sorted(batches)]
 
 
-def _batch(told: Any) -> MicroBatch:
-    began = datetime.datetime.fromisoformat(told["timestamp"])
-    took_ms = told["durationMs"]["triggerExecution"]
+def _batch(reported: Any) -> MicroBatch:
+    began = datetime.datetime.fromisoformat(reported["timestamp"])
+    took_ms = reported["durationMs"]["triggerExecution"]
     return MicroBatch(
         end_ms=round(began.timestamp() * 1000) + took_ms,
-        rows=told["numInputRows"],
+        rows=reported["numInputRows"],
         seconds=took_ms / 1000,
-        lag=lag_of(told["sources"][0]["latestOffset"]).messages,
+        lag=lag_of(reported["sources"][0]["latestOffset"]).messages,
     )
 
 

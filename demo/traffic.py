@@ -76,14 +76,14 @@ def broker(folder: Path) -> Iterator[str]:
 
 
 def _address(process: "subprocess.Popen[str]") -> str:
-    said = []
+    lines = []
     assert process.stdout is not None
     for line in process.stdout:
-        said.append(line)
+        lines.append(line)
         name, _, value = line.strip().partition("  ")
         if name == "name server":
             return value.strip()
-    raise DemoFailed(f"reput up did not start: {' '.join(said)}")
+    raise DemoFailed(f"reput up did not start: {' '.join(lines)}")
 
 
 def run(namesrv: str, progress: Progress, count: int = MESSAGE_COUNT) -> Traffic:
@@ -145,7 +145,7 @@ async def _consume(namesrv: str, traffic: Traffic, progress: Progress) -> None:
     is_done = asyncio.Event()
 
     async def listen(messages: list[ReceivedMessage], context: ConsumeContext) -> ConsumeResult:
-        seen.update(one.message_id for one in messages)
+        seen.update(message.message_id for message in messages)
         latest[0] = time.monotonic()
         if len(seen) >= traffic.message_count:
             is_done.set()
