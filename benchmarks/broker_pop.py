@@ -169,12 +169,11 @@ async def _pop_batch(connection: Connection, group: str, queue_id: int) -> int:
         header, start, offsets = await _pop(connection, group, queue_id)
         if not offsets:
             return done
-        bits = sum(1 << queue_offset - start for queue_offset in offsets).to_bytes(
-            BATCH // 8 + 1, "little"
-        )
+        bits = sum(1 << queue_offset - start for queue_offset in offsets)
+        bitset = base64.b64encode(bits.to_bytes(BATCH // 8 + 1, "little")).decode()
         ack: dict[str, Any] = {
             "c": group, "t": TOPIC, "r": "0", "so": start, "q": queue_id, "rq": header.revive_qid,
-            "pt": header.pop_time, "it": header.invisible_time, "b": base64.b64encode(bits).decode(),
+            "pt": header.pop_time, "it": header.invisible_time, "b": bitset,
         }  # fmt: skip
         body = bodies.encode({"brokerName": "broker-a", "acks": [ack]})
         reply = await connection.ask(Code.BATCH_ACK_MESSAGE, Header(), body)
