@@ -1,7 +1,7 @@
-"""What a store does for its users: ``MessageStore`` in files, ``MemoryStore`` for tests.
+"""The interface of a store: ``MessageStore``, and the model of it in ``tests/memory_store.py``.
 
-One behaviour suite runs on both (``tests/behaviour/test_store_behaviour.py``). ``BrokerStore`` is
-all that a broker uses; it names few parts, and only the members of them that a broker needs.
+The scripts in ``tests/scripts/store/behaviour`` run on both. ``BrokerStore`` is all that a broker
+uses: it has few parts, with only those members that a broker needs.
 """
 
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
