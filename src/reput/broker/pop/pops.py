@@ -31,7 +31,7 @@ from reput.format.pop_codec import ORDERED_REVIVE_QUEUE, Handle
 from reput.remoting.channel import Channel
 from reput.store.getting import GetResult, GetStatus
 from reput.store.incoming import PutResult
-from reput.store.message_store import MessageStore
+from reput.store.interface import BrokerStore
 from reput.store.pop_reader import PopBatch
 
 _MOVED = frozenset(
@@ -137,7 +137,7 @@ class Pops:
 
     def __init__(
         self,
-        store: MessageStore,
+        store: BrokerStore,
         topics: Topics,
         revive: Revive,
         offsets: PopOffsets,

@@ -30,7 +30,7 @@ from reput.format.message import Host, StoredMessage
 from reput.format.pop_codec import AckRecord
 from reput.store import incoming
 from reput.store.incoming import LOCAL_HOST, IncomingMessage, PutResult, PutStatus, Refused
-from reput.store.message_store import MessageStore
+from reput.store.interface import BrokerStore
 from reput.store.pop_reader import PopBatch
 from reput.store.table_files import ConsumerOffsetTable
 
@@ -79,7 +79,7 @@ class Revive:
 
     def __init__(
         self,
-        store: MessageStore,
+        store: BrokerStore,
         topics: Topics,
         groups: SubscriptionGroups,
         offsets: Callable[[], ConsumerOffsetTable],

@@ -54,9 +54,9 @@ from reput.store.consume_queue import ConsumeQueue
 from reput.store.consume_queue_view import UnitArray
 from reput.store.copying import CopyRule, Places, places_of
 from reput.store.incoming import PutStatus
+from reput.store.interface import BrokerStore
 from reput.store.kernels import copy_args as words
 from reput.store.kernels.send_rules import TIMER_UNITS_MS
-from reput.store.message_store import MessageStore
 from reput.store.timer_table import JavaTimer, TimerProgress, TimerTable
 
 MESSAGES_PER_STEP = 1024
@@ -112,7 +112,7 @@ class Timers:
     """
 
     def __init__(
-        self, store: MessageStore, table: TimerTable, quarantine: Quarantine | None = None
+        self, store: BrokerStore, table: TimerTable, quarantine: Quarantine | None = None
     ) -> None:
         self._quarantine = Quarantine() if quarantine is None else quarantine
         self.table = table

@@ -38,7 +38,7 @@ from reput.store import incoming
 from reput.store.consume_queue import ConsumeQueue
 from reput.store.copying import CopyRule, Places
 from reput.store.incoming import IncomingMessage, PutResult, PutStatus, Refused
-from reput.store.message_store import MessageStore
+from reput.store.interface import BrokerStore
 from reput.store.table_files import ConsumerOffsetTable
 
 TOPICS = names.HALF_TOPIC, names.OP_HALF_TOPIC
@@ -103,7 +103,7 @@ class Transactions:
 
     def __init__(
         self,
-        store: MessageStore,
+        store: BrokerStore,
         topics: Topics,
         offsets: ConsumerOffsetTable,
         config: BrokerConfig,
