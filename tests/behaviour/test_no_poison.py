@@ -39,7 +39,7 @@ from reput.format.recall_handle import RecallHandle
 from reput.remoting.time_slices import run_whole
 from reput.store.incoming import IncomingMessage, PutStatus
 from reput.store.reader import StoreReader
-from reput.store.verify import Report, Severity, verify
+from reput.store.verify import Severity, VerifyReport, verify
 
 START_MS = 1_700_000_000_000
 REVIVE = "rmq_sys_REVIVE_LOG_DefaultCluster"
@@ -107,7 +107,7 @@ def run(subject: Subject) -> None:
     assert not broker.loops.failures
 
 
-def verified(root: Path) -> Report:
+def verified(root: Path) -> VerifyReport:
     report = verify(StoreReader.open(str(root)))
     assert report.severity < Severity.WARNING, report.findings
     return report

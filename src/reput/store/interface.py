@@ -1,6 +1,6 @@
-"""What a store does, for those who use one: ``MessageStore`` in files, ``MemoryStore`` for tests.
+"""The interface of a store: ``MessageStore``, and the model of it in ``tests/memory_store.py``.
 
-One behaviour suite runs on both (``tests/behaviour/test_store_behaviour.py``).
+The scripts in ``tests/scripts/store/behaviour`` run on both.
 """
 
 from collections.abc import Sequence

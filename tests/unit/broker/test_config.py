@@ -30,7 +30,7 @@ def test_unknown_keys_and_those_without_effect_are_told_by_name() -> None:
     assert told == (
         "settings: unknown key 'brokerNmae'; did you mean 'brokerName'?",
         "sendMessageThreadPoolNums has no effect: one thread serves all connections",
-        "haListenPort has no effect: replication between brokers is not here",
+        "haListenPort has no effect: replication between brokers is not supported",
     )
 
 
