@@ -11,7 +11,7 @@ from reput import limits
 from reput.errors import LimitExceeded
 from reput.format.bodies import DataVersion, TopicConfigData
 from reput.namesrv import route_table
-from reput.namesrv.route_table import _PART, EXPIRY_MS, Registration, RouteTable
+from reput.namesrv.route_table import _PART, EXPIRY_MS, Registration, RouteLimits, RouteTable
 from reput.remoting.time_slices import run_whole
 
 CLUSTER = "DefaultCluster"
