@@ -27,7 +27,7 @@ async def query(subject: Subject, key: str, **fields: object) -> Command:
 async def test_a_key_that_no_message_can_have_is_refused(subject: Subject) -> None:
     reply = await query(subject, "k" * 32_767)
     assert reply.code == ResponseCode.QUERY_NOT_FOUND
-    assert "allowed: at most 32767 letters, limit query_key_letters" in (reply.remark or "")
+    assert "allowed: at most 32767 characters, limit query_key_letters" in (reply.remark or "")
 
 
 async def test_a_search_among_too_many_entries_is_given_up(

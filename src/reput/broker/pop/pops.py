@@ -235,7 +235,7 @@ class Pops:
         if not wanted.is_ordered and selection.message_filter is None:
             key = Key(topic, group, queue_id, begin, now_ms)
             codes, revive_queue_id = selection.tags_codes, popped.revive_queue_id
-            taken = self.revive.take(key, room, codes, wanted.invisible_ms, revive_queue_id)
+            taken = self.revive.pop_messages(key, room, codes, wanted.invisible_ms, revive_queue_id)
             if taken is not None:
                 self._add_taken(popped, position, taken)
                 return

@@ -209,7 +209,7 @@ class Revive:
             )
         return result
 
-    def take(
+    def pop_messages(
         self,
         key: Key,
         count_max: int,
