@@ -123,7 +123,7 @@ def test_salvage_leaves_no_whole_message_behind(
     assert f"{count_of_messages() - 1} messages" in fields(text)["recovered"]
     assert fields(text)["lost"].startswith("1 message")
     assert str(lost["commitLogOffset"]) in text
-    assert "is there already" in complaint(capsys, *salvage)
+    assert "exists already" in complaint(capsys, *salvage)
 
 
 def test_compare_names_what_differs(

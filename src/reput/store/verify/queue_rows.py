@@ -102,7 +102,7 @@ def redispatch_from(reader: StoreReader) -> int:
 
     After a clean stop it is the end of the log. After a crash it is the start of the log file that
     the checkpoint leads to, by the rule of 5.5 if the checkpoint has its field, else by that of
-    4.x. A running broker dispatches what is missing: 0.
+    4.x. A running broker dispatches all missing records: 0.
     """
     if reader.is_live:
         return 0

@@ -131,7 +131,7 @@ def compare_units(
 
 
 def _recovered_from(files: Sequence[QueueFile]) -> int:
-    """Return the first queue offset whose unit a start after a crash can put again.
+    """Return the first queue offset whose unit a start after a crash can rewrite.
 
     Java (4.9.7 and 5.5.0) ends a queue at the first zeros in its last three files, and dispatches
     from there. Zeros in earlier files stay, and pulls of them fail. If the first unit of these
@@ -441,7 +441,7 @@ class PlainQueueCheck:
     # Units
 
     def check(self, ledger: Ledger, log: LogCheck) -> dict[int, int]:
-        """Report what is wrong.
+        """Report the faults of the queue.
 
         Returns:
             Number of units in each file, by the file's start.
@@ -562,7 +562,7 @@ class BatchQueueCheck:
         self._missing += _missing_units(rows[is_none], compared.is_pending[is_none])
 
     def check(self, ledger: Ledger, log: LogCheck) -> dict[int, int]:
-        """Report what is wrong.
+        """Report the faults of the queue.
 
         Returns:
             Number of units, by the start of the first file.

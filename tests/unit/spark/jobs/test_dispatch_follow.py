@@ -181,7 +181,7 @@ def test_another_log_than_was_followed_is_refused(tmp_path: Path) -> None:
         file.unlink()
     later = root / paths.COMMIT_LOG / paths.offset_name(1 << 20)
     later.write_bytes(bytes(4096))
-    with pytest.raises(StoreChanged, match="deleted before it was followed"):
+    with pytest.raises(StoreChanged, match="deleted before they were followed"):
         follow(root, target)
 
 
