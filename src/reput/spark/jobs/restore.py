@@ -295,8 +295,8 @@ def _find_records(task: tuple[str, int, RecordFilter]) -> bytes:
     """Return physical offsets and sizes of the selected records of a log file, in log order."""
     archive, start, selection = task
     manifest = files.load_manifest(open_folder(archive), start)
-    found = [group.selected() for group in _wanted(archive, [manifest], selection)]
-    both = np.concatenate([np.empty((2, 0), np.int64), *found], axis=1)
+    columns = [group.selected() for group in _wanted(archive, [manifest], selection)]
+    both = np.concatenate([np.empty((2, 0), np.int64), *columns], axis=1)
     return both[:, np.argsort(both[0])].tobytes()
 
 
@@ -312,8 +312,8 @@ def _pack_file(task: _NewFile) -> int:
         for wanted in _wanted(task.archive, manifests, task.selection)
         if wanted.group.min_offset <= task.last and task.first < wanted.group.end_offset
     ]
-    found = [group.selected() for group in groups]
-    offsets, sizes = np.concatenate([np.empty((2, 0), np.int64), *found], axis=1)
+    columns = [group.selected() for group in groups]
+    offsets, sizes = np.concatenate([np.empty((2, 0), np.int64), *columns], axis=1)
     inside = (offsets >= task.first) & (offsets <= task.last)
     order = np.argsort(offsets[inside])
     offsets, sizes = offsets[inside][order], sizes[inside][order]

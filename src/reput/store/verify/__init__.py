@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 
-def _silent(what: str, done: int, total: int) -> None:
+def _silent(part: str, done: int, total: int) -> None:
     pass
 
 

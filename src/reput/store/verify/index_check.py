@@ -274,8 +274,8 @@ class IndexChecks:
         ):
             count = int(mask.sum())
             if count:
-                what = f"{'1 entry points' if count == 1 else f'{count} entries point'} {text}"
-                self._ledger.add(severity, kind, path, what, count=count)
+                entries = "1 entry points" if count == 1 else f"{count} entries point"
+                self._ledger.add(severity, kind, path, f"{entries} {text}", count=count)
 
     def _after_walk(self, number: int) -> Iterator[Offsets]:
         """Yield the physical offsets of a file's entries that are after all windows."""

@@ -78,7 +78,7 @@ def rows_of(columns: kernels.Columns, rows: Offsets, tags_codes: Offsets) -> Row
 
 def light_units(columns: kernels.Columns, light: list[LightRow], tags_codes: Offsets) -> Rows:
     """Return the places of records in light queues as units describe them."""
-    rows: npt.NDArray[np.int64] = np.array([one.row for one in light], np.int64)
+    rows: npt.NDArray[np.int64] = np.array([place.row for place in light], np.int64)
     units = rows_of(columns, rows, tags_codes)
     units["queue_offset"] = [place.queue_offset for place in light]
     return units

@@ -60,21 +60,21 @@ class UnitComparison:
     """Records of a queue and the units at their queue offsets."""
 
     is_none: Mask
-    """There is no unit: no file, zeros or filler."""
+    """Records without a unit: no file, zeros or filler."""
     is_pending: Mask
-    """There is no unit, and the broker's next start puts one."""
+    """Records without a unit that get one at the broker's next start."""
     is_mine: Mask
-    """The unit points at the record."""
+    """Records that their unit points at."""
     is_wrong_size: Mask
-    """The unit points at the record, with another size."""
+    """Records that their unit points at with another size."""
     is_wrong_tags: Mask
-    """The unit points at the record, with another tags code."""
+    """Records that their unit points at with another tags code."""
     tags_codes: Offsets
     """Tags codes of the units."""
 
     @property
     def is_other(self) -> Mask:
-        """The unit points elsewhere."""
+        """Records whose unit points elsewhere."""
         return ~(self.is_none | self.is_mine)
 
 
@@ -185,13 +185,13 @@ class UnclaimedVerdicts:
     is_blank: Mask
     is_invalid: Mask
     is_expired: Mask
-    """The unit points before the log."""
+    """Units that point before the log."""
     is_stale: Mask
-    """The unit points after the end of the log."""
+    """Units that point after the end of the log."""
     hole_of: Offsets
     """Number of the hole of the log that the unit points into; -1 if there is none."""
     is_wrong: Mask
-    """The unit points at another record, or at no start of one."""
+    """Units that point at another record, or at no start of one."""
 
 
 def judge_unclaimed(

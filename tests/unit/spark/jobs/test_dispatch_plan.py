@@ -35,10 +35,10 @@ class Record:
 
 @st.composite
 def logs(draw: st.DrawFn) -> list[Record]:
-    """Queues that mostly go on by one, and now and then jump, repeat, or begin anew."""
-    at = 0
+    """Queues whose offsets mostly continue by one, and sometimes jump, repeat, or start over."""
+    physical_offset = 0
     next_offsets = {("T", i): draw(st.integers(0, 3)) for i in range(2)}
-    found = []
+    log = []
     for _ in range(draw(st.integers(0, 40))):
         key = draw(st.sampled_from(sorted(next_offsets)))
         jump = draw(st.sampled_from([0, 0, 0, 0, 0, 1, 2, 9, -1, -4, 1 << 40]))
@@ -46,9 +46,9 @@ def logs(draw: st.DrawFn) -> list[Record]:
         if jump != 1 << 40:
             next_offsets[key] = queue_offset + 1
         size = draw(st.integers(record.FIXED_BYTES_V1 + 1, 300))
-        found.append(Record(key, queue_offset, at, size))
-        at += size
-    return found
+        log.append(Record(key, queue_offset, physical_offset, size))
+        physical_offset += size
+    return log
 
 
 def model(log: list[Record], multiple: int) -> dict[QueueKey, dict[int, int]]:

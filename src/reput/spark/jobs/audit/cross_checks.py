@@ -94,8 +94,8 @@ def _copies(rows: "DataFrame") -> "DataFrame":
         names.SYSTEM_TOPIC_PREFIX
     )
     stored = [
-        str(one)
-        for one in (MessageVerdict.DISPATCHED, MessageVerdict.UNDISPATCHED, MessageVerdict.LOST)
+        str(verdict)
+        for verdict in (MessageVerdict.DISPATCHED, MessageVerdict.UNDISPATCHED, MessageVerdict.LOST)
     ]
     plain = rows.filter(F.col("verdict").isin(*stored) & F.col("uniq_key").isNotNull() & ~is_own)
     hashed = plain.select(*_COPY, "physical_offset", F.xxhash64(*_COPY).alias("hash"))

@@ -296,8 +296,8 @@ def _ended(window: Judged) -> pa.Array:
     ended: list[list[int] | None] = [None] * window.columns.count
     bodies, _ = window.columns.take(rows).bodies()
     data = bodies.data.tobytes()
-    for at, row in enumerate(rows.tolist()):
-        text = data[bodies.offsets[at] : bodies.offsets[at + 1]].decode("ascii", "replace")
+    for number, row in enumerate(rows.tolist()):
+        text = data[bodies.offsets[number] : bodies.offsets[number + 1]].decode("ascii", "replace")
         words = [word.strip() for word in text.split(_OPERATION_SEPARATOR)]
         ended[row] = [int(word) for word in words if word.isascii() and word.isdigit()]
     return pa.array(ended, _type("ends"))

@@ -149,9 +149,9 @@ def compare(
     counts: dict[str, dict[str, int]] = {}
     first: list[Mismatch] = []
     for section in job.sections:
-        counted, some = job.counted(runner, section, findings_max)
+        counted, mismatches = job.counted(runner, section, findings_max)
         counts[section] = {kind: counted.get((section, kind), 0) for kind in KINDS}
-        first += some
+        first += mismatches
     matched = job.matched_by if "messages" in job.sections else ""
     return Comparison(left, job.right_name, job.sections, matched, counts, tuple(first))
 
@@ -214,15 +214,15 @@ def _job(
     ordered = tuple(
         section for section in possible if section in wanted and not (ignore and section == "files")
     )
-    some = frozenset(ignore)
+    ignored = frozenset(ignore)
     size = max(partition_bytes, 1)
     left = absolute(left)  # workers have other working directories
     if isinstance(right, str):
         right = absolute(right)
-        sides = TwoStores(StoppedStore(left), StoppedStore(right), some, allow_live)
+        sides = TwoStores(StoppedStore(left), StoppedStore(right), ignored, allow_live)
         return _StoreComparison(spark, sides, ordered, match, size)
     assert live is not None
-    return _BrokerComparison(spark, left, right, live, some, ordered, allow_live, size)
+    return _BrokerComparison(spark, left, right, live, ignored, ordered, allow_live, size)
 
 
 def _live_options(options: Mapping[str, str]) -> ReadOptions:
@@ -365,10 +365,11 @@ class _StoreComparison:
             return findings.capped(iter([*self._sizes(), *_first_of_each(results)]), most)
         counts: dict[tuple[str, str], int] = {}
         first: list[Mismatch] = []
-        for counted, some in runner(section, functools.partial(_counted, self._sides, most), tasks):
+        work = functools.partial(_counted, self._sides, most)
+        for counted, mismatches in runner(section, work, tasks):
             for key, count in counted.items():
                 counts[key] = counts.get(key, 0) + count
-            first += some
+            first += mismatches
         return counts, first[:most]
 
     def frame(self, section: str) -> DataFrame:
@@ -409,7 +410,7 @@ class _StoreComparison:
             case "messages":
                 return [(part,) for part in self._log_parts()]
             case "queues":
-                return [tuple(some) for some in _shares([*self._queue_parts()], _UNITS_A_PART)]
+                return [tuple(share) for share in _shares([*self._queue_parts()], _UNITS_A_PART)]
             case _:
                 return [differing_tables.TABLES]
 

@@ -57,10 +57,10 @@ def _explain(left: StoreReader, right: StoreReader, path: str, position: int) ->
     elif family == paths.INDEX:
         where = _in_index(left, right, path, position)
     elif path == paths.CHECKPOINT:
-        found = record_fields.of_checkpoint(position)
-        if found is not None:
-            ours, theirs = _both(left, right, path, 0, found.stop)
-            where = "checkpoint", found.name, found.text(ours, 0), found.text(theirs, 0)
+        part = record_fields.of_checkpoint(position)
+        if part is not None:
+            ours, theirs = _both(left, right, path, 0, part.stop)
+            where = "checkpoint", part.name, part.text(ours, 0), part.text(theirs, 0)
     if where is None:
         ours, theirs = _both(left, right, path, position, 32)
         where = "", None, _plain(ours), _plain(theirs)
@@ -100,10 +100,10 @@ def _in_log(
     """Find the record that has a byte of the log, on the side where there is one."""
     path, position = two_stores.place(left.log, physical_offset)
     for reader in (left, right):
-        found = _record_around(reader.log, physical_offset)
-        if found is None:
+        span = _record_around(reader.log, physical_offset)
+        if span is None:
             continue
-        start, size = found
+        start, size = span
         first = position - (physical_offset - start)
         ours, theirs = _both(left, right, path, first, size)
         data = ours if reader is left else theirs

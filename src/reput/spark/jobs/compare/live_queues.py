@@ -32,14 +32,16 @@ def ends(options: ReadOptions) -> Ends:
         planner = Planner(client, options, Constraint(), Summary())
         brokers = await planner.brokers()
         if len(brokers) != 1:
-            there = ", ".join(sorted(brokers or planner.registered)) or "none is registered"
+            brokers_there = ", ".join(sorted(brokers or planner.registered)) or "none is registered"
             named = ", ".join(sorted(live.brokers or ())) or None
-            raise InvalidOption("broker", named, f"one broker, as a store is one's: {there}")
+            raise InvalidOption(
+                "broker", named, f"one broker, as a store is one's: {brokers_there}"
+            )
         queues = await planner.queues(brokers)
-        found = await all_of(map(client.ends, queues))
+        spans = await all_of(map(client.ends, queues))
         return {
             (queue.topic, queue.queue_id): end
-            for queue, end in zip(queues, found, strict=True)
+            for queue, end in zip(queues, spans, strict=True)
             if end[0] < end[1]
         }
 

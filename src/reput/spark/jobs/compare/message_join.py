@@ -104,9 +104,9 @@ def counted(frame: DataFrame, most: int) -> Counted:
         rows = frame.observe(seen, *counts).orderBy(*order).limit(max(most, 1)).collect()
     except PySparkException as error:
         raise TaskFailed(f"compare, messages: {reason(error)}") from error
-    found = seen.get
+    totals = seen.get
     return (
-        {("messages", kind): found[kind] for kind in KINDS},
+        {("messages", kind): totals[kind] for kind in KINDS},
         [Mismatch(**row.asDict()) for row in rows[:most]],
     )
 

@@ -138,9 +138,9 @@ def _changed(left: StoreReader, right: StoreReader, mine: _Records) -> Offsets:
         return mine.starts
     stop = int(mine.starts[-1] + mine.sizes[-1])
     changed = []
-    for at, ours, theirs in _windows(left, right, int(mine.starts[0]), stop):
+    for place, ours, theirs in _windows(left, right, int(mine.starts[0]), stop):
         length = min(len(ours), len(theirs))
-        bytes_at = at + np.flatnonzero(ours[:length] != theirs[:length])
+        bytes_at = place + np.flatnonzero(ours[:length] != theirs[:length])
         places = np.searchsorted(mine.starts, bytes_at, "right") - 1
         places = np.unique(places[places >= 0])
         changed.append(mine.starts[places])

@@ -53,9 +53,9 @@ class SavedRows:
     def _path(self, number: int, kind: str) -> str:
         return f"{self.folder}/{number:08d}.{kind}"
 
-    def save(self, number: int, found: RangeRead) -> None:
+    def save(self, number: int, rows_read: RangeRead) -> None:
         """Save the rows of a range. A task that runs twice writes the same bytes."""
-        for kind, rows in (("units", found.units), ("entries", found.entries)):
+        for kind, rows in (("units", rows_read.units), ("entries", rows_read.entries)):
             data = rows.view(np.uint8).data
             unit_files.write_at(self._path(number, kind), len(data), [(0, data)])
 
@@ -99,10 +99,10 @@ class ReReadRows:
 
     def entries(self, number: int, start: int, stop: int) -> EntryRows:
         """Return some index entries of a range."""
-        found = self._read(number).entries[start:stop]
-        if len(found) != stop - start:
+        rows = self._read(number).entries[start:stop]
+        if len(rows) != stop - start:
             raise StoreChanged(f"range {number} has fewer index entries than were found before")
-        return found
+        return rows
 
 
 def detail(parts: RangeRows, number: int, survey: Survey, key: write_plan.QueueKey) -> None:

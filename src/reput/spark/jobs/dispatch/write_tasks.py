@@ -97,10 +97,10 @@ def survey(
     source: LogSource, is_indexed: bool, saved: SavedRows | None, task: SurveyTask
 ) -> Survey:
     """Read a range, and save its rows if ``saved`` is given."""
-    found = extract.read(source, task.part, is_indexed=is_indexed)
+    rows = extract.read(source, task.part, is_indexed=is_indexed)
     if saved is not None:
-        saved.save(task.number, found)
-    return found.survey
+        saved.save(task.number, rows)
+    return rows.survey
 
 
 def write(
