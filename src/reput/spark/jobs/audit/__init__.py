@@ -120,10 +120,10 @@ def audit(
         range_bytes=range_bytes,
     )
     if spark is not None and table is not None:
-        runner.tell("links", 0, 1)
+        runner.report("links", 0, 1)
         result = cross_checks.complete(spark, result, table)
         message_table.finish(table, result.as_json())
-        runner.tell("links", 1, 1)
+        runner.report("links", 1, 1)
     return result
 
 

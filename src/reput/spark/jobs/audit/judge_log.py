@@ -81,7 +81,7 @@ class RecordsResult:
 
     topics: dict[str, TopicAudit] = field(default_factory=dict)
     groups: dict[tuple[str, str], GroupAudit] = field(default_factory=dict)
-    """By group and topic."""
+    """Counts by group and topic."""
     delays: dict[int, DelayAudit] = field(default_factory=dict)
     present: dict[QueueKey, list[RecordRun]] = field(default_factory=dict)
     """Records of each plain queue, as runs of queue offsets, in log order."""
@@ -267,7 +267,7 @@ class _RangeJudge:
         self._claim(self._result.claimed_batches, key, np.unique(numbers[compared.is_mine]))
 
     def _batch_units_in(self, key: QueueKey) -> tuple[UnitArray, Offsets]:
-        """Return the units of a batch queue, and the numbers of those that point into the range."""
+        """Return the units of a batch queue, and the numbers of those pointing into the range."""
         if key not in self._batch_units:
             units = self._inputs.reader.batch_queue(*key).units
             places = units["physical_offset"]
@@ -371,7 +371,7 @@ class _RangeJudge:
             self._result.groups.setdefault((group, topic), GroupAudit(group, topic)).merge(more)
 
     def _set_stages(self, window: Judged, key: QueueKey, rows: Offsets, due_ms: Offsets) -> None:
-        """Set the stage of messages of topics that lead to another topic."""
+        """Set the stage of messages that another topic gets later."""
         topic, queue_id = key
         if topic == names.SCHEDULE_TOPIC:
             self._set_delay_stages(window, queue_id + 1, rows, due_ms)
