@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from reput import config as options
+from reput import config as options, limits
 from reput.broker.server import Broker, _Port
 from reput.broker.settings.config import load
 from reput.clock import ManualClock
@@ -155,6 +155,7 @@ class Commands:
         # Queues are drawn by lot: here the lot is always the first one.
         self._chance = mock.patch.multiple(random, random=lambda: 0.0, randrange=lambda *_: 0)
         self._chance.start()
+        self._limits: list[Any] = []
 
     async def close(self) -> None:
         try:
@@ -162,6 +163,8 @@ class Commands:
                 await self.stop()
         finally:
             self._chance.stop()
+            for limit in reversed(self._limits):
+                limit.stop()
             logging.getLogger("reput").removeHandler(self._logs)
 
     # The broker ---------------------------------------------------------------------------------
@@ -255,6 +258,12 @@ class Commands:
         """Let time pass, and sample the counters once, as the loop of tables does."""
         self._clock.advance(duration_ms(duration))
         run_whole(self._running.parts.deliveries.stats.sample(self._clock.now_ms()))
+
+    def limit(self, name: str, maximum: int) -> None:
+        """Change a limit that no setting changes."""
+        limit = mock.patch.object(limits, name, getattr(limits, name).at(maximum))
+        limit.start()
+        self._limits.append(limit)
 
     def refuse(self, reason: str = "no room") -> None:
         """Let the store refuse all messages."""
