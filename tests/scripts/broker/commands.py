@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from reput import config as options, limits
+from reput import config as options
 from reput.broker.server import Broker, _Port
 from reput.broker.settings.config import load
 from reput.clock import ManualClock
@@ -43,6 +43,7 @@ from scripts.runner import Milliseconds
 from scripts.wire import (
     START_MS,
     Clients,
+    Limits,
     Logs,
     ScriptServer,
     duration_ms,
@@ -155,7 +156,7 @@ class Commands:
         # Queues are drawn by lot: here the lot is always the first one.
         self._chance = mock.patch.multiple(random, random=lambda: 0.0, randrange=lambda *_: 0)
         self._chance.start()
-        self._limits: list[Any] = []
+        self._limits = Limits()
 
     async def close(self) -> None:
         try:
@@ -163,8 +164,7 @@ class Commands:
                 await self.stop()
         finally:
             self._chance.stop()
-            for limit in reversed(self._limits):
-                limit.stop()
+            self._limits.restore()
             logging.getLogger("reput").removeHandler(self._logs)
 
     # The broker ---------------------------------------------------------------------------------
@@ -261,9 +261,7 @@ class Commands:
 
     def limit(self, name: str, maximum: int) -> None:
         """Change a limit that no setting changes."""
-        limit = mock.patch.object(limits, name, getattr(limits, name).at(maximum))
-        limit.start()
-        self._limits.append(limit)
+        self._limits.change(name, maximum)
 
     def refuse(self, reason: str = "no room") -> None:
         """Let the store refuse all messages."""

@@ -1,11 +1,26 @@
 """How many queues may be locked, and what becomes of locks that nobody renews."""
 
+import pytest
+
 from reput.broker.group.queue_locks import EXPIRED_AT_ONCE, QueueLocks
+from reput.errors import LimitExceeded
 from reput.format.bodies import MessageQueue
 
 
 def queues(count: int, topic: str = "T") -> list[MessageQueue]:
     return [MessageQueue(topic, "broker-a", number) for number in range(count)]
+
+
+def test_with_so_many_locks_no_queue_is_locked_any_more() -> None:
+    locks = QueueLocks(60_000, locks_max=10)
+    assert len(locks.lock("g", "one", queues(10), 0)) == 10
+    with pytest.raises(LimitExceeded, match="reputLocksMax"):
+        locks.lock("other", "one", queues(1), 0)
+    assert len(locks) == 10
+    assert len(locks.lock("g", "one", queues(10), 30_000)) == 10  # renewed
+    # What nobody has renewed makes room.
+    assert len(locks.lock("other", "two", queues(10), 90_001)) == 10
+    assert len(locks) == 10
 
 
 def test_locks_that_are_free_are_forgotten_oldest_first_some_at_a_time() -> None:
