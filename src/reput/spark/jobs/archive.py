@@ -198,7 +198,7 @@ def _prepare(reader: StoreReader, target: ArchiveFolder, broker: str) -> None:
     elif target.files():
         raise InvalidOption("archive", target.location, "an archive, or a folder new or empty")
     else:
-        header = files.Header(archived.FORMAT, broker)
+        header = files.ArchiveHeader(archived.FORMAT, broker)
         target.put(archived.HEADER, msgspec.json.encode(header))
     target.sweep()
     for path in paths.TABLES:
