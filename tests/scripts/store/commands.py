@@ -122,6 +122,7 @@ class Commands:
     def _begin(self) -> None:
         """Begin with a folder, a clock and a disk that no store has used."""
         self._store_count += 1
+        self._lines.lines.clear()
         self.root = self._folder / f"store{self._store_count}"
         self.clock = ManualClock(START_MS)
         self.disk = ScriptDisk(str(self.root))
@@ -619,6 +620,10 @@ class Commands:
         if what == "checkpoint":
             return printing.checkpoint(self.root / paths.CHECKPOINT)
         return [printing.data(self._path(what).read_bytes())]
+
+    def index_names(self) -> Iterable[str]:
+        """Print the names of the index files: their times of creation."""
+        return sorted(path.name for path in (self.root / paths.INDEX).iterdir())
 
     def files(self, family: str = "") -> Iterable[str]:
         """Print the files below a folder of the store."""
