@@ -8,18 +8,19 @@ costs to park one, beside a plain send.
 """
 
 import json
-import socket
 import time
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks import broker_frames as frames, broker_targets as targets
+from benchmarks import broker_targets as targets
+from benchmarks.broker_connection import ask
 from benchmarks.broker_process import Usage
-from benchmarks.broker_transaction import Line
+from benchmarks.broker_transaction import Sender
 from reput.broker.timer.timers import Timers
 from reput.clock import SystemClock
 from reput.format import message as record, names, properties as props
+from reput.format.codes import RequestCode
 from reput.store.config import StoreConfig
 from reput.store.disk import Disk
 from reput.store.incoming import IncomingMessage
@@ -72,19 +73,19 @@ def _sends(folder: Path, seconds: float) -> dict[str, dict[str, float]]:
     kinds = {"plain": "", "levels": "DELAY\x0118\x02", "timers": "TIMER_DELAY_SEC\x017200\x02"}
     found = {}
     with targets._ours(folder, {"storePathRootDir": str(folder / "store")}) as broker:
-        line = Line(broker.address)
+        sender = Sender(broker.address)
         for properties in kinds.values():  # so that all topics are there
-            line.send(64, is_half=False, properties=properties)
+            sender.send_messages(64, is_half=False, properties=properties)
         for window in (1, 64):
             for kind, properties in kinds.items():
                 before, start, count = Usage.of(broker.pid), time.perf_counter(), 0
                 while (took := time.perf_counter() - start) < seconds:
-                    line.send(window, is_half=False, properties=properties)
+                    sender.send_messages(window, is_half=False, properties=properties)
                     count += window
                 cpu_s = Usage.of(broker.pid).cpu_s - before.cpu_s
                 rates = {"per_s": count / took, "broker_cpu_us": cpu_s / count * 1e6}
                 found[f"{kind}_window_{window}"] = rates
-        line.close()
+        sender.close()
     return found
 
 
@@ -117,14 +118,8 @@ def _files(root: Path) -> list[Path]:
 
 def _left_to_take_up(broker: targets.Target) -> int:
     """Return how many messages of the timer's queue the broker has not looked at."""
-    host, _, port = broker.address.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=5) as connection:
-        connection.sendall(frames.request(28))
-        with connection.makefile("rb") as stream:
-            head = stream.read(8)
-            stream.read(int.from_bytes(head[5:8], "big"))
-            size = int.from_bytes(head[:4], "big") - 4 - int.from_bytes(head[5:8], "big")
-            return int(json.loads(stream.read(size))["table"]["timerOffsetBehind"])
+    reply = ask(broker.address, RequestCode.GET_BROKER_RUNTIME_INFO)
+    return int(json.loads(reply.body)["table"]["timerOffsetBehind"])
 
 
 def _measure(folder: Path, kind: str, seconds: int) -> dict[str, object]:

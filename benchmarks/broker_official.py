@@ -9,8 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks import broker_frames, broker_targets as targets, java
+from benchmarks import broker_targets as targets, java
+from benchmarks.broker_connection import Refused, ask
 from benchmarks.broker_process import bytes_read, cpu_seconds
+from reput.format.codes import RequestCode
 
 NAME = "broker_official"
 QUESTION = "official Producer (64 threads) and Consumer 5.5.0 against the 4.9.7 broker and ours"
@@ -116,7 +118,7 @@ def _consumed(address: str, group: str, queues: int = 4) -> int:
     total = 0
     for queue_id in range(queues):
         fields = {"consumerGroup": group, "topic": BACKLOG, "queueId": str(queue_id)}
-        reply = targets.ask(address, broker_frames.request(14, fields))
-        if reply is not None and reply["code"] == 0:
-            total += int(reply["extFields"]["offset"])
+        with contextlib.suppress(OSError, Refused):  # no offset yet
+            reply = ask(address, RequestCode.QUERY_CONSUMER_OFFSET, fields)
+            total += int((reply.ext_fields or {})["offset"])
     return total

@@ -8,10 +8,12 @@ second all that it takes until the last one is there.
 import time
 from pathlib import Path
 
-from benchmarks import broker_frames as frames, broker_targets as targets
+from benchmarks import broker_targets as targets
 from benchmarks.broker_process import Usage
 from benchmarks.broker_targets import Target
-from benchmarks.broker_transaction import Line
+from benchmarks.broker_transaction import Sender
+from reput.cli import load_frames as frames
+from reput.format.codes import RequestCode
 
 NAME = "broker_retry"
 QUESTION = "messages sent back/s, broker CPU for each message that is written then"
@@ -23,9 +25,9 @@ _DUE_S = 60.0
 """The last one is in the retry topic after so long at most."""
 
 
-def _requests(line: Line, places: list[int], level: int) -> list[bytes]:
+def _requests(sender: Sender, places: list[int], level: int) -> list[bytes]:
     requests = []
-    for opaque, physical_offset in zip(line.numbers(len(places)), places, strict=True):
+    for opaque, physical_offset in zip(sender.opaques(len(places)), places, strict=True):
         fields = {
             "offset": str(physical_offset),
             "group": GROUP,
@@ -35,48 +37,48 @@ def _requests(line: Line, places: list[int], level: int) -> list[bytes]:
             "unitMode": "false",
             "maxReconsumeTimes": "16",
         }
-        requests.append(frames.request(36, fields, opaque=opaque))
+        requests.append(frames.request(RequestCode.CONSUMER_SEND_MSG_BACK, fields, opaque=opaque))
     return requests
 
 
 def _plain(target: Target, window: int, seconds: float) -> dict[str, float]:
-    line = Line(target.address)
+    sender = Sender(target.address)
     before, start, count = Usage.of(target.pid), time.perf_counter(), 0
     while (took := time.perf_counter() - start) < seconds:
-        line.send(window, is_half=False)
+        sender.send_messages(window, is_half=False)
         count += window
     cpu_s = Usage.of(target.pid).cpu_s - before.cpu_s
-    line.close()
+    sender.close()
     return {"per_s": count / took, "broker_cpu_us": cpu_s / count * 1e6}
 
 
 def _sent_back(target: Target, window: int, seconds: float) -> dict[str, float]:
     """Send messages back for a while, which wait for long: one is written for each."""
-    line = Line(target.address)
-    places = [int(one["msgId"][16:], 16) for one in line.send(window, is_half=False)]
+    sender = Sender(target.address)
+    places = [int(one["msgId"][16:], 16) for one in sender.send_messages(window, is_half=False)]
     before, start, count = Usage.of(target.pid), time.perf_counter(), 0
     while (took := time.perf_counter() - start) < seconds:
-        line.ask(_requests(line, places, _FAR_LEVEL))
+        sender.ask(_requests(sender, places, _FAR_LEVEL))
         count += window
     cpu_s = Usage.of(target.pid).cpu_s - before.cpu_s
-    line.close()
+    sender.close()
     return {"per_s": count / took, "broker_cpu_us": cpu_s / count * 1e6}
 
 
 def _delivered(target: Target, count: int) -> dict[str, float]:
     """Send messages back that come soon: two are written for each."""
-    line = Line(target.address)
-    places = [int(one["msgId"][16:], 16) for one in line.send(64, is_half=False)]
-    line.ask(_requests(line, places, _NEAR_LEVEL))  # the topics are there
+    sender = Sender(target.address)
+    places = [int(one["msgId"][16:], 16) for one in sender.send_messages(64, is_half=False)]
+    sender.ask(_requests(sender, places, _NEAR_LEVEL))  # the topics are there
     topic = f"%RETRY%{GROUP}"
     _await_end(target, topic, _end(target, topic) + 64)
     wanted = _end(target, topic) + count
     before = Usage.of(target.pid)
     for _ in range(0, count, 64):
-        line.ask(_requests(line, places, _NEAR_LEVEL))
+        sender.ask(_requests(sender, places, _NEAR_LEVEL))
     _await_end(target, topic, wanted)
     cpu_s = Usage.of(target.pid).cpu_s - before.cpu_s
-    line.close()
+    sender.close()
     return {"count": count, "broker_cpu_us": cpu_s / (2 * count) * 1e6}
 
 

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import broker_frames, java
+from benchmarks import java
+from benchmarks.broker_connection import BrokerConnection, Refused, queue_end
 from benchmarks.broker_process import Usage
+from reput.cli import load_frames
 
 JAVA = "java_4_9_7"
 OURS = "reput"
@@ -143,8 +145,10 @@ def await_send(address: str, process: subprocess.Popen[bytes] | None = None) -> 
     def is_sent() -> bool:
         if process is not None and process.poll() is not None:
             raise TimeoutError(f"ended with {process.returncode}.")
-        reply = ask(address, broker_frames.send("bench-first", 0, b"x"))
-        return reply is not None and reply["code"] == 0
+        with contextlib.suppress(OSError, Refused), BrokerConnection(address, 5) as connection:
+            connection.ask([load_frames.send("bench-first", 0, b"x")])
+            return True
+        return False
 
     deadline = time.monotonic() + START_S
     while not is_sent():
@@ -153,30 +157,9 @@ def await_send(address: str, process: subprocess.Popen[bytes] | None = None) -> 
         _pause(0.002)
 
 
-def ask(address: str, frame: bytes) -> dict[str, Any] | None:
-    """Return the header of a reply; None if the broker cannot be reached."""
-    host, _, port = address.rpartition(":")
-    try:
-        with socket.create_connection((host, int(port)), timeout=5) as connection:
-            connection.sendall(frame)
-            with connection.makefile("rb") as stream:
-                head = stream.read(8)
-                found: dict[str, Any] = json.loads(stream.read(int.from_bytes(head[5:8], "big")))
-                return found
-    except (OSError, ValueError):
-        return None
-
-
 def topic_end(address: str, topic: str, queues: int = 4) -> int:
-    """Return how many messages a topic ever got."""
-    total = 0
-    for queue_id in range(queues):
-        fields = {"topic": topic, "queueId": str(queue_id)}
-        reply = ask(address, broker_frames.request(30, fields))
-        if reply is None or reply["code"] != 0:
-            raise BrokerMissing(f"{address} does not tell the end of {topic}: {reply}")
-        total += int(reply["extFields"]["offset"])
-    return total
+    """Return the number of messages that a topic ever got."""
+    return sum(queue_end(address, topic, queue_id) for queue_id in range(queues))
 
 
 # --- load -------------------------------------------------------------------------

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import broker_subject
 from reput.broker.counters import stats
 from reput.broker.server import Broker
@@ -15,6 +17,7 @@ from reput.format.message import Host
 from reput.remoting.channel import Channel
 from reput.remoting.server_state import ServerState
 from reput.store.config_tables import TopicConfig
+from reput.store.kernels import hot
 
 NOW_MS = 1_700_000_000_000
 STORE_HOST = Host(b"\xc0\0\x02\x01", 10911)
@@ -59,11 +62,20 @@ class Wire:
             TopicConfig(name="Narrow", read_queue_count=4, write_queue_count=1, perm=6), NOW_MS
         )
         self._seen_offset = 0
-        self.transport = Transport()
         # No request is to be interrupted here, however slow the machine is: there is no loop.
         broker._servers[0].state = ServerState(slice_s=3600)
-        self.channel = Channel(broker._servers[0], broker._buffer, shared=broker._servers[0].state)
+        self._open_channel()
+
+    def _open_channel(self) -> None:
+        server = self.broker._servers[0]
+        self.transport = Transport()
+        self.channel = Channel(server, self.broker._buffer, shared=server.state)
         self.channel.connection_made(self.transport)
+
+    async def connect(self) -> None:
+        """Close the connection, and open another one."""
+        self.channel.connection_lost(None)
+        self._open_channel()
 
     def feed(self, data: bytes) -> bytes:
         """Send bytes; return what comes back at once."""
@@ -125,7 +137,9 @@ class Wire:
 class Both:
     """The two brokers."""
 
-    def __init__(self, with_kernel: Wire, without: Wire) -> None:
+    def __init__(self, with_kernel: Wire, without: Wire, runner: asyncio.Runner) -> None:
+        self.runner = runner
+        """Runs what needs the loop, as opening a connection does."""
         self.with_kernel = with_kernel
         self.without = without
 
@@ -151,11 +165,13 @@ def replies_in(data: bytes) -> list[Command]:
     return found
 
 
-def open_both(root: Path) -> Iterator[Both]:
+def open_both(root: Path, **store_settings: Any) -> Iterator[Both]:
     """The loops do not run, so that nothing happens but what is fed."""
+    if not hot.is_compiled:
+        pytest.skip("no compiled kernels here")
 
     async def start(name: str, *, has_kernel: bool) -> Broker:
-        store = {"max_message_size": 4096}
+        store = {"max_message_size": 4096, **store_settings}
         broker = Broker(
             broker_subject.broker_config(reput_fast_path=has_kernel),
             broker_subject.store_config(root / name, **store),
@@ -168,6 +184,7 @@ def open_both(root: Path) -> Iterator[Both]:
         return Both(
             Wire(await start("kernel", has_kernel=True)),
             Wire(await start("python", has_kernel=False)),
+            runner,
         )
 
     with asyncio.Runner() as runner:

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import hypothesis
+import pytest
 
 from reput.clock import Clock, ManualClock
 from reput.store.config import BrokerRole, FlushDiskType, StoreConfig
 from reput.store.disk import Disk
+from reput.store.kernels import hot
 from reput.store.message_store import MessageStore
 from reput.store.reader import StoreReader
 from reput.store.verify import Kind, Report, Severity, verify
@@ -24,6 +26,9 @@ from reput.store.verify import Kind, Report, Severity, verify
 Case = TypeVar("Case")
 
 START_MS = 1_700_000_000_000
+
+needs_kernels = pytest.mark.skipif(not hot.is_compiled, reason="no compiled kernels here")
+"""Mark of the tests of a fast path, which is not taken without compiled kernels."""
 
 SMALL_FILES: dict[str, Any] = {
     "mapped_file_size_commit_log": 64 * 1024,

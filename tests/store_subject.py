@@ -1,7 +1,7 @@
 """One store under test, of any kind, so that one suite can say what all of them do.
 
-Kinds: ``async`` and ``sync`` flush, ``pool`` (transient store pool), ``twin`` (the kernels' Python
-twins), all of them ``MessageStore``; and ``memory``, the ``MemoryStore``.
+Kinds: ``async`` and ``sync`` flush, ``pool`` (transient store pool), ``reference`` (kernels in
+Python), all of them ``MessageStore``; and ``memory``, the ``MemoryStore``.
 """
 
 import os
@@ -19,7 +19,7 @@ from reput.store.incoming import IncomingMessage, PutResult, PutStatus
 from reput.store.message_store import MessageStore
 from store_fixture import START_MS, Stores, config
 
-FILE_KINDS = ("async", "sync", "pool", "twin")
+FILE_KINDS = ("async", "sync", "pool", "reference")
 KINDS = (*FILE_KINDS, "memory")
 
 _SETTINGS: dict[str, dict[str, Any]] = {

@@ -15,7 +15,7 @@ from reput.format import java, message as record
 from reput.format.message import Host
 from reput.store.getting import GetStatus
 from reput.store.interface import Store
-from reput.store.kernels import hot, hot_twin
+from reput.store.kernels import hot, reference
 from reput.store.message_store import MessageStore
 from reput.store.verify import Kind
 from store_fixture import Stores
@@ -29,9 +29,9 @@ def open_subject(
     request: pytest.FixtureRequest, stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> Open:
     """``open_subject(**settings)``: a store of each kind in turn."""
-    if request.param == "twin":
+    if request.param == "reference":
         for name in ("append", "pull", "dispatch"):
-            monkeypatch.setattr(hot, name, getattr(hot_twin, name))
+            monkeypatch.setattr(hot, name, getattr(reference, name))
     return functools.partial(Subject, request.param, stores)
 
 

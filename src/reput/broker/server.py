@@ -73,6 +73,7 @@ from reput.remoting.server_state import ConnectionLimits, ServerState
 from reput.store.config import StoreConfig
 from reput.store.config_tables import BATCH_QUEUES
 from reput.store.disk import Disk
+from reput.store.kernels import hot
 from reput.store.light_offsets import LightConsumerOffsetTable
 from reput.store.message_store import MessageStore
 from reput.store.pop_tables import ConsumerOrderTable, RequestModeTable
@@ -413,7 +414,7 @@ class Broker:
             self._topic_changed(name)
         self._buffer = bytearray(READ_BYTES)
         self.frontend = None
-        if self.settings.broker.reput_fast_path:
+        if self.settings.broker.reput_fast_path and hot.is_compiled:
             self.frontend = Frontend(parts, self._buffer)
         self.store.add_listener(self._messages_arrived)
         self.store.dispatcher.on_unusable = functools.partial(parts.quarantine.add, "store")

@@ -1,8 +1,8 @@
 """Options and arguments that several commands share, each declared once.
 
 ``command`` adds ``--yes``, ``--namesrv``, ``--timeout``, ``--json``, ``--utc`` and the options of
-Spark to a function. The function gets a ``Session`` first, which knows what was given, and returns
-a ``View``.
+Spark to a function. The function gets a ``Session`` with their values as its first argument, and
+returns a ``View``.
 """
 
 import functools
@@ -39,13 +39,13 @@ GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="The consume
 
 ClusterOption = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="The brokers of this cluster; needed if there are several."),
+    typer.Option(metavar="NAME", help="The brokers of this cluster; required if there are more."),
 ]
 OfClusterOption = Annotated[
-    str | None, typer.Option("--cluster", metavar="NAME", help="Only of this cluster.")
+    str | None, typer.Option("--cluster", metavar="NAME", help="Only this cluster.")
 ]
 BrokerOption = Annotated[
-    str | None, typer.Option(metavar="NAME", help="One broker only: its name, or host:port.")
+    str | None, typer.Option(metavar="NAME", help="Only this broker: its name, or host:port.")
 ]
 QueuesOption = Annotated[
     list[str] | None,
@@ -55,7 +55,7 @@ ProducerGroupOption = Annotated[str, typer.Option(metavar="GROUP", help="The pro
 TagsOption = Annotated[
     str, typer.Option(metavar="TAGS", help="Only messages with these tags: 'A || B'.")
 ]
-BodyOption = Annotated[Body, typer.Option(help="How to show bodies.")]
+BodyOption = Annotated[Body, typer.Option(help="Format of bodies.")]
 BeginOption = Annotated[
     str | None,
     typer.Option("--from", metavar="TIME", help="Only messages stored at this time or later."),
@@ -66,16 +66,16 @@ EndOption = Annotated[
 ]
 StartOption = Annotated[
     str,
-    typer.Option("--from", metavar="WHERE", help="Where to begin: earliest, latest, or a time."),
+    typer.Option("--from", metavar="WHERE", help="Start: earliest, latest, or a time."),
 ]
-LimitOption = Annotated[int | None, typer.Option(min=1, help="No more messages than this.")]
+LimitOption = Annotated[int | None, typer.Option(min=1, help="Maximum number of messages.")]
 CountOption = Annotated[int | None, typer.Option(min=1, help="End after this many messages.")]
 IdleOption = Annotated[
     float | None,
-    typer.Option(min=0, metavar="SECONDS", help="End when no message came for this long."),
+    typer.Option(min=0, metavar="SECONDS", help="End when no message has come for this long."),
 ]
 LiveOption = Annotated[
-    bool, typer.Option("--live", help="Read although a broker is running on the store.")
+    bool, typer.Option("--live", help="Read the store even if a broker is running on it.")
 ]
 
 # --- options of most commands -------------------------------------------------------------------
@@ -83,7 +83,7 @@ LiveOption = Annotated[
 _SHARED: Mapping[str, tuple[Any, object]] = {
     "yes": (
         Annotated[
-            bool, typer.Option("--yes", "-y", help="Do it; without, only show what would be done.")
+            bool, typer.Option("--yes", "-y", help="Make the change; without it, only show it.")
         ],
         False,
     ),
@@ -107,7 +107,7 @@ _SHARED: Mapping[str, tuple[Any, object]] = {
                 "--timeout",
                 min=0.001,
                 metavar="SECONDS",
-                help="How long one request may take at most.",
+                help="Timeout of one request.",
             ),
         ],
         DEFAULT_TIMEOUT_S,
@@ -116,7 +116,7 @@ _SHARED: Mapping[str, tuple[Any, object]] = {
         Annotated[
             str,
             typer.Option(
-                "--master", metavar="MASTER", help="Where Spark runs, as spark://HOST:7077."
+                "--master", metavar="MASTER", help="Spark master, such as spark://HOST:7077."
             ),
         ],
         DEFAULT_MASTER,
@@ -128,20 +128,20 @@ _SHARED: Mapping[str, tuple[Any, object]] = {
         ],
         None,
     ),
-    "json": (Annotated[bool, typer.Option("--json", help="Print JSON, with ms for times.")], False),
+    "json": (Annotated[bool, typer.Option("--json", help="Print JSON; times are in ms.")], False),
     "utc": (
-        Annotated[bool, typer.Option("--utc", help="Show times in UTC, and read them so.")],
+        Annotated[bool, typer.Option("--utc", help="Show and read times in UTC.")],
         False,
     ),
 }
 CLUSTER = ("namesrv", "timeout", "json")
-"""Shared options of a command that talks to a cluster."""
+"""Shared options of commands that access a cluster."""
 SPARK = ("master", "conf", "json", "utc")
-"""Shared options of a command that runs a job in Spark."""
+"""Shared options of commands that run a Spark job."""
 
 
 class Session:
-    """Shared options of one run of a command, and what they decide."""
+    """Values of the shared options of one run of a command, and the actions that need them."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class Session:
         json: bool = False,
         utc: bool = False,
     ) -> None:
-        """Take the values of the options; those that a command does not have stay as they are."""
+        """Create a session; options that a command does not have keep their defaults."""
         self.is_done = yes
         self.namesrv = namesrv
         self.timeout_s = timeout
@@ -164,11 +164,11 @@ class Session:
         self.clock = Clock(utc)
 
     def ask(self, work: "Callable[[Admin], Awaitable[T]]") -> T:
-        """Return what ``work`` finds out through an admin client.
+        """Return the result of ``work`` with an admin client.
 
         Raises:
             CommandFailed: The cluster cannot be reached, or refuses.
-            ReputError: Anything else that is wrong.
+            ReputError: Any other failure.
         """
         from reput.client.admin import Admin
 
@@ -178,36 +178,52 @@ class Session:
 
         return self.run(with_admin)
 
-    def run(
-        self, work: "Callable[[ClientConfig], Coroutine[Any, Any, T]]", *, is_fast: bool = False
-    ) -> T:
-        """Return what ``work`` returns in an event loop of its own. Raises as ``ask``.
+    def ask_masters(
+        self,
+        cluster: str | None,
+        broker: str | None,
+        work: "Callable[[Admin, str], Awaitable[list[T]]]",
+    ) -> list[T]:
+        """Return the concatenated results of ``work`` for each selected master.
 
         Args:
-            work: A coroutine function of the configuration of clients.
-            is_fast: Whether it runs in uvloop where that is installed.
+            cluster: As in ``connecting.masters``.
+            broker: As in ``connecting.masters``.
+            work: A coroutine function of an admin client and a broker's name.
         """
         from reput.cli import connecting
 
-        return connecting.run(self.namesrv, self.timeout_s, work, is_fast=is_fast)
+        async def with_each(admin: "Admin") -> list[T]:
+            names = connecting.masters(await admin.clusters(), cluster, broker)
+            return [result for name in names for result in await work(admin, name)]
+
+        return self.ask(with_each)
+
+    def run(self, work: "Callable[[ClientConfig], Coroutine[Any, Any, T]]") -> T:
+        """Return the result of ``work`` in a new event loop. Raises as ``ask``.
+
+        Args:
+            work: A coroutine function of the configuration of clients.
+        """
+        from reput.cli import connecting
+
+        return connecting.run(self.namesrv, self.timeout_s, work)
 
     def time_ms(self, option: str, text: str | None) -> int | None:
-        """Return the ms of a time, None if it is not given. Raises ``InvalidOption``."""
+        """Return a time in ms since the epoch; None for None. Raises ``InvalidOption``."""
         return None if text is None else printing.parse_time(option, text, self.clock)
 
     def print(self, view: View) -> None:
         """Print the result of the command.
 
         Raises:
-            ReputError: The view says that the command failed.
+            ReputError: The failure of the view.
             typer.Exit: Its exit code is not 0.
         """
         printing.print_view(view, self.clock, as_json=self.as_json)
         if not self.is_done:
             sys.stdout.flush()
-            printing.print_note(
-                "this is what would be done; nothing has been changed, --yes does it"
-            )
+            printing.print_note("nothing has been changed; --yes makes the change")
         if view.failure is not None:
             raise view.failure
         if view.exit_code:
@@ -217,10 +233,10 @@ class Session:
 def command(
     *shared: str,
 ) -> Callable[[Callable[..., View | None]], Callable[..., None]]:
-    """Return a decorator that adds shared options to a function, after its own.
+    """Return a decorator that adds shared options to a function, after its own options.
 
     Args:
-        *shared: Names of the options, of ``_SHARED``.
+        *shared: Names of the options in ``_SHARED``.
     """
 
     def decorated(function: Callable[..., View | None]) -> Callable[..., None]:
@@ -241,7 +257,9 @@ def command(
         ]
         signature = inspect.Signature([*own, *added])
         run.__signature__ = signature  # type: ignore[attr-defined]
-        run.__annotations__ = {one.name: one.annotation for one in signature.parameters.values()}
+        run.__annotations__ = {
+            parameter.name: parameter.annotation for parameter in signature.parameters.values()
+        }
         return run
 
     return decorated
@@ -251,10 +269,10 @@ def command(
 
 
 def parse_pairs(option: str, pairs: Sequence[str] | None) -> dict[str, str]:
-    """Return names and values of ``NAME=VALUE``.
+    """Return the values by name of texts ``NAME=VALUE``.
 
     Raises:
-        InvalidOption: One has no ``=`` or no name.
+        InvalidOption: A text has no ``=`` or no name.
     """
     values = {}
     for pair in pairs or ():

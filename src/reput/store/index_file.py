@@ -26,7 +26,7 @@ from reput.store.disk import Disk
 from reput.store.files import LocalFolder
 from reput.store.hot_state import HotState
 from reput.store.index_view import IndexFileView
-from reput.store.kernels import control_block as state, hot, hot_twin
+from reput.store.kernels import control_block as state, hot, tables
 from reput.store.mapped_file import MappedFile
 
 SLACK_MS = 1000
@@ -274,7 +274,7 @@ class IndexFiles:
             DiskFull: There is no room for a new file; the old one stays current.
         """
         old = self._files[-1]
-        hot_twin.write_index_header(self._block_address)  # it lacks those put since the last call
+        tables.write_index_header(self._block_address)  # it lacks those put since the last call
         header = self._header()
         seed = index_entry.Header(
             header.end_timestamp,
@@ -336,8 +336,8 @@ class IndexFiles:
             texts = None
         if texts is None:
             for key in keys:
-                hot_twin.put_entry(self._block_address, key, physical_offset, store_timestamp)
-            hot_twin.write_index_header(self._block_address)
+                tables.put_entry(self._block_address, key, physical_offset, store_timestamp)
+            tables.write_index_header(self._block_address)
             return
         sizes = np.array([len(text) for text in texts], np.int32)
         data = np.frombuffer(b"".join(texts), np.uint8)

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-import broker_subject
 from broker_subject import Subject
 from reput import limits
 from reput.broker.group.groups import Groups, Maxima
@@ -103,53 +102,6 @@ async def test_a_heartbeat_with_many_new_groups_writes_topics_a_few_times(subjec
     assert subject.parts.topics.get("%RETRY%g998") is not None
     # Before, each retry topic wrote the whole table.
     assert len(writes) < 100
-
-
-async def test_one_address_makes_so_many_groups_and_no_more(tmp_path: Any) -> None:
-    settings = {"reput_auto_created_groups_per_address_max": 3}
-    async with broker_subject.running(tmp_path, **settings) as subject:
-        assert (await beat(subject, ["a", "b", "c"])).code == ResponseCode.SUCCESS
-        assert (await beat(subject, ["a", "b", "c"])).code == ResponseCode.SUCCESS
-        reply = await beat(subject, ["d"])
-        assert reply.code == ResponseCode.SYSTEM_ERROR
-        assert "auto_created_groups_per_address" in (reply.remark or "")
-        assert "reputAutoCreatedGroupsPerAddressMax" in (reply.remark or "")
-        assert subject.parts.subscription_groups.get("d") is None
-        await subject.send("T")
-        reply = await subject.pull("T", consumer_group="e")
-        assert "auto_created_groups_per_address" in (reply.remark or "")
-
-
-async def test_with_so_many_groups_none_is_made_by_itself(tmp_path: Any) -> None:
-    async with broker_subject.running(tmp_path, reput_auto_created_groups_max=10) as subject:
-        count = len(subject.parts.subscription_groups.all())
-        for number in range(20):
-            await beat(subject, [f"g{number}"])
-        assert count < len(subject.parts.subscription_groups.all()) == 10
-        # An operator still makes one.
-        code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
-        assert (await subject.ask(code, body=b'{"groupName":"mine"}')).code == ResponseCode.SUCCESS
-
-
-async def test_one_address_makes_so_many_topics_and_no_more(tmp_path: Any) -> None:
-    settings = {"reput_auto_created_topics_per_address_max": 2}
-    async with broker_subject.running(tmp_path, **settings) as subject:
-        assert (await subject.send("A")).code == ResponseCode.SUCCESS
-        assert (await subject.send("B")).code == ResponseCode.SUCCESS
-        reply = await subject.send("C")
-        assert "auto_created_topics_per_address" in (reply.remark or "")
-        assert subject.parts.topics.get("C") is None
-        assert (await subject.send("A")).code == ResponseCode.SUCCESS
-        assert "auto_created_topics" in ((await beat(subject, ["g"])).remark or "")
-
-
-async def test_with_so_many_topics_none_is_made_by_a_send(tmp_path: Any) -> None:
-    async with broker_subject.running(tmp_path, reput_auto_created_topics_max=8) as subject:
-        count = len(subject.parts.topics.all())
-        replies = [await subject.send(f"T{number}") for number in range(10 - count + 2)]
-        assert replies[-1].code == ResponseCode.SYSTEM_ERROR
-        assert "reputAutoCreatedTopicsMax" in (replies[-1].remark or "")
-        assert len(subject.parts.topics.all()) == 8
 
 
 # --- what a connection and all of them may have ---------------------------------

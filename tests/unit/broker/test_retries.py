@@ -13,9 +13,8 @@ from reput.broker.retries import SAYS_RETRY_MAX_VERSION, Retries
 from reput.broker.settings.config import BrokerConfig
 from reput.broker.topic.topics import Topics
 from reput.clock import ManualClock
-from reput.errors import RequestRefused
-from reput.format import message as record, message_id, names, properties as props
-from reput.format.codes import VERSION, ResponseCode
+from reput.format import message as record, names, properties as props
+from reput.format.codes import VERSION
 from reput.format.headers import SendBackHeader, SendMessageHeader
 from reput.format.message import Host, StoredMessage
 from reput.store import incoming
@@ -24,7 +23,7 @@ from reput.store.disk import Disk
 from reput.store.incoming import IncomingMessage, PutStatus, Refused
 from reput.store.reader import StoreReader
 from reput.store.table_files import SubscriptionGroup, SubscriptionGroupTable, TopicTable
-from store_fixture import Stores
+from store_fixture import Stores, needs_kernels
 
 LEVEL_COUNT = 18
 OLD = SAYS_RETRY_MAX_VERSION - 1
@@ -137,6 +136,7 @@ def test_what_is_stored_is_what_java_stores(version: str, subject: Subject) -> N
         assert not found.waits
 
 
+@needs_kernels
 @pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
 def test_the_kernel_stores_the_same(version: str, subject: Subject, stores: Stores) -> None:
     reader = StoreReader.open(str(golden.unpack(version, "clean")))
@@ -219,24 +219,6 @@ def test_the_topics_are_made_once(subject: Subject) -> None:
     assert dead == TopicConfig("%DLQ%G", 1, 1, 6)
 
 
-def test_in_unit_mode_the_retry_topic_says_so(subject: Subject) -> None:
-    subject.sent_back(message(), subject.group(), unit_mode=True)
-    topic = subject.topics.get("%RETRY%G")
-    assert topic is not None
-    assert topic.sys_flag == 2  # TopicSysFlag.buildSysFlag(false, true)
-
-
-def test_first_topic_and_first_id_stay(subject: Subject) -> None:
-    found = subject.sent_back(message(), subject.group())
-    assert found.properties["RETRY_TOPIC"] == "T"
-    first_id = message_id.encode_offset_id(Host(b"\x0a\0\0\2", 10911), 4711)
-    assert found.properties["ORIGIN_MESSAGE_ID"] == first_id
-    again = message(1, RETRY_TOPIC="First", ORIGIN_MESSAGE_ID="0AFF")
-    found = subject.sent_back(again, subject.group())
-    assert found.properties["RETRY_TOPIC"] == "First"
-    assert found.properties["ORIGIN_MESSAGE_ID"] == "0AFF"
-
-
 def test_the_checksum_of_the_record_does_not_stay(subject: Subject) -> None:
     found = subject.sent_back(message(**{"__CRC32#": "0123456789"}), subject.group())
     assert "__CRC32#" not in found.properties
@@ -246,57 +228,3 @@ def test_without_room_for_the_properties_it_is_refused(subject: Subject) -> None
     with pytest.raises(Refused) as raised:
         subject.sent_back(message(long="x" * 32_700), subject.group())
     assert raised.value.status is PutStatus.PROPERTIES_SIZE_EXCEEDED
-
-
-def test_a_retry_topic_that_cannot_be_written_to(subject: Subject) -> None:
-    subject.topics.put(TopicConfig("%RETRY%G", 1, 1, 4), 0)
-    with pytest.raises(RequestRefused, match="sending message is forbidden") as raised:
-        subject.sent_back(message(), subject.group())
-    assert raised.value.response_code == ResponseCode.NO_PERMISSION
-
-
-@pytest.mark.parametrize("name", ["a/b", "../../x", "x" * 300, "a b"])
-def test_a_group_whose_name_cannot_be_a_topics(subject: Subject, name: str) -> None:
-    with pytest.raises(RequestRefused, match="can have no retry topic"):
-        subject.sent_back(message(), SubscriptionGroup(name=name))
-    assert subject.changed == []
-
-
-# --- a copy that a client sends -------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("fields", "version", "is_dead"),
-    [
-        ({}, VERSION, False),
-        ({"reconsume_times": 15}, VERSION, False),
-        ({"reconsume_times": 16}, VERSION, True),
-        ({"reconsume_times": 3, "max_reconsume_times": 3}, VERSION, True),
-        ({"reconsume_times": 2, "max_reconsume_times": 3}, VERSION, False),
-        ({"reconsume_times": 3, "max_reconsume_times": 3}, OLD, False),
-        ({"max_reconsume_times": 0}, VERSION, True),
-    ],
-)
-def test_the_same_limit_holds_for_copies(
-    subject: Subject, fields: dict[str, int], version: int, is_dead: bool
-) -> None:
-    topic, properties = subject.redirected(version=version, **fields)
-    assert topic == ("%DLQ%G" if is_dead else "%RETRY%G")
-    assert properties == ({} if is_dead else {"DELAY": "5"})
-
-
-def test_other_topics_have_no_limit(subject: Subject) -> None:
-    topic, _ = subject.redirected("T", reconsume_times=99)
-    assert topic == "T"
-    assert subject.groups.all() == {}
-
-
-def test_the_group_is_made_if_that_is_allowed() -> None:
-    subject = Subject()
-    subject.redirected()
-    assert subject.groups.get("G") == SubscriptionGroup(name="G")
-    subject = Subject(auto_create_subscription_group=False)
-    with pytest.raises(RequestRefused, match="subscription group not exist, G") as raised:
-        subject.redirected()
-    assert raised.value.response_code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-    assert subject.redirected("%RETRY%CID_RMQ_SYS_x")[0] == "%RETRY%CID_RMQ_SYS_x"

@@ -65,7 +65,7 @@ def test_export_writes_a_file_once(command: Command, letters: list[str], tmp_pat
     found = [json.loads(line) for line in file.read_text().splitlines()]
     assert [bytes.fromhex(one["body"]) for one in found] == [b"body0", b"body1", b"body2"]
     assert [one["unique_key"] for one in found] == letters
-    assert "a name that is free" in command.complaint("dlq", "export", GROUP, file)
+    assert "the name of a new file" in command.complaint("dlq", "export", GROUP, file)
 
 
 def test_resending_is_shown_and_then_done(
@@ -75,7 +75,7 @@ def test_resending_is_shown_and_then_done(
     assert not preview["is_done"]
     assert [one["unique_key"] for one in preview["messages"]] == letters
     assert {one["to_topic"] for one in preview["messages"]} == {"%RETRY%Billing"}
-    assert "--yes does it" in command.notes
+    assert "--yes makes the change" in command.notes
     assert rocketmq.messages("%RETRY%Billing") == []
     receipt = command.json("dlq", "resend", GROUP, "--id", letters[1], "--yes")
     assert [one["problem"] for one in receipt["messages"]] == [None]

@@ -72,9 +72,9 @@ def test_members_are_those_that_are_connected(command: Command, rocketmq: LocalB
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["update", "Nobody", "--retries", "1"], "no broker knows group Nobody"),
-        (["update", "Nobody"], "name what to change"),
-        (["delete", "Nobody"], "no broker knows group Nobody"),
+        (["update", "Nobody", "--retries", "1"], "no broker has group Nobody"),
+        (["update", "Nobody"], "give an option to change"),
+        (["delete", "Nobody"], "no broker has group Nobody"),
         (["create", "no spaces"], "a-z A-Z 0-9"),
         (["list", "--broker", "x"], "allowed: broker-a"),
     ],

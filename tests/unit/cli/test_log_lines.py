@@ -87,7 +87,7 @@ def test_a_long_line_lacks_its_middle(as_json: bool) -> None:
         logging.getLogger("a").exception("group %s", long, extra={"topic": long, "names": [long]})
     text = stream.getvalue()
     assert len(text) < 4 * 10_000
-    assert text.count("letters left out") == 4
+    assert text.count("characters cut out") == 4
     assert "group <xxx" in text
     assert "x>" in text
     assert "Traceback" in text

@@ -111,7 +111,7 @@ def test_a_body_is_never_sent_to_a_terminal_as_it_is(
     ("arguments", "said"),
     [
         (["get", "x"], "give --topic"),
-        (["get", "0A000001000012340000000000000000"], "no broker known"),
+        (["get", "0A000001000012340000000000000000"], "which is no broker"),
         (["get", "x" * 32, "--topic", "Nothing"], "no topic 'Nothing'"),
         (["by-unique-key", "Orders", "x"], "no message of topic Orders has unique key x"),
         (["tail", "Orders", "--from", "teatime"], "earliest, latest, a time"),

@@ -62,7 +62,7 @@ def test_a_reset_is_shown_and_then_done(
     preview = command.json(*RESET, *where)
     assert not preview["is_done"]
     assert [(one["before"], one["wanted"]) for one in preview["queues"]] == [(3, wanted)] * 2
-    assert "--yes does it" in command.notes
+    assert "--yes makes the change" in command.notes
     assert offsets(rocketmq, queues, "Billing") == [3, 3]
     receipt = command.json(*RESET, *where, "--yes")
     assert [one["after"] for one in receipt["queues"]] == [wanted] * 2

@@ -342,7 +342,7 @@ def test_a_port_or_store_in_use_names_who_has_it(start: Start, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["up", "--port", "x"], "argument --port: invalid int value: 'x' (reput up --help tells"),
+        (["up", "--port", "x"], "argument --port: invalid int value: 'x' (reput up --help shows"),
         (["up", "--prot", "1"], "unrecognized arguments: --prot 1"),
         (["broker", "-c", "missing.conf"], "missing.conf"),
         (["namesrv", "--port", "70000"], "option 'listenPort' is 70000"),

@@ -408,7 +408,7 @@ def test_a_dump_tells_what_it_leaves_out(capsys: Capture) -> None:
     assert run("dump", store, "--body", "none") == 1
     out, err = capsys.readouterr()
     assert len(out.splitlines()) == 767
-    assert err.startswith("reput: left out: ")
+    assert err.startswith("reput: skipped: ")
     assert "742435" in err
     assert err.count("\n") == 1
 

@@ -90,7 +90,7 @@ def test_all_topics_have_their_kind(command: Command) -> None:
         (["create", "T", "--attribute", "x"], "NAME=VALUE"),
         (["show", "Nothing"], "no topic 'Nothing'"),
         (["update", "Nothing", "--queues", "1"], "no topic 'Nothing'"),
-        (["update", "Nothing"], "name what to change"),
+        (["update", "Nothing"], "give one of --queues"),
         (["delete", "Nothing"], "no topic 'Nothing'"),
     ],
 )
@@ -101,4 +101,4 @@ def test_refusals_are_one_line(command: Command, arguments: list[str], said: str
 def test_a_topic_is_not_created_twice(command: Command) -> None:
     command("topic", "create", "Orders")
     said = command.complaint("topic", "create", "Orders", "--queues", 1)
-    assert said == "topic Orders is on broker-a already; `reput topic update` changes it"
+    assert said == "topic Orders already exists on broker-a; `reput topic update` changes it"

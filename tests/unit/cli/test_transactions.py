@@ -42,7 +42,7 @@ def test_what_was_given_up_is_listed_and_asked_about_again(
 
     preview = command.json("transaction", "resume", sent.message_id)
     assert not preview["is_done"]
-    assert "--yes does it" in command.notes
+    assert "--yes makes the change" in command.notes
     assert len(command.json_lines("transaction", "list")) == 1
     receipt = command.json("transaction", "resume", found["offset_id"], "--yes")
     assert receipt["is_done"]
@@ -52,7 +52,7 @@ def test_what_was_given_up_is_listed_and_asked_about_again(
 
 def test_an_unknown_id_is_refused(command: Command, rocketmq: LocalBroker) -> None:
     complaint = command.complaint("transaction", "resume", "x", "--yes")
-    assert complaint == "no half message that was given up has id x"
+    assert complaint == "no given-up half message has id x"
 
 
 def test_how_a_group_reads_a_topic(command: Command, rocketmq: LocalBroker) -> None:

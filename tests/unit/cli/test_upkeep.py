@@ -26,7 +26,7 @@ def test_a_broker_leaves_the_routes_of_producers(command: Command, rocketmq: Loc
 @pytest.mark.parametrize("what", ["queues", "topics", "log"])
 def test_cleaning_is_shown_and_then_done(command: Command, what: str) -> None:
     assert not command.json("cluster", "clean", what)["is_done"]
-    assert "--yes does it" in command.notes
+    assert "--yes makes the change" in command.notes
     found = command.json("cluster", "clean", what, "--yes")
     assert found == {"is_done": True, "what": what, "brokers": ["broker-a"]}
     assert "broker-a" in command("cluster", "clean", what, "--broker", "broker-a", "--yes")

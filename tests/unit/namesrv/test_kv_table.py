@@ -48,14 +48,6 @@ class Kv:
             await self.begin(*words)
 
 
-def test_without_a_file(path: Path) -> None:
-    table = KvTable(str(path))
-    assert table.get("n", "k") is None
-    assert table.namespace("n") is None
-    assert not table.stage(KvChange("n", "k", None))
-    assert not path.exists()
-
-
 async def test_what_was_put_is_on_disk(path: Path) -> None:
     kv = Kv(KvTable(str(path)))
     await kv.change("n", "b", "1")
@@ -63,16 +55,6 @@ async def test_what_was_put_is_on_disk(path: Path) -> None:
     text = await asyncio.to_thread(path.read_text, "ascii")
     assert json.loads(text) == {"configTable": {"n": {"a": "ü\U0001f600", "b": "1"}}}
     assert KvTable(str(path)).namespace("n") == {"a": "ü\U0001f600", "b": "1"}
-
-
-async def test_deleting_leaves_the_namespace(path: Path) -> None:
-    """As Java: asked for afterwards, it is empty and not unknown."""
-    kv = Kv(KvTable(str(path)))
-    await kv.change("n", "k", "v")
-    for _ in range(2):
-        await kv.change("n", "k", None)
-    assert kv.table.namespace("n") == {}
-    assert KvTable(str(path)).namespace("n") == {}
 
 
 def test_the_file_of_a_java_name_server(path: Path) -> None:

@@ -17,7 +17,9 @@ from reput.store import copying
 from reput.store.copying import CopyRule, Places
 from reput.store.incoming import IncomingMessage, PutResult
 from reput.store.message_store import MessageStore
-from store_fixture import START_MS, Stores
+from store_fixture import START_MS, Stores, needs_kernels
+
+pytestmark = needs_kernels
 
 V6 = Host(bytes(range(16)), 10911)
 REAL = {"REAL_TOPIC": "T", "REAL_QID": "3"}

@@ -57,7 +57,7 @@ class FastAcks:
         count = hot.acks(self._argument)
         sent = ready = 0  # ends of the replies that were sent, and of those that may be
         for row in self._rows[:count].tolist():
-            row_end, replies_end = row[words.ROW_BEHIND], row[words.ROW_REPLIES]
+            row_end, replies_end = row[words.ROW_END], row[words.ROW_REPLIES]
             if self._acknowledge(view, row):
                 position, ready = row_end, replies_end
                 continue

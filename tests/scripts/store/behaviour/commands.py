@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from memory_store import MemoryStore
-from reput.store.kernels import hot, hot_twin
+from reput.store.kernels import hot, reference
 from scripts.store.commands import Commands as StoreCommands
 
 _TWINS = ("append", "pull", "dispatch")
@@ -32,7 +32,7 @@ class Commands(StoreCommands):
         self._kernels = {name: getattr(hot, name) for name in _TWINS}
         if subject == "twin":
             for name in _TWINS:
-                setattr(hot, name, getattr(hot_twin, name))
+                setattr(hot, name, getattr(reference, name))
 
     def close(self) -> None:
         """Close and verify the store, and give the kernels back."""

@@ -1,11 +1,9 @@
-"""Which sends the kernel takes, what it stores of them and what it answers; with its twin, too."""
+"""Which sends the kernel takes, what it stores of them and what it answers."""
 
-import ctypes
 import dataclasses
 import json
 import time
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +24,7 @@ from reput.format.command import Command, Serialization
 from reput.format.message import Host, StoredMessage
 from reput.format.recall_handle import RecallHandle
 from reput.store.hot_state import HotState
-from reput.store.kernels import control_block as state, hot, native, send_rules, send_twin
+from reput.store.kernels import control_block as state, hot, send_rules
 
 DATA = Path(__file__).parents[3] / "data" / "remoting"
 NOW_MS = 1_700_000_000_456
@@ -36,19 +34,14 @@ CLUSTER = "CLUSTER\1DefaultCluster\2"
 UNIQ_KEY = "UNIQ_KEY\x017F0000015EF818B4AAC2000000000000"
 
 
-def kernels() -> list[Any]:
-    try:
-        native.engine()
-    except native.KernelsUnavailable:
-        return [send_twin.receive]
-    return [native.plain_function("receive", [ctypes.c_int64], is_short=True), send_twin.receive]
+if not hot.is_compiled:
+    pytest.skip("no compiled kernels here", allow_module_level=True)
 
 
 class Store:
     """A log, a topic of four queues, and all that ``receive`` needs."""
 
-    def __init__(self, kernel: Callable[[Any], int]) -> None:
-        self.kernel = kernel
+    def __init__(self) -> None:
         self.hot = HotState()
         block = self.block = self.hot.block
         self.log = np.zeros(1 << 20, np.uint8)
@@ -100,7 +93,7 @@ class Store:
         self.block[state.RECEIVE_ADDRESS] = hot.address_of(self.received)
         self.block[state.RECEIVE_END] = len(data)
         self.block[state.RECEIVE_POSITION] = 0
-        return self.kernel(self.hot.argument)
+        return hot.receive(self.hot.argument)
 
     @property
     def stop(self) -> int:
@@ -130,9 +123,9 @@ class Store:
         return answered == 1
 
 
-@pytest.fixture(params=kernels(), ids=lambda one: "twin" if one is send_twin.receive else "native")
-def store(request: pytest.FixtureRequest) -> Store:
-    return Store(request.param)
+@pytest.fixture
+def store() -> Store:
+    return Store()
 
 
 FIELDS = {
@@ -283,8 +276,8 @@ def test_code_10_has_long_names(store: Store, serialization: Serialization) -> N
     names = dict(zip("abcdefghijklmn", send_rules.FIELD_NAMES, strict=True))
     fields = {names[name]: text for name, text in FIELDS.items()} | {"bname": "broker-a"}
     assert store.is_taken(send(code=10, ext_fields=fields, serialization=serialization))
-    assert not Store(store.kernel).is_taken(send(code=10, serialization=serialization))
-    assert not Store(store.kernel).is_taken(send(ext_fields=fields, serialization=serialization))
+    assert not Store().is_taken(send(code=10, serialization=serialization))
+    assert not Store().is_taken(send(ext_fields=fields, serialization=serialization))
 
 
 @BOTH
@@ -483,7 +476,7 @@ def test_many_names_are_pythons(store: Store, serialization: Serialization) -> N
     most = "".join(f"n{i:03}\1v\2" for i in range(send_rules.NAMES_MAX))
     assert store.is_taken(send({"i": most + "WAIT\1true"}, serialization=serialization))
     more = send({"i": most + "n\1v"}, serialization=serialization)
-    assert not Store(store.kernel).is_taken(more)
+    assert not Store().is_taken(more)
 
 
 def test_the_kernel_works_no_longer_for_many_names() -> None:
@@ -491,7 +484,7 @@ def test_the_kernel_works_no_longer_for_many_names() -> None:
 
     def cpu_time(name_count: int) -> float:
         pairs = "\2".join(f"{i:04}\1v" for i in range(name_count))
-        store = Store(kernels()[0])
+        store = Store()
         frame = send({"i": pairs}, serialization=Serialization.ROCKETMQ)
         assert store.receive(frame) == 0  # warm
         begin = time.process_time()
@@ -509,7 +502,7 @@ def test_a_frame_for_python_between_others(store: Store) -> None:
     assert (store.stop, store.block[state.RECEIVE_POSITION]) == (state.STOP_FRAME, len(first))
     replies = store.block[state.REPLIES_BYTES]
     store.block[state.RECEIVE_POSITION] += len(other)
-    assert store.kernel(store.hot.argument) == 1
+    assert hot.receive(store.hot.argument) == 1
     assert (store.stop, store.block[state.RECEIVE_POSITION]) == (state.STOP_DONE, len(data))
     assert store.block[state.REPLIES_BYTES] == 2 * replies
     assert [one.queue_offset for one in store.messages()] == [0, 1]
@@ -541,7 +534,7 @@ def test_what_an_append_stops_for_is_in_the_scratch(store: Store) -> None:
     waiting = store.scratch[at : store.block[state.INPUT_SIZE]].tobytes()
     assert record.decode(waiting, check_crc=False).body == b"Hello"
     store.block[state.LOG_LIMIT] = len(store.log)
-    assert store.kernel(store.hot.argument) == 2
+    assert hot.receive(store.hot.argument) == 2
     assert [one.queue_offset for one in store.messages()] == [0, 1, 2]
 
 
