@@ -34,8 +34,11 @@ from reput.format import (
     cq_unit,
     index_entry,
     message as record,
+    properties as props,
+    sys_flag as flags,
 )
 from reput.format.checkpoint_page import Checkpoint
+from reput.format.message import StoredMessage
 from reput.store import paths
 from reput.store.config import StoreConfig
 from reput.store.config_tables import ConsumerOffset
@@ -350,6 +353,16 @@ class Commands:
         self.pending += begun
         return printed_puts([put.stored for put in begun])
 
+    def begin_put_batch(
+        self, topic: Text, queue_id: int, *words: str, **fields: str
+    ) -> Iterable[str]:
+        """Put a batch without waiting for the disk."""
+        outer = Message({"body": "", **fields}).make(topic, queue_id)
+        outer.body = batch.encode(map(arguments.inner, words))
+        begun = self.store.begin_put(outer, is_batch=True)
+        self.pending.append(begun)
+        return printed_puts([begun.stored])
+
     def results(self) -> Iterable[str]:
         """Print what became of the puts that were begun."""
         for waits, run in itertools.groupby(self.pending, lambda put: put.result is None):
@@ -409,13 +422,22 @@ class Commands:
             result = self.store.get(topic, queue_id, queue_offset)
             if result.next_offset <= queue_offset:
                 raise AssertionError(f"the next offset of {queue_offset} is {result.next_offset}")
-            decoded = [record.decode(data) for data in result.records]
-            bodies += [(message.queue_offset, message.body) for message in decoded]
+            for data in result.records:
+                bodies += self._bodies(record.decode(data))
             queue_offset = result.next_offset
         yield f"min={low} max={high}"
         for body, run in itertools.groupby(bodies, lambda pair: pair[1]):
             numbers = printing.ranges(number for number, _ in run)
             yield f"{numbers} {printing.data(body)}"
+
+    @staticmethod
+    def _bodies(stored: StoredMessage) -> list[tuple[int, bytes]]:
+        """Return queue offset and body of a message, or of the messages in a batch."""
+        if not stored.sys_flag & flags.INNER_BATCH:
+            return [(stored.queue_offset, stored.body)]
+        parts = batch.decode(stored.body)
+        first = int(stored.properties[props.INNER_BASE])
+        return [(number, part.body) for number, part in enumerate(parts, first)]
 
     def query(
         self,
