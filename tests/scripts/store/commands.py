@@ -134,6 +134,7 @@ class Commands:
         self.pending: list[PendingPut] = []
         self.news: list[tuple[str, int, int, int]] = []
         self.held: dict[int, MappedFile] = {}
+        self.folder: StoreReader
 
     def new_store(self) -> None:
         """Close and verify the store, and begin with another that is empty."""
@@ -519,6 +520,65 @@ class Commands:
         news, self.news = sorted(self.news), []
         lines = [f"{topic}/{queue_id} {low}-{high}" for topic, queue_id, low, high in news]
         return "\n".join(lines) or "nothing"
+
+    # --- reading a folder -------------------------------------------------------------------------
+
+    def reader(self, allow_live: bool = False) -> Iterable[str]:
+        """Open the folder for reading, and print its state."""
+        self.folder = StoreReader.open(str(self.root), allow_live=allow_live)
+        state, tail = self.folder.state, self.folder.tail
+        live = " live" if self.folder.is_live else ""
+        low = self.folder.log.min_offset
+        yield f"{state.condition.value}{live} min={low} end={tail.end_offset}"
+        for name, damage in (("torn", tail.torn), ("stale", tail.stale)):
+            if damage is not None:
+                yield f"{name} {damage.physical_offset}-{damage.end}: {damage.reason}"
+        if state.checkpoint_problem is not None:
+            yield f"checkpoint: {state.checkpoint_problem}"
+
+    def reader_messages(self, start: int = 0, stop: int = 1 << 62) -> Iterable[str]:
+        """Print the messages of the log, and damage."""
+        for stored in self.folder.messages(start, stop):
+            yield f"{stored.topic}/{stored.queue_id} {printing.message(stored)}"
+        for found in self.folder.walk(start, stop):
+            for damage in found.damage:
+                yield f"damage {damage.physical_offset}-{damage.end}: {damage.reason}"
+
+    def reader_queues(self) -> Iterable[str]:
+        """Print the queues that have files."""
+        for topic, queue_ids in sorted(self.folder.queue_ids.items()):
+            yield f"{topic}: {printing.ranges(queue_ids)}"
+
+    def reader_queue(self, topic: Text, queue_id: int, *queue_offsets: int) -> Iterable[str]:
+        """Print the ends of a queue, and messages of it."""
+        view = self.folder.queue(topic, queue_id)
+        yield f"min={view.min_offset} max={view.max_offset}"
+        for queue_offset in queue_offsets:
+            try:
+                stored = self.folder.message_in_queue(topic, queue_id, queue_offset)
+                yield printing.message(stored)
+            except ReputError as error:
+                yield f"{queue_offset} {type(error).__name__}: {error}"
+
+    def reader_at(self, physical_offset: int) -> str:
+        """Print the message at a physical offset."""
+        return printing.message(self.folder.message_at(physical_offset))
+
+    def reader_key(self, topic: Text, key: Text) -> Iterable[str]:
+        """Print the messages that carry a key, and those that cannot be read."""
+        hits = self.folder.messages_by_key(topic, key)
+        yield f"{len(hits.messages)} found, {len(hits.unreadable)} unreadable"
+        yield from map(printing.message, hits.messages)
+        yield from map(str, hits.unreadable)
+
+    def reader_id(self, message_id: Text, topic: str | None = None) -> Iterable[str]:
+        """Print the messages with a message id or a unique key."""
+        found = self.folder.messages_by_id(message_id, topic)
+        return [f"{len(found)} found", *map(printing.message, found)]
+
+    def reader_topics(self) -> str:
+        """Print the topics of the table."""
+        return " ".join(sorted(self.folder.topics())) or "none"
 
     # --- deleting ---------------------------------------------------------------------------------
 
