@@ -565,7 +565,7 @@ class Commands:
         return printing.message(self.folder.message_at(physical_offset))
 
     def reader_key(self, topic: Text, key: Text) -> Iterable[str]:
-        """Print the messages that carry a key, and those that cannot be read."""
+        """Print the messages that carry a key, and errors of messages that cannot be read."""
         hits = self.folder.messages_by_key(topic, key)
         yield f"{len(hits.messages)} found, {len(hits.unreadable)} unreadable"
         yield from map(printing.message, hits.messages)
