@@ -5,7 +5,7 @@
         store.put(IncomingMessage("TopicA", b"hello"))
 
 The fixture ``stores`` (``conftest.py``) closes and verifies them. A test whose store must end with
-more than notes says so: ``stores.allow(Kind.CLOCK_BACK)``.
+more than notes says so: ``stores.allow(FindingKind.CLOCK_BACK)``.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from reput.store.disk import Disk
 from reput.store.kernels import hot
 from reput.store.message_store import MessageStore
 from reput.store.reader import StoreReader
-from reput.store.verify import Kind, Report, Severity, verify
+from reput.store.verify import FindingKind, Severity, VerifyReport, verify
 
 Case = TypeVar("Case")
 
@@ -72,7 +72,7 @@ class Stores:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._opened: list[MessageStore] = []
-        self._allowed: set[Kind] = set()
+        self._allowed: set[FindingKind] = set()
 
     def root(self, name: str = "store") -> Path:
         """The folder of a store."""
@@ -95,7 +95,7 @@ class Stores:
         self._opened.append(store)
         return store
 
-    def allow(self, *kinds: Kind) -> None:
+    def allow(self, *kinds: FindingKind) -> None:
         """Let the stores of this test end with such findings."""
         self._allowed.update(kinds)
 
@@ -103,21 +103,21 @@ class Stores:
         """Close all stores, and verify all there is on disk."""
         for store in self._opened:
             if not store.max_physical_offset:
-                self.allow(Kind.LOG_EMPTY)
+                self.allow(FindingKind.LOG_EMPTY)
             store.close()
         for root in sorted({store.root for store in self._opened}):
             assert_sound(root, allowed=self._allowed)
         self._opened.clear()
 
 
-def assert_sound(root: str | Path, *, allowed: set[Kind] | None = None) -> Report:
+def assert_sound(root: str | Path, *, allowed: set[FindingKind] | None = None) -> VerifyReport:
     """Verify a store: nothing worse than a note, but for what is allowed."""
     report = verify(StoreReader.open(str(root)))
     assert_allowed(report, allowed or set())
     return report
 
 
-def assert_allowed(report: Report, allowed: set[Kind]) -> None:
+def assert_allowed(report: VerifyReport, allowed: set[FindingKind]) -> None:
     """Check that the findings of a verification are notes, or of allowed kinds."""
     wrong = [
         finding

@@ -17,7 +17,7 @@ from reput.store.getting import GetStatus
 from reput.store.interface import Store
 from reput.store.kernels import hot, reference
 from reput.store.message_store import MessageStore
-from reput.store.verify import Kind
+from reput.store.verify import FindingKind
 from store_fixture import Stores
 from store_subject import KINDS, Subject, decoded, message
 
@@ -88,7 +88,7 @@ def test_a_slave_keeps_offsets_that_a_master_would_correct(
         pytest.skip("a slave of a store in memory has nothing to open")
     master.put()
     master.store.close()
-    stores.allow(Kind.CHECKPOINT)
+    stores.allow(FindingKind.CHECKPOINT)
 
     for offset_check, overflow, unknown in ((False, 9, 7), (True, 1, 0)):
         slave = open_subject(broker_role="SLAVE", offset_check_in_slave=offset_check)

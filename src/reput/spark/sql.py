@@ -80,7 +80,7 @@ def _functions() -> dict[str, tuple[Callable[..., Iterable[Any]], type]]:
     """Return name -> function, and the dataclass whose plain fields are the columns."""
     from reput.spark.jobs.archive import ArchiveResult
     from reput.spark.jobs.compact import CompactResult
-    from reput.spark.jobs.compare.findings import Finding as StoreDifference
+    from reput.spark.jobs.compare.findings import Mismatch
     from reput.spark.jobs.dispatch import DispatchResult
     from reput.spark.jobs.restore import RestoreResult
     from reput.spark.jobs.salvage import Salvaged
@@ -92,7 +92,7 @@ def _functions() -> dict[str, tuple[Callable[..., Iterable[Any]], type]]:
         "rocketmq_dispatch_check": (_dispatch_check, Difference),
         "rocketmq_audit": (_audit, VerdictCount),
         "rocketmq_salvage": (_salvage, Salvaged),
-        "rocketmq_compare": (_compare, StoreDifference),
+        "rocketmq_compare": (_compare, Mismatch),
         "rocketmq_archive": (_archive, ArchiveResult),
         "rocketmq_archive_verify": (_archive_verify, Problem),
         "rocketmq_restore": (_restore, RestoreResult),

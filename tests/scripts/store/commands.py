@@ -49,7 +49,7 @@ from reput.store.mapped_file import MappedFile
 from reput.store.message_store import MessageStore
 from reput.store.reader import END_OF_TIME_MS, Boundary, StoreReader
 from reput.store.recovery import RecoveryReport
-from reput.store.verify import Kind, verify
+from reput.store.verify import FindingKind, verify
 from scripts.runner import Milliseconds, ScriptError
 from scripts.store import arguments, printing
 from scripts.store.arguments import Message, Moment, Text
@@ -130,7 +130,7 @@ class Commands:
         self.clock = ManualClock(START_MS)
         self.disk = ScriptDisk(str(self.root))
         self.settings = dict(SETTINGS)
-        self.allowed: set[Kind] = set()
+        self.allowed: set[FindingKind] = set()
         self.pending: list[PendingPut] = []
         self.news: list[tuple[str, int, int, int]] = []
         self.held: dict[int, MappedFile] = {}
@@ -163,10 +163,10 @@ class Commands:
         self.release_all()
         if self.store is not None:
             if not self.store.max_physical_offset:
-                self.allowed.add(Kind.LOG_EMPTY)
+                self.allowed.add(FindingKind.LOG_EMPTY)
             self.store.close()
             self.store = None
-        if self.root.is_dir() and len(self.allowed) < len(Kind):
+        if self.root.is_dir() and len(self.allowed) < len(FindingKind):
             report = verify(self._reader())
             store_fixture.assert_allowed(report, self.allowed)
 
@@ -247,7 +247,8 @@ class Commands:
 
     def allow(self, *kinds: str) -> None:
         """Let the store of this script end with findings of these kinds, or ``any``."""
-        self.allowed |= set(Kind) if kinds == ("any",) else {Kind[kind] for kind in kinds}
+        named = FindingKind if kinds == ("any",) else (FindingKind[kind] for kind in kinds)
+        self.allowed |= set(named)
 
     # --- time and work in the background ----------------------------------------------------------
 

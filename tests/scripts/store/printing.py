@@ -14,7 +14,7 @@ from reput.format import (
 )
 from reput.format.message import StoredMessage, Verdict
 from reput.store import paths
-from reput.store.verify import Finding, Report, Severity
+from reput.store.verify import Finding, Severity, VerifyReport
 from store_fixture import START_MS
 
 _MAGICS = {1: "MESSAGE", 2: "MESSAGE_V2"}
@@ -249,7 +249,7 @@ def files(root: Path, family: str) -> Iterator[str]:
 # --- verification ---------------------------------------------------------------------------------
 
 
-def verification(report: Report) -> Iterator[str]:
+def verification(report: VerifyReport) -> Iterator[str]:
     """Yield the findings of a verification, and a line with its counts."""
     for finding in report.findings:
         yield _finding(finding)

@@ -8,8 +8,8 @@ import pytest
 
 import golden
 from reput.broker.group.subscription_groups import SubscriptionGroups
-from reput.broker.republish import again
-from reput.broker.retries import SAYS_RETRY_MAX_VERSION, Retries
+from reput.broker.republish import copied_message
+from reput.broker.retries import RETRY_MAX_VERSION_MIN, Retries
 from reput.broker.settings.config import BrokerConfig
 from reput.broker.topic.topics import Topics
 from reput.clock import ManualClock
@@ -26,7 +26,7 @@ from reput.store.table_files import SubscriptionGroup, SubscriptionGroupTable, T
 from store_fixture import Stores, needs_kernels
 
 LEVEL_COUNT = 18
-OLD = SAYS_RETRY_MAX_VERSION - 1
+OLD = RETRY_MAX_VERSION_MIN - 1
 
 
 class Subject:
@@ -147,7 +147,7 @@ def test_the_kernel_stores_the_same(version: str, subject: Subject, stores: Stor
         if after["topic"] != names.SCHEDULE_TOPIC:
             continue
         message = reader.message_at(before["commitLogOffset"])
-        place = store.put(again(message, message.topic, message.queue_id)).physical_offset
+        place = store.put(copied_message(message, message.topic, message.queue_id)).physical_offset
         stored = record.decode(store.record_at(place) or b"")
         slow = store.put(subject.sent_back(stored, group, offset=place))
         expected = record.decode(store.record_at(slow.physical_offset) or b"")
@@ -192,7 +192,7 @@ def test_the_delay_grows_unless_the_consumer_says_how_long(
         (16, {"max_reconsume_times": 20}, VERSION, False),
         (3, {"max_reconsume_times": 3}, OLD, False),  # before 3.4.9 it did not mean that
         (16, {"max_reconsume_times": 20}, OLD, True),
-        (3, {"max_reconsume_times": 3}, SAYS_RETRY_MAX_VERSION, True),
+        (3, {"max_reconsume_times": 3}, RETRY_MAX_VERSION_MIN, True),
         (0, {"delay_level": -1}, VERSION, True),
         (0, {"max_reconsume_times": -1}, VERSION, True),  # as in Java; clients replace -1 by 16
     ],

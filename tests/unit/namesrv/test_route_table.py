@@ -11,7 +11,7 @@ from reput import limits
 from reput.errors import LimitExceeded
 from reput.format.bodies import DataVersion, TopicConfigData
 from reput.namesrv import route_table
-from reput.namesrv.route_table import _PART, EXPIRY_MS, Bounds, Registration, RouteTable
+from reput.namesrv.route_table import _PART, EXPIRY_MS, Registration, RouteLimits, RouteTable
 from reput.remoting.time_slices import run_whole
 
 CLUSTER = "DefaultCluster"
@@ -123,7 +123,7 @@ def test_equal_tables_are_listed_equally() -> None:
 def small(**maxima: int) -> RouteTable:
     known = {"brokers": 100, "topics": 100, "queues": 100, **maxima}
     return RouteTable(
-        Bounds(
+        RouteLimits(
             limits.NAMESRV_BROKERS.at(known["brokers"]),
             limits.NAMESRV_TOPICS.at(known["topics"]),
             limits.NAMESRV_QUEUES.at(known["queues"]),

@@ -150,7 +150,7 @@ def test_only_what_is_archived_goes_however_old_it_is_and_however_full_the_disk(
     age(store, clock, 100, 100)
     run(store, clock, 70)
     assert log_starts(store) == [0, 1, 2]
-    assert caplog.text.count(f"has expired and stays: it is not in the archive {kept}") == 1
+    assert caplog.text.count(f"has expired but is kept: it is not in the archive {kept}") == 1
 
     archive(InProcess(), store.root, str(kept), allow_live=True)  # two closed files
     fill(store, 5)
@@ -167,7 +167,7 @@ def test_only_what_is_archived_goes_however_old_it_is_and_however_full_the_disk(
     disk.percent = 95
     run(store, clock, 30)
     assert log_starts(store) == [2, 3, 4]
-    assert caplog.text.count("no room until the archive has it, soon no puts: the disk of") == 1
+    assert caplog.text.count("puts stop soon, until the archive has the file: the disk of") == 1
     assert store.put(IncomingMessage("TopicA", BODY)).status is PutStatus.SERVICE_NOT_AVAILABLE
     archive(InProcess(), store.root, str(kept), allow_live=True)
     run(store, clock, 30)
@@ -234,7 +234,7 @@ def test_what_is_left_is_what_java_leaves(
     left = {one["path"] for one in expected["files"]}
     families = ("commitlog", "consumequeue", "index")
     assert files_of(root, families) == {one for one in left if one.startswith(families)}
-    store_fixture.assert_sound(root, allowed=set(store_fixture.Kind))
+    store_fixture.assert_sound(root, allowed=set(store_fixture.FindingKind))
 
 
 def golden_config(root: Path, settings: dict[str, str]) -> Any:

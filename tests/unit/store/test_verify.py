@@ -17,7 +17,7 @@ import store_builder
 from reput.format.message import Verdict
 from reput.store import verify as verification
 from reput.store.reader import StoreReader
-from reput.store.verify import Finding, Kind, Report, Severity, verify
+from reput.store.verify import Finding, FindingKind, Severity, VerifyReport, verify
 from store_builder import MemoryFolder
 
 STORE = pytest.mark.parametrize(("version", "name"), golden.STORES)
@@ -38,19 +38,19 @@ SOUND_VARIANTS = (
 BODY_VARIANTS = ("crc-early", "crc-late", "crc-late-abort", "crc-boundary", "size-late")
 
 
-def report_of(version: str, name: str) -> Report:
+def report_of(version: str, name: str) -> VerifyReport:
     return verify(StoreReader.open(str(golden.unpack(version, name))))
 
 
-def torn(version: str, variant: str) -> Report:
+def torn(version: str, variant: str) -> VerifyReport:
     return report_of(version, f"torn/{variant}")
 
 
-def of_kind(report: Report, *kinds: Kind) -> list[Finding]:
+def of_kind(report: VerifyReport, *kinds: FindingKind) -> list[Finding]:
     return [one for one in report.findings if one.kind in kinds]
 
 
-def kinds(report: Report, severity: Severity = Severity.WARNING) -> set[Kind]:
+def kinds(report: VerifyReport, severity: Severity = Severity.WARNING) -> set[FindingKind]:
     """What is wrong, from a severity on."""
     return {one.kind for one in report.findings if one.severity >= severity}
 
@@ -114,7 +114,7 @@ def test_every_file_of_the_store_has_its_verdict(version: str, name: str) -> Non
 def test_records_that_a_crash_kept_from_their_queues_are_noted(version: str) -> None:
     report = report_of(version, "unclean")
     lacking = golden.manifest(version, "unclean")["recordsNotInQueues"]
-    found = of_kind(report, Kind.NOT_DISPATCHED)
+    found = of_kind(report, FindingKind.NOT_DISPATCHED)
     assert sum(one.count or 0 for one in found) == len(lacking)
     assert {one.physical_offset for one in found} <= set(lacking)
     assert {one.severity for one in found} == {Severity.NOTE}
@@ -124,7 +124,7 @@ def test_records_that_a_crash_kept_from_their_queues_are_noted(version: str) -> 
 @VERSION
 def test_where_the_index_begins_is_noted(version: str) -> None:
     report = report_of(version, "torn/no-index-abort-recovered")
-    (note,) = of_kind(report, Kind.NOT_INDEXED)
+    (note,) = of_kind(report, FindingKind.NOT_INDEXED)
     assert note.severity is Severity.NOTE
     begin = min(
         one["beginPhyOffset"]
@@ -143,7 +143,7 @@ def test_what_a_crash_explains_is_no_damage(version: str, variant: str) -> None:
     report = torn(version, variant)
     assert not report.is_damaged, report.findings[0]
     if variant.startswith("no-index"):
-        assert of_kind(report, Kind.INDEX_ABSENT)
+        assert of_kind(report, FindingKind.INDEX_ABSENT)
 
 
 @VERSION
@@ -156,8 +156,8 @@ def test_a_flipped_bit_is_a_hole_of_one_record(version: str, variant: str) -> No
     assert (hole.damage.physical_offset, hole.damage.length) == (at, sizes[at])
     is_size = variant == "size-late"
     assert hole.damage.verdict is (Verdict.BAD_LENGTH if is_size else Verdict.BAD_CRC)
-    assert kinds(report, Severity.DAMAGE) == {Kind.LOG_HOLE}
-    assert [one.count for one in of_kind(report, Kind.UNIT_IN_HOLE)] == [1]
+    assert kinds(report, Severity.DAMAGE) == {FindingKind.LOG_HOLE}
+    assert [one.count for one in of_kind(report, FindingKind.UNIT_IN_HOLE)] == [1]
     assert report.record_count == len(sizes) - 1
 
 
@@ -166,9 +166,9 @@ def test_a_torn_record_is_a_torn_tail_after_a_crash_and_damage_otherwise(version
     after_crash, otherwise = torn(version, "torn-tail"), torn(version, "torn-tail-noabort")
     at = damaged_record(version, "torn-tail")
     (tail,) = after_crash.holes
-    assert (tail.kind, tail.severity) == (Kind.TORN_TAIL, Severity.WARNING)
+    assert (tail.kind, tail.severity) == (FindingKind.TORN_TAIL, Severity.WARNING)
     assert tail.damage.physical_offset == otherwise.holes[0].damage.physical_offset == at
-    assert otherwise.holes[0].kind is Kind.LOG_HOLE
+    assert otherwise.holes[0].kind is FindingKind.LOG_HOLE
     assert otherwise.is_damaged
 
 
@@ -176,7 +176,7 @@ def test_a_torn_record_is_a_torn_tail_after_a_crash_and_damage_otherwise(version
 def test_garbage_behind_the_last_record_is_a_torn_tail(version: str) -> None:
     (hole,) = torn(version, "garbage-tail").holes
     assert hole.damage.physical_offset == golden.manifest(version, "clean")["maxPhyOffset"]
-    assert (hole.damage.length, hole.kind) == (400, Kind.TORN_TAIL)
+    assert (hole.damage.length, hole.kind) == (400, FindingKind.TORN_TAIL)
 
 
 @VERSION
@@ -184,8 +184,8 @@ def test_a_cut_log_file(version: str) -> None:
     report = torn(version, "log-short")
     last = golden.messages(version, "clean")[-1]
     assert report.holes[0].damage.physical_offset == last["commitLogOffset"]
-    assert kinds(report, Severity.DAMAGE) == {Kind.LOG_FILE_SIZE, Kind.LOG_HOLE}
-    (size,) = of_kind(report, Kind.LOG_FILE_SIZE)
+    assert kinds(report, Severity.DAMAGE) == {FindingKind.LOG_FILE_SIZE, FindingKind.LOG_HOLE}
+    (size,) = of_kind(report, FindingKind.LOG_FILE_SIZE)
     (verdict,) = [file for file in report.files if file.path == size.path]
     assert verdict.severity is Severity.DAMAGE
 
@@ -199,13 +199,13 @@ def test_a_missing_log_file(version: str) -> None:
     lost = golden.torn_variants(version)["log-missing"]["recordsLost"]
     assert hole.damage.file == found[1]
     assert hole.damage.verdict is Verdict.MISSING
-    assert sum(one.count or 0 for one in of_kind(report, Kind.UNIT_IN_HOLE)) == len(lost)
+    assert sum(one.count or 0 for one in of_kind(report, FindingKind.UNIT_IN_HOLE)) == len(lost)
     assert f"commitlog/{found[1]}" in [file.path for file in report.files]
 
 
 @VERSION
 def test_queues_that_were_zeroed_lack_their_newer_half(version: str) -> None:
-    found = of_kind(torn(version, "cq-zeroed"), Kind.UNIT_MISSING)
+    found = of_kind(torn(version, "cq-zeroed"), FindingKind.UNIT_MISSING)
     expected = {
         (topic, queue_id, first, end - first)
         for topic, queue_id, first, end in listed(version, "cq-zeroed")
@@ -217,29 +217,29 @@ def test_queues_that_were_zeroed_lack_their_newer_half(version: str) -> None:
 @pytest.mark.parametrize("variant", ["cq-zeroed", "cq-zeroed-abort"])
 def test_what_lacks_its_unit_is_what_java_did_not_put_back(version: str, variant: str) -> None:
     changed = golden.torn_variants(version)[variant]["queuesChanged"]
-    found = of_kind(torn(version, variant), Kind.UNIT_MISSING)
+    found = of_kind(torn(version, variant), FindingKind.UNIT_MISSING)
     assert {_queue_of(one) for one in found} == {(q["topic"], q["queueId"]) for q in changed}
 
 
 def test_queues_that_java_loses_with_index_and_queues_gone_are_foretold() -> None:
     changed = golden.torn_variants("5.5.0")["no-cq-no-index-abort"]["queuesChanged"]
     report = torn("5.5.0", "no-cq-no-index-abort")
-    found = of_kind(report, Kind.UNIT_MISSING)
+    found = of_kind(report, FindingKind.UNIT_MISSING)
     assert {_queue_of(one) for one in found} == {(q["topic"], q["queueId"]) for q in changed}
-    dispatched = of_kind(report, Kind.UNIT_MISSING, Kind.NOT_DISPATCHED)
+    dispatched = of_kind(report, FindingKind.UNIT_MISSING, FindingKind.NOT_DISPATCHED)
     assert sum(one.count or 0 for one in dispatched) == report.queued_count
 
 
 @VERSION
 def test_without_queues_every_queued_record_lacks_its_unit(version: str) -> None:
     report = torn(version, "no-cq")
-    found = of_kind(report, Kind.UNIT_MISSING)
+    found = of_kind(report, FindingKind.UNIT_MISSING)
     assert sum(one.count or 0 for one in found) == report.queued_count == report.record_count
 
 
 @VERSION
 def test_a_cut_queue_file(version: str) -> None:
-    (size,) = of_kind(torn(version, "cq-short"), Kind.QUEUE_FILE_SIZE)
+    (size,) = of_kind(torn(version, "cq-short"), FindingKind.QUEUE_FILE_SIZE)
     assert size.path.startswith("consumequeue/GoldenOne/0/")
     assert size.severity is Severity.DAMAGE
 
@@ -248,9 +248,9 @@ def test_a_cut_queue_file(version: str) -> None:
 def test_queues_ahead_of_a_log_that_lost_its_end(version: str) -> None:
     report = torn(version, "cq-ahead")
     beyond = {(topic, queue_id): count for topic, queue_id, count in listed(version, "cq-ahead", 1)}
-    stale = of_kind(report, Kind.UNIT_STALE)
+    stale = of_kind(report, FindingKind.UNIT_STALE)
     assert {_queue_of(one): one.count for one in stale} == beyond
-    assert kinds(report, Severity.DAMAGE) == {Kind.CHECKPOINT}
+    assert kinds(report, Severity.DAMAGE) == {FindingKind.CHECKPOINT}
     assert report.log_end == golden.torn_variants(version)["cq-ahead"]["maxPhyOffset"][1]
 
 
@@ -272,7 +272,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> MemoryFolder:
     return MemoryFolder.load(root)
 
 
-def checked(folder: MemoryFolder) -> Report:
+def checked(folder: MemoryFolder) -> VerifyReport:
     return verify(StoreReader(folder))
 
 
@@ -304,11 +304,11 @@ def test_many_runs_are_summed_up(sound: MemoryFolder, monkeypatch: pytest.Monkey
     monkeypatch.setattr(verification.findings, "RUNS_MAX", 1)
     for number in (0, 2, 4):
         folder = patched(folder, QUEUE, 20 * number, bytes(20))
-    found = of_kind(checked(folder), Kind.UNIT_ZERO)
+    found = of_kind(checked(folder), FindingKind.UNIT_ZERO)
     assert [(one.queue_offset, one.count) for one in found] == [(0, 1), (2, 2)]
     for number in (0, 2, 4):
         folder = with_unit(folder, number, *store_builder.PRE_BLANK)
-    found = of_kind(checked(folder), Kind.UNIT_MISSING)
+    found = of_kind(checked(folder), FindingKind.UNIT_MISSING)
     assert [(one.queue_offset, one.count) for one in found] == [(0, 1), (2, 2)]
 
 
@@ -317,8 +317,8 @@ def test_comparing_a_few_records_at_once_finds_the_same(
 ) -> None:
     damaged = patched(with_unit(sound, 3, 1 << 40, 1, 1), QUEUE, 20, bytes(20))
     whole = checked(damaged)
-    monkeypatch.setattr(verification.queues, "ROWS_MAX", 1)
-    monkeypatch.setattr(verification.index, "_ENTRIES_AT_ONCE", 3)
+    monkeypatch.setattr(verification.queue_check, "ROWS_MAX", 1)
+    monkeypatch.setattr(verification.index_check, "_ENTRIES_AT_ONCE", 3)
     in_pieces = checked(MemoryFolder(damaged.files, window_bytes=600))
     assert in_pieces == whole
 
@@ -342,7 +342,7 @@ def test_tags_codes_are_looked_up_in_extension_files() -> None:
     )
     report = checked(patched(folder, path, at + 2, struct.pack(">q", 4711)))
     (found,) = [one for one in report.findings if one.severity is Severity.DAMAGE]
-    assert found.kind is Kind.UNIT_WRONG_TAGS
+    assert found.kind is FindingKind.UNIT_WRONG_TAGS
 
 
 def test_a_light_queue_holds_messages_of_other_topics() -> None:
@@ -351,11 +351,11 @@ def test_a_light_queue_holds_messages_of_other_topics() -> None:
     own = "consumequeue/GoldenOne-lmq/0/00000000000000000000"
     assert unit(folder, 0, path) == unit(folder, 0, own)
     report = checked(with_unit(folder, 1, *unit(folder, 0, path), path))
-    assert kinds(report, Severity.DAMAGE) == {Kind.UNIT_WRONG_RECORD} or kinds(
+    assert kinds(report, Severity.DAMAGE) == {FindingKind.UNIT_WRONG_RECORD} or kinds(
         report, Severity.DAMAGE
-    ) == {Kind.UNIT_OUT_OF_ORDER}
+    ) == {FindingKind.UNIT_OUT_OF_ORDER}
     zeroed = checked(patched(folder, path, 20 * 9, bytes(20)))
-    (found,) = of_kind(zeroed, Kind.UNIT_MISSING)
+    (found,) = of_kind(zeroed, FindingKind.UNIT_MISSING)
     assert (found.path, found.queue_offset) == (path, 9)
 
 
@@ -363,9 +363,9 @@ def test_batch_queues_have_a_unit_for_each_batch() -> None:
     folder = MemoryFolder.load(golden.unpack("5.5.0", "v5"))
     path = "batchconsumequeue/GoldenBatch-bcq/0/00000000000000000000"
     moved = checked(patched(folder, path, 46 + 8, struct.pack(">i", 1)))
-    assert kinds(moved, Severity.DAMAGE) == {Kind.UNIT_WRONG_SIZE}
+    assert kinds(moved, Severity.DAMAGE) == {FindingKind.UNIT_WRONG_SIZE}
     zeroed = checked(patched(folder, path, 46 * 2, bytes(46)))
-    (found,) = of_kind(zeroed, Kind.UNIT_MISSING)
+    (found,) = of_kind(zeroed, FindingKind.UNIT_MISSING)
     assert found.queue_offset == 8
 
 

@@ -32,7 +32,7 @@ from reput.spark.archive import files, records
 from reput.spark.archive.files import Manifest, Part, RowGroup
 from reput.spark.archive.folder import archive_folder
 from reput.spark.archive.view import ArchiveReader
-from reput.spark.jobs import places
+from reput.spark.jobs import folder_checks
 from reput.spark.jobs.packing import (
     begin_store,
     copy_tables,
@@ -80,7 +80,7 @@ class RestoreResult:
 
 
 @dataclass(frozen=True)
-class Selection:
+class RecordFilter:
     """Which records are wanted."""
 
     topics: frozenset[str] | None = None
@@ -93,7 +93,7 @@ class Selection:
     @property
     def is_all(self) -> bool:
         """Whether nothing is left out."""
-        return self == Selection()
+        return self == RecordFilter()
 
     def may_have(self, part: Part, group: RowGroup) -> bool:
         """Whether a row group can hold such records."""
@@ -107,7 +107,7 @@ class _NewFile:
 
     archive: str
     store: str
-    selection: Selection
+    selection: RecordFilter
     first: int
     """Physical offset of its first record in the archived log."""
     last: int
@@ -155,7 +155,7 @@ def restore(
         WriteFailed: The folder cannot be written to.
         TaskFailed: The archive is damaged, or a task failed otherwise.
     """
-    archive, store = absolute(archive), places.to_write("store", store)
+    archive, store = absolute(archive), folder_checks.to_write("store", store)
     manifests = ArchiveReader.open(archive).manifests
     selection = _selection(manifests, topics, begin_ms, end_ms)
     is_identical = selection.is_all and not repack and file_bytes is None
@@ -188,7 +188,7 @@ def _restore_part(
     archive: str,
     store: str,
     manifests: list[Manifest],
-    selection: Selection,
+    selection: RecordFilter,
     file_bytes: int,
     progress: Progress | None,
 ) -> RestoreResult:
@@ -236,13 +236,13 @@ def _selection(
     topics: Sequence[str] | None,
     begin_ms: int | None,
     end_ms: int | None,
-) -> Selection:
+) -> RecordFilter:
     if topics is not None:
         known = sorted({part.topic for one in manifests for part in one.parts})
         for topic in topics:
             if topic not in known:
                 raise InvalidOption("topics", topic, f"topics of the archive: {', '.join(known)}")
-    return Selection(
+    return RecordFilter(
         None if topics is None else frozenset(topics),
         -_LONGS if begin_ms is None else begin_ms,
         _LONGS - 1 if end_ms is None else end_ms,
@@ -290,7 +290,7 @@ def _restore_file(task: tuple[str, str, int]) -> int:
     return len(data)
 
 
-def _find_records(task: tuple[str, int, Selection]) -> bytes:
+def _find_records(task: tuple[str, int, RecordFilter]) -> bytes:
     """Return physical offsets and sizes of the wanted records of a log file, in log order."""
     archive, start, selection = task
     manifest = files.load_manifest(open_folder(archive), start)
@@ -336,7 +336,7 @@ class _WantedGroup:
     """A row group that can hold wanted records."""
 
     def __init__(
-        self, archive: str, part: Part, number: int, group: RowGroup, selection: Selection
+        self, archive: str, part: Part, number: int, group: RowGroup, selection: RecordFilter
     ) -> None:
         self.group = group
         self._archive = archive_folder(archive)
@@ -396,7 +396,7 @@ class _WantedGroup:
 
 
 def _wanted(
-    archive: str, manifests: list[Manifest], selection: Selection
+    archive: str, manifests: list[Manifest], selection: RecordFilter
 ) -> Iterator[_WantedGroup]:
     for manifest in manifests:
         for part in manifest.parts:

@@ -8,7 +8,7 @@ result has only a sample, the page shows the total.
 from typing import TYPE_CHECKING, Any
 
 from reput import __version__
-from reput.spark.jobs.audit.verdicts import NOTES, Fault, Indexed, Stage, Verdict
+from reput.spark.jobs.audit.verdicts import NOTES, Fault, Indexed, MessageVerdict, Stage
 from reput.spark.pages import charts, environment
 from reput.spark.pages.texts import CONDITIONS, NONE, count_text, number_text, size_text
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from reput.spark.jobs.audit.verdicts import AuditedHole, AuditResult, TopicAudit
 
 _VERDICT_COLORS = {
-    Verdict.DISPATCHED: "s2",
-    Verdict.UNDISPATCHED: "s1",
-    Verdict.LOST: "damage",
-    Verdict.DAMAGED: "damage",
-    Verdict.UNQUEUED: "sx",
-    Verdict.DELETED: "sx",
+    MessageVerdict.DISPATCHED: "s2",
+    MessageVerdict.UNDISPATCHED: "s1",
+    MessageVerdict.LOST: "damage",
+    MessageVerdict.DAMAGED: "damage",
+    MessageVerdict.UNQUEUED: "sx",
+    MessageVerdict.DELETED: "sx",
 }
 _MISSING_SHOWN = 5
 """Maximum number of queues listed for a hole."""
@@ -48,7 +48,8 @@ def _values(result: "AuditResult") -> dict[str, Any]:
         "delay_bars": _delay_bars(result),
         "delays": _delays(result),
         "lost": _lost(result),
-        "lost_count": verdicts.get(Verdict.LOST, 0) + verdicts.get(Verdict.DAMAGED, 0),
+        "lost_count": verdicts.get(MessageVerdict.LOST, 0)
+        + verdicts.get(MessageVerdict.DAMAGED, 0),
         "holes": _holes(result),
         "hole_count": result.hole_count,
         "findings": _findings(result),
@@ -81,8 +82,8 @@ def _verdict(result: "AuditResult") -> dict[str, Any]:
     verdicts = result.verdicts
     gone = sum(topic.missing for topic in result.topics)
     problems = [
-        (verdicts.get(Verdict.LOST, 0), "message", "without a unit that leads to it"),
-        (verdicts.get(Verdict.DAMAGED, 0), "message", "of which only the unit is left"),
+        (verdicts.get(MessageVerdict.LOST, 0), "message", "without a unit that leads to it"),
+        (verdicts.get(MessageVerdict.DAMAGED, 0), "message", "of which only the unit is left"),
         (gone, "message", "of which neither record nor unit is left"),
         (result.stages.get(Stage.UNDELIVERED, 0), "delayed message", "that never arrived"),
         (result.indexed.get(Indexed.MISSING, 0), "message", "not found by a key"),
@@ -94,7 +95,7 @@ def _verdict(result: "AuditResult") -> dict[str, Any]:
         return {"title": "Not clean", "problems": found, "state": "warn"}
     if result.messages:
         text = "No message is lost, and nothing is at fault."
-        if waiting := verdicts.get(Verdict.UNDISPATCHED, 0):
+        if waiting := verdicts.get(MessageVerdict.UNDISPATCHED, 0):
             text += f" {count_text(waiting, 'message')} will be dispatched by the broker."
         return {"title": "Clean", "text": text, "problems": [], "state": "ok"}
     text = "The store holds no messages."
@@ -140,7 +141,7 @@ def _verdict_bars(result: "AuditResult") -> list[charts.Bar]:
     counts = result.verdicts
     rows = [
         (str(verdict), counts[verdict], _VERDICT_COLORS[verdict])
-        for verdict in Verdict
+        for verdict in MessageVerdict
         if counts.get(verdict)
     ]
     return charts.bars_of(rows, "others", sum(counts.values()), number_text)
@@ -267,7 +268,9 @@ def _findings_left(result: "AuditResult") -> int:
 
 
 def _topics(result: "AuditResult") -> charts.Table:
-    verdicts: list[tuple[str, charts.CellKind]] = [(str(verdict), "number") for verdict in Verdict]
+    verdicts: list[tuple[str, charts.CellKind]] = [
+        (str(verdict), "number") for verdict in MessageVerdict
+    ]
     return charts.Table(
         "Every topic, system topics too",
         [
@@ -283,7 +286,7 @@ def _topics(result: "AuditResult") -> charts.Table:
 def _topic(topic: "TopicAudit") -> tuple[object, ...]:
     return (
         *(topic.topic, topic.messages, topic.bytes),
-        *(topic.verdicts.get(verdict, 0) for verdict in Verdict),
+        *(topic.verdicts.get(verdict, 0) for verdict in MessageVerdict),
         *(topic.missing, topic.indexed.get(Indexed.MISSING, 0)),
         *(topic.first_ms, topic.last_ms),
     )

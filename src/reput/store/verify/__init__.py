@@ -18,30 +18,30 @@ parts of the log that no index file covers, messages of a deleted topic.
 from reput.errors import CorruptRecord
 from reput.store import paths
 from reput.store.reader import Condition, StoreReader, process_name
-from reput.store.verify import tables
+from reput.store.verify import table_check
 from reput.store.verify.findings import (
     FileVerdict,
     Finding,
-    Hole,
-    Kind,
+    FindingKind,
+    HoleVerdict,
     Ledger,
     Progress,
-    Report,
     Severity,
+    VerifyReport,
 )
-from reput.store.verify.index import Index
-from reput.store.verify.log import Log
-from reput.store.verify.queues import ROWS_MAX, Queues
+from reput.store.verify.index_check import IndexChecks
+from reput.store.verify.log_check import LogCheck
+from reput.store.verify.queue_check import ROWS_MAX, QueueChecks
 
 __all__ = [
     "ROWS_MAX",
     "FileVerdict",
     "Finding",
-    "Hole",
-    "Kind",
+    "FindingKind",
+    "HoleVerdict",
     "Progress",
-    "Report",
     "Severity",
+    "VerifyReport",
     "verify",
 ]
 
@@ -50,7 +50,7 @@ def _silent(what: str, done: int, total: int) -> None:
     pass
 
 
-def verify(reader: StoreReader, *, progress: Progress = _silent) -> Report:
+def verify(reader: StoreReader, *, progress: Progress = _silent) -> VerifyReport:
     """Check everything in a store against everything else. What is wrong with it is no exception.
 
     Args:
@@ -64,20 +64,20 @@ def verify(reader: StoreReader, *, progress: Progress = _silent) -> Report:
     ledger = Ledger()
     _check_condition(reader, ledger)
     try:
-        log = Log(reader, ledger)
+        log = LogCheck(reader, ledger)
     except CorruptRecord as error:
         path = error.file or paths.COMMIT_LOG
         text = f"{error.reason}; nothing else can be checked"
-        ledger.add(Severity.DAMAGE, Kind.LOG_FILES_OVERLAP, path, text)
+        ledger.add(Severity.DAMAGE, FindingKind.LOG_FILES_OVERLAP, path, text)
         return ledger.report(reader)
-    queues = Queues(reader, ledger)
-    index = Index(reader, ledger)
+    queues = QueueChecks(reader, ledger)
+    index = IndexChecks(reader, ledger)
     index.check_files(progress)
     log.walk(queues, index, progress)
     queues.check(log, progress)
     index.check(log)
-    tables.check_checkpoint(reader, ledger, log)
-    tables.check_tables(reader, ledger)
+    table_check.check_checkpoint(reader, ledger, log)
+    table_check.check_tables(reader, ledger)
     return ledger.report(
         reader,
         log_start=log.start,
@@ -97,7 +97,7 @@ def _check_condition(reader: StoreReader, ledger: Ledger) -> None:
             ledger.add_file(path, entry.size)
     if state.condition is Condition.RUNNING:
         text = f"{process_name(state.lock_holder or 0)} is running on the store"
-        ledger.add(Severity.NOTE, Kind.RUNNING, paths.LOCK, text)
+        ledger.add(Severity.NOTE, FindingKind.RUNNING, paths.LOCK, text)
     elif state.has_abort:
         text = "the broker was not stopped, or the store was copied while it ran"
-        ledger.add(Severity.NOTE, Kind.CRASHED, paths.ABORT, text)
+        ledger.add(Severity.NOTE, FindingKind.CRASHED, paths.ABORT, text)

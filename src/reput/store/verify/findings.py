@@ -9,8 +9,8 @@ from typing import Any
 from reput.store import paths
 from reput.store.commit_log_view import Damage
 from reput.store.reader import Condition, StoreReader
-from reput.store.verify import runs
-from reput.store.verify.runs import Mask
+from reput.store.verify import number_runs
+from reput.store.verify.number_runs import Mask
 
 RUNS_MAX = 20
 """Findings of one kind in one file, before the rest is summed up in one."""
@@ -31,7 +31,7 @@ class Severity(enum.IntEnum):
     """A message is lost, cannot be read, or is not found where it should be."""
 
 
-class Kind(enum.StrEnum):
+class FindingKind(enum.StrEnum):
     """What a finding is about."""
 
     CRASHED = "crashed"
@@ -81,7 +81,7 @@ class Finding:
     """One thing that is not plainly right, and where."""
 
     severity: Severity
-    kind: Kind
+    kind: FindingKind
     path: str
     """File or folder, relative to the store."""
     text: str
@@ -111,17 +111,17 @@ class FileVerdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Hole:
+class HoleVerdict:
     """Bytes of the log that are no records: damage, or what lies behind the end."""
 
     damage: Damage
     severity: Severity
-    kind: Kind
+    kind: FindingKind
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class VerifyReport:
     """The outcome."""
 
     location: str
@@ -136,7 +136,7 @@ class Report:
     entry_count: int
     """Of the index."""
     files: tuple[FileVerdict, ...]
-    holes: tuple[Hole, ...]
+    holes: tuple[HoleVerdict, ...]
     """In log order."""
     findings: tuple[Finding, ...]
     """Gravest first, then by file."""
@@ -153,16 +153,19 @@ class Report:
 
 
 _UNIT_TEXTS = {
-    Kind.UNIT_ZERO: (Severity.DAMAGE, "zeros amid the units"),
-    Kind.UNIT_BLANK: (Severity.DAMAGE, "filler amid the units"),
-    Kind.UNIT_INVALID: (Severity.DAMAGE, "a negative offset or size"),
-    Kind.UNIT_STALE: (Severity.WARNING, "points behind the end of the log"),
-    Kind.UNIT_IN_HOLE: (Severity.WARNING, "points into damage of the log"),
-    Kind.UNIT_WRONG_RECORD: (Severity.DAMAGE, "points at the wrong place"),
-    Kind.UNIT_WRONG_SIZE: (Severity.DAMAGE, "the size is not the record's"),
-    Kind.UNIT_WRONG_TAGS: (Severity.DAMAGE, "the tags code is not that of the message's tags"),
-    Kind.UNIT_OUT_OF_ORDER: (Severity.DAMAGE, "out of order"),
-    Kind.QUEUE_OFFSET_TWICE: (Severity.DAMAGE, "two messages have this queue offset"),
+    FindingKind.UNIT_ZERO: (Severity.DAMAGE, "zeros amid the units"),
+    FindingKind.UNIT_BLANK: (Severity.DAMAGE, "filler amid the units"),
+    FindingKind.UNIT_INVALID: (Severity.DAMAGE, "a negative offset or size"),
+    FindingKind.UNIT_STALE: (Severity.WARNING, "points behind the end of the log"),
+    FindingKind.UNIT_IN_HOLE: (Severity.WARNING, "points into damage of the log"),
+    FindingKind.UNIT_WRONG_RECORD: (Severity.DAMAGE, "points at the wrong place"),
+    FindingKind.UNIT_WRONG_SIZE: (Severity.DAMAGE, "the size is not the record's"),
+    FindingKind.UNIT_WRONG_TAGS: (
+        Severity.DAMAGE,
+        "the tags code is not that of the message's tags",
+    ),
+    FindingKind.UNIT_OUT_OF_ORDER: (Severity.DAMAGE, "out of order"),
+    FindingKind.QUEUE_OFFSET_TWICE: (Severity.DAMAGE, "two messages have this queue offset"),
 }
 
 
@@ -173,26 +176,33 @@ class Ledger:
     files: list[FileVerdict] = field(default_factory=list)
     """Plainly right so far; findings tell otherwise."""
     findings: list[Finding] = field(default_factory=list)
-    holes: list[Hole] = field(default_factory=list)
+    holes: list[HoleVerdict] = field(default_factory=list)
 
     def add_file(self, path: str, size: int, count: int = 0, wasted_bytes: int = 0) -> None:
         """Add a file that is there."""
         self.files.append(FileVerdict(path, size, count=count, wasted_bytes=wasted_bytes))
 
-    def add(self, severity: Severity, kind: Kind, path: str, text: str, **place: int) -> None:
+    def add(
+        self, severity: Severity, kind: FindingKind, path: str, text: str, **place: int
+    ) -> None:
         """Add a finding; ``place`` are its numbers by name."""
         self.findings.append(Finding(severity, kind, path, text, **place))
 
-    def add_hole(self, damage: Damage, severity: Severity, kind: Kind, text: str) -> None:
+    def add_hole(self, damage: Damage, severity: Severity, kind: FindingKind, text: str) -> None:
         """Add a hole, and the finding that tells of it."""
-        self.holes.append(Hole(damage, severity, kind, text))
+        self.holes.append(HoleVerdict(damage, severity, kind, text))
         at, length = damage.physical_offset, damage.length
         path = f"{paths.COMMIT_LOG}/{damage.file}"
         where = f"physical offset {at}, {length} bytes: {text}"
         self.add(severity, kind, path, where, physical_offset=at, length=length)
 
     def add_units(
-        self, path: str, kind: Kind, mask: Mask, first: int, texts: Mapping[int, str] | None = None
+        self,
+        path: str,
+        kind: FindingKind,
+        mask: Mask,
+        first: int,
+        texts: Mapping[int, str] | None = None,
     ) -> None:
         """Add a finding for each run of units.
 
@@ -204,9 +214,9 @@ class Ledger:
             texts: What there is to say of units, by place in the mask.
         """
         severity, text = _UNIT_TEXTS[kind]
-        found = runs.of(mask)
+        found = number_runs.of(mask)
         for start, count in found[:RUNS_MAX]:
-            span = runs.span("queue offset", first + start, count)
+            span = number_runs.span("queue offset", first + start, count)
             what = f"{span}: {(texts or {}).get(start, text)}"
             self.add(severity, kind, path, what, queue_offset=first + start, count=count)
         if found[RUNS_MAX:]:
@@ -215,10 +225,10 @@ class Ledger:
             what = f"{count} more queue offsets from {start} on: {text}"
             self.add(severity, kind, path, what, queue_offset=start, count=count)
 
-    def report(self, reader: StoreReader, **numbers: int) -> Report:
+    def report(self, reader: StoreReader, **numbers: int) -> VerifyReport:
         """Return the outcome; numbers that are not given are 0."""
         counted: dict[str, Any] = dict.fromkeys(_NUMBERS, 0) | numbers
-        return Report(
+        return VerifyReport(
             location=reader.location,
             condition=reader.state.condition,
             files=tuple(sorted(self._verdicts(), key=lambda file: file.path)),

@@ -16,8 +16,15 @@ import golden
 import store_builder
 from reput.errors import InvalidOption, StoreUnavailable
 from reput.format import names, sys_flag as flags
-from reput.spark.jobs.audit import run_audit, table as audit_table
-from reput.spark.jobs.audit.verdicts import AuditResult, Fault, GroupAudit, Indexed, Stage, Verdict
+from reput.spark.jobs.audit import message_table, run_audit
+from reput.spark.jobs.audit.verdicts import (
+    AuditResult,
+    Fault,
+    GroupAudit,
+    Indexed,
+    MessageVerdict,
+    Stage,
+)
 from reput.spark.jobs.running import Done, SequentialRunner, Task
 from reput.store.folder_lock import FolderLock
 
@@ -54,7 +61,7 @@ def audited(store: Path, **options: Any) -> AuditResult:
 
 
 def rows_of(table: Path) -> list[dict[str, Any]]:
-    found = pq.read_table(table / audit_table.MESSAGES).to_pylist()
+    found = pq.read_table(table / message_table.MESSAGES).to_pylist()
     return sorted(found, key=lambda row: (row["physical_offset"], row["queue_offset"]))
 
 
@@ -69,9 +76,9 @@ def test_stores_of_java_have_lost_nothing(version: str, name: str) -> None:
     assert result.lost_count == 0
     assert result.hole_count == 0
     assert result.messages == told["log"]["records"]
-    assert set(result.verdicts) <= {Verdict.DISPATCHED, Verdict.UNDISPATCHED}
+    assert set(result.verdicts) <= {MessageVerdict.DISPATCHED, MessageVerdict.UNDISPATCHED}
     waiting = told.get("recordsNotInQueues", [])
-    assert result.verdicts.get(Verdict.UNDISPATCHED, 0) == (
+    assert result.verdicts.get(MessageVerdict.UNDISPATCHED, 0) == (
         waiting if isinstance(waiting, int) else len(waiting)
     )
 
@@ -93,7 +100,7 @@ def test_every_message_has_a_row_as_java_decodes_it(version: str, tmp_path: Path
         assert row["sys_flag"] == one["sysFlag"]
         assert row["origin_message_id"] == known.get("ORIGIN_MESSAGE_ID")
         assert row["real_topic"] == known.get("REAL_TOPIC")
-        assert row["verdict"] == Verdict.DISPATCHED
+        assert row["verdict"] == MessageVerdict.DISPATCHED
         assert row["reason"] is None
     assert sum(one.messages for one in result.topics) == len(told)
     assert {one.topic: one.bytes for one in result.topics} == {
@@ -211,11 +218,11 @@ def test_torn_stores_have_lost_what_was_torn(version: str, variant: str, tmp_pat
     table = tmp_path / "table"
     result = audited(golden.unpack(version, f"torn/{variant}"), table=str(table), sample=1000)
     rows = rows_of(table)
-    gone = {row["physical_offset"] for row in rows if row["verdict"] == Verdict.DAMAGED}
+    gone = {row["physical_offset"] for row in rows if row["verdict"] == MessageVerdict.DAMAGED}
     lost = {
         (row["topic"], row["queue_id"], row["queue_offset"])
         for row in rows
-        if row["verdict"] in (Verdict.LOST, Verdict.UNDISPATCHED)
+        if row["verdict"] in (MessageVerdict.LOST, MessageVerdict.UNDISPATCHED)
     }
     is_clean = True
     if hurt := re.search(r"record at (\d+)|record, at (\d+), is zeros", text):
@@ -252,7 +259,7 @@ def test_torn_stores_have_lost_what_was_torn(version: str, variant: str, tmp_pat
     if "abort" not in variant:
         assert result.lost_count == len(gone) + len(lost)
     else:
-        undispatched = result.verdicts.get(Verdict.UNDISPATCHED, 0)
+        undispatched = result.verdicts.get(MessageVerdict.UNDISPATCHED, 0)
         assert result.lost_count == len(gone) + len(lost) - undispatched
     if not variant.startswith(("cq-", "no-")):
         assert lost == set()
@@ -269,7 +276,9 @@ def test_what_a_recovery_cut_off_is_told_as_long_as_a_unit_is_left(
     told = golden.torn_variants("4.9.7")[variant]
     table = tmp_path / "table"
     result = audited(golden.unpack("4.9.7", f"torn/{variant}-recovered"), table=str(table))
-    gone = {row["physical_offset"] for row in rows_of(table) if row["verdict"] == Verdict.DAMAGED}
+    gone = {
+        row["physical_offset"] for row in rows_of(table) if row["verdict"] == MessageVerdict.DAMAGED
+    }
     assert result.messages == told["recordsAfter"]
     assert gone <= set(told["recordsLost"])
     assert len(gone) == (beyond(told["damage"]) if variant == "cq-ahead" else 1)
@@ -404,7 +413,7 @@ def test_messages_of_a_deleted_topic_are_not_lost(tmp_path: Path) -> None:
     (one.root / "consumequeue" / "TopicB").rmdir()
     result = audited(one.root)
     of_b = [message for message in one.messages if message.topic == "TopicB"]
-    assert result.verdicts[Verdict.DELETED] == len(of_b)
+    assert result.verdicts[MessageVerdict.DELETED] == len(of_b)
     assert result.is_clean
 
 
@@ -415,7 +424,7 @@ def test_prepared_and_rolled_back_messages_belong_into_no_queue(tmp_path: Path) 
         store_builder.message("TopicA", sys_flag=flags.TRANSACTION_ROLLBACK),
     ]
     result = audited(store_builder.build(tmp_path / "store", sent).root)
-    assert result.verdicts == {Verdict.DISPATCHED: 1, Verdict.UNQUEUED: 2}
+    assert result.verdicts == {MessageVerdict.DISPATCHED: 1, MessageVerdict.UNQUEUED: 2}
     assert result.is_clean
 
 

@@ -20,7 +20,7 @@ from hypothesis import given, settings, strategies as st
 
 import store_builder
 from reput.format.message import StoredMessage
-from reput.spark.jobs.audit import run_audit, table as audit_table
+from reput.spark.jobs.audit import message_table, run_audit
 from reput.spark.jobs.running import SequentialRunner
 from store_builder import Built
 
@@ -198,7 +198,7 @@ class Model:
 def table_rows(table: Path) -> list[tuple[Any, ...]]:
     names = ["physical_offset", "topic", "queue_id", "queue_offset", "uniq_key"]
     names += ["verdict", "reason", "indexed", "groups_consumed", "groups_pending"]
-    found = pq.read_table(table / audit_table.MESSAGES).to_pylist()
+    found = pq.read_table(table / message_table.MESSAGES).to_pylist()
     return sorted((tuple(row[name] for name in names) for row in found), key=lambda row: row[:4])
 
 

@@ -15,8 +15,8 @@ from pyspark.sql import functions as F
 
 from reput.errors import InvalidOption
 from reput.format import names, sys_flag as flags
-from reput.spark.jobs.audit import table as audit_table
-from reput.spark.jobs.audit.verdicts import AuditResult, Stage, TopicAudit, Verdict, total
+from reput.spark.jobs.audit import message_table
+from reput.spark.jobs.audit.verdicts import AuditResult, MessageVerdict, Stage, TopicAudit, total
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -33,10 +33,10 @@ _CHECK_GROUP = "CID_RMQ_SYS_TRANS"
 
 def messages(spark: "SparkSession", table: str) -> "DataFrame":
     """Return the rows of a table with what links them. As ``audit.messages``."""
-    if not audit_table.is_finished(table):
+    if not message_table.is_finished(table):
         raise InvalidOption("table", table, "the table of an audit that has ended")
-    rows = spark.read.parquet(audit_table.spark_path(table, audit_table.MESSAGES))
-    links = _read_links(spark, audit_table.spark_path(table, audit_table.LINKS))
+    rows = spark.read.parquet(message_table.spark_path(table, message_table.MESSAGES))
+    links = _read_links(spark, message_table.spark_path(table, message_table.LINKS))
     links = links.withColumnRenamed("stage", "found_stage")
     joined = rows.join(links, "physical_offset", "left")
     stage = F.coalesce("found_stage", "stage")
@@ -45,9 +45,9 @@ def messages(spark: "SparkSession", table: str) -> "DataFrame":
 
 def complete(spark: "SparkSession", result: AuditResult, table: str) -> AuditResult:
     """Find the links, keep them beside the rows, and count them."""
-    rows = spark.read.parquet(audit_table.spark_path(table, audit_table.MESSAGES))
+    rows = spark.read.parquet(message_table.spark_path(table, message_table.MESSAGES))
     found = _copies(rows).unionByName(_delays(rows)).unionByName(_halves(rows))
-    path = audit_table.spark_path(table, audit_table.LINKS)
+    path = message_table.spark_path(table, message_table.LINKS)
     found.write.mode("overwrite").parquet(path)
     links = _read_links(spark, path)
     duplicated = links.filter("first_copy != physical_offset").count()
@@ -93,7 +93,10 @@ def _copies(rows: "DataFrame") -> "DataFrame":
     is_own = F.col("topic").isin(*names.SYSTEM_TOPICS) | F.col("topic").startswith(
         names.SYSTEM_TOPIC_PREFIX
     )
-    stored = [str(one) for one in (Verdict.DISPATCHED, Verdict.UNDISPATCHED, Verdict.LOST)]
+    stored = [
+        str(one)
+        for one in (MessageVerdict.DISPATCHED, MessageVerdict.UNDISPATCHED, MessageVerdict.LOST)
+    ]
     plain = rows.filter(F.col("verdict").isin(*stored) & F.col("uniq_key").isNotNull() & ~is_own)
     hashed = plain.select(*_COPY, "physical_offset", F.xxhash64(*_COPY).alias("hash"))
     met = hashed.groupBy("hash").count().filter("count > 1").select("hash")

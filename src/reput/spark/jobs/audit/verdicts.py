@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
-class Verdict(enum.StrEnum):
+class MessageVerdict(enum.StrEnum):
     """What became of a message; each has exactly one."""
 
     DISPATCHED = "dispatched"
@@ -88,7 +88,7 @@ class Stage(enum.StrEnum):
     """Of a dead-letter topic: a group gave up on it."""
 
 
-VERDICTS = tuple(Verdict)
+VERDICTS = tuple(MessageVerdict)
 REASONS = (None, *Reason)
 INDEXED = tuple(Indexed)
 STAGES = (None, *Stage)
@@ -153,7 +153,7 @@ NOTES = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class AuditFinding:
     """Something found; one of each kind of thing at each place."""
 
     fault: Fault
@@ -170,7 +170,7 @@ class Finding:
 class LostMessage:
     """A message that is lost or damaged, one of a sample."""
 
-    verdict: Verdict
+    verdict: MessageVerdict
     reason: Reason
     topic: str
     queue_id: int
@@ -230,7 +230,7 @@ class TopicAudit:
     first_ms: int | None = None
     last_ms: int | None = None
     verdicts: dict[str, int] = field(default_factory=dict)
-    """By ``Verdict``; damaged ones are not among ``messages``."""
+    """By ``MessageVerdict``; damaged ones are not among ``messages``."""
     indexed: dict[str, int] = field(default_factory=dict)
     stages: dict[str, int] = field(default_factory=dict)
     missing: int = 0
@@ -326,7 +326,7 @@ class AuditResult:
     hole_bytes: int
     lost: tuple[LostMessage, ...]
     """A sample, in the order of the log; ``verdicts`` say how many there are."""
-    findings: tuple[Finding, ...]
+    findings: tuple[AuditFinding, ...]
     """The first ones of each kind; ``faults`` say how many there are."""
     faults: dict[str, int]
     """By ``Fault``: how many things, notes too."""
@@ -367,7 +367,7 @@ class AuditResult:
         """Messages that consumers should get and do not: lost, damaged, gone without a trace."""
         counts = self.verdicts
         gone = sum(one.missing for one in self.topics)
-        return counts.get(Verdict.LOST, 0) + counts.get(Verdict.DAMAGED, 0) + gone
+        return counts.get(MessageVerdict.LOST, 0) + counts.get(MessageVerdict.DAMAGED, 0) + gone
 
     @property
     def is_clean(self) -> bool:

@@ -23,8 +23,8 @@ from reput.clock import Clock, SystemClock
 from reput.errors import InvalidOption
 from reput.spark.archive import files
 from reput.spark.archive.view import ArchiveReader
-from reput.spark.jobs import places
-from reput.spark.jobs.compact import archive as compact_archive, store as compact_store
+from reput.spark.jobs import folder_checks
+from reput.spark.jobs.compact import archive_compaction, store_compaction
 from reput.spark.jobs.compact.expired import (
     Retention,
     TopicDropped,
@@ -116,22 +116,22 @@ def compact(
         return _compact_archive(runner, source, rules, dry_run)
     if target is None:
         raise InvalidOption("target", None, "the folder of the store to make")
-    return _compact_store(runner, source, places.to_write("target", target), rules, dry_run)
+    return _compact_store(runner, source, folder_checks.to_write("target", target), rules, dry_run)
 
 
 def _compact_archive(
     runner: Runner, archive: str, retention: Retention, dry_run: bool
 ) -> CompactResult:
     manifests = [one for one in ArchiveReader.open(archive).manifests if one.is_closed]
-    expired = {one.start: compact_archive.expired_parts(one, retention) for one in manifests}
+    expired = {one.start: archive_compaction.expired_parts(one, retention) for one in manifests}
     tasks = [
         (archive, start, tuple(part.path for part in parts))
         for start, parts in expired.items()
         if parts
     ]
     if not dry_run:
-        runner("drop", compact_archive.drop_parts, tasks)
-        compact_archive.delete_unnamed(archive)
+        runner("drop", archive_compaction.drop_parts, tasks)
+        archive_compaction.delete_unnamed(archive)
     gone = [part for parts in expired.values() for part in parts]
     sizes = [sum(group.record_bytes for group in part.row_groups) for part in gone]
     rows = sum(part.rows for one in manifests for part in one.parts)
@@ -157,12 +157,12 @@ def _compact_store(
 ) -> CompactResult:
     reader = StoreReader.open(store)
     retention = _begun(store, target, retention)
-    plan = compact_store.plan_store(runner, reader, retention)
+    plan = store_compaction.plan_store(runner, reader, retention)
     is_written = plan.freed_files > 0 and not dry_run
     if is_written:
         begin_store(target, _MARK, _request(store, retention))
         copy_tables(reader.folder, target)
-        compact_store.write_store(runner, store, target, retention, plan)
+        store_compaction.write_store(runner, store, target, retention, plan)
         finish_store(target, _MARK)
     return CompactResult(
         source=store,

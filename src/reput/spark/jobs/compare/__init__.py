@@ -24,26 +24,26 @@ from pyspark.sql import DataFrame, SparkSession
 from reput.errors import InvalidOption
 from reput.spark import options as option_texts
 from reput.spark.jobs.compare import (
-    files as differing_files,
+    byte_ranges,
     findings,
-    joined as joined_messages,
     live_queues,
+    message_join,
     messages as differing_messages,
     queues as differing_queues,
     tables as differing_tables,
 )
-from reput.spark.jobs.compare.files import FilePart
+from reput.spark.jobs.compare.byte_ranges import FilePart
 from reput.spark.jobs.compare.findings import (
     DIFFERENT,
     KINDS,
     ONLY_LEFT,
     ONLY_RIGHT,
     Counted,
-    Finding,
+    Mismatch,
 )
-from reput.spark.jobs.compare.messages import LogPart
+from reput.spark.jobs.compare.messages import LogSpan
 from reput.spark.jobs.compare.queues import QueuePart
-from reput.spark.jobs.compare.sides import Sides
+from reput.spark.jobs.compare.two_stores import TwoStores
 from reput.spark.jobs.running import Progress, Runner, runner_on
 from reput.spark.jobs.stopped_store import StoppedStore
 from reput.spark.options import ReadOptions
@@ -66,8 +66,8 @@ _FILES_A_TASK = 256
 _SAMPLES = 16
 IGNORABLE = frozenset(
     {
-        *joined_messages.NUMBERS_AND_HOSTS,
-        *joined_messages.HASHED,
+        *message_join.NUMBERS_AND_HOSTS,
+        *message_join.HASHED,
         *("queue_id", "size", "tags_code"),
     }
 )
@@ -92,7 +92,7 @@ class Comparison:
     """How messages were matched: ``physical`` or ``queue``; empty if they were not."""
     counts: dict[str, dict[str, int]]
     """Section -> kind -> files, messages, units or entries."""
-    findings: tuple[Finding, ...]
+    findings: tuple[Mismatch, ...]
     """The first of them, section by section."""
 
     @property
@@ -145,7 +145,7 @@ def compare(
     runner = runner_on(spark, "compare", progress)
     job = _job(spark, left, right, sections, match, ignore, partition_bytes, allow_live)
     counts: dict[str, dict[str, int]] = {}
-    first: list[Finding] = []
+    first: list[Mismatch] = []
     for section in job.sections:
         counted, some = job.counted(runner, section, findings_max)
         counts[section] = {kind: counted.get((section, kind), 0) for kind in KINDS}
@@ -167,13 +167,13 @@ def findings_frame(
 ) -> DataFrame:
     """Return every finding as a row, computed when it is asked for. Arguments as ``compare``.
 
-    Columns: those of ``Finding``.
+    Columns: those of ``Mismatch``.
     """
     job = _job(spark, left, right, sections, match, ignore, partition_bytes, allow_live)
     return functools.reduce(DataFrame.unionByName, map(job.frame, job.sections))
 
 
-class _Job(Protocol):
+class _ComparisonJob(Protocol):
     """A comparison, on the driver."""
 
     sections: tuple[str, ...]
@@ -199,7 +199,7 @@ def _job(
     ignore: Collection[str],
     partition_bytes: int,
     allow_live: bool,
-) -> _Job:
+) -> _ComparisonJob:
     live = None if isinstance(right, str) else _live_options(right)
     possible = SECTIONS if live is None else LIVE_SECTIONS
     wanted = possible if sections is None else sections
@@ -215,7 +215,7 @@ def _job(
     left = absolute(left)  # workers have folders of their own to work in
     if isinstance(right, str):
         right = absolute(right)
-        sides = Sides(StoppedStore(left), StoppedStore(right), some, allow_live)
+        sides = TwoStores(StoppedStore(left), StoppedStore(right), some, allow_live)
         return _TwoStores(spark, sides, ordered, match, size)
     assert live is not None
     return _StoreAndBroker(spark, left, right, live, some, ordered, allow_live, size)
@@ -293,7 +293,7 @@ class _StoreAndBroker:
         if section == "queues":
             found = findings.capped(live_queues.findings(self._left, self._ends), most)
         else:
-            found = joined_messages.counted(self.frame(section), most)
+            found = message_join.counted(self.frame(section), most)
         runner.tell(section, 1, 1)
         return found
 
@@ -301,18 +301,18 @@ class _StoreAndBroker:
         ends = self._ends  # asked for first: it tells what is wrong with the options
         if section == "queues":
             rows = [dataclasses.astuple(one) for one in live_queues.findings(self._left, ends)]
-            return _session(self._spark).createDataFrame(rows, joined_messages.FINDING_SCHEMA)
+            return _session(self._spark).createDataFrame(rows, message_join.FINDING_SCHEMA)
         right = {**self._right, "failOnDataLoss": "false"}
         sides = [
-            joined_messages.read(_session(self._spark), told, partition_bytes=self._partition_bytes)
+            message_join.read(_session(self._spark), told, partition_bytes=self._partition_bytes)
             for told in (self._options, right)
         ]
-        return joined_messages.findings(sides[0], sides[1], self._ignore)
+        return message_join.findings(sides[0], sides[1], self._ignore)
 
 
 # Two stores -----------------------------------------------------------------------------------
 
-_Part = FilePart | LogPart | QueuePart | str
+_Part = FilePart | LogSpan | QueuePart | str
 """A part of a file, the log, a queue; or the path of a table."""
 
 
@@ -322,7 +322,7 @@ class _TwoStores:
     def __init__(
         self,
         spark: SparkSession | None,
-        sides: Sides,
+        sides: TwoStores,
         sections: tuple[str, ...],
         match: str,
         partition_bytes: int,
@@ -352,7 +352,7 @@ class _TwoStores:
     def counted(self, runner: Runner, section: str, most: int) -> Counted:
         if section == "messages" and self.matched_by == "queue":
             runner.tell(section, 0, 1)
-            joined = joined_messages.counted(self._joined(), most)
+            joined = message_join.counted(self._joined(), most)
             runner.tell(section, 1, 1)
             return joined
         tasks = self._tasks(section)
@@ -360,7 +360,7 @@ class _TwoStores:
             found = runner(section, functools.partial(_first_of_files, self._sides), tasks)
             return findings.capped(iter([*self._sizes(), *_first_of_each(found)]), most)
         counts: dict[tuple[str, str], int] = {}
-        first: list[Finding] = []
+        first: list[Mismatch] = []
         for counted, some in runner(section, functools.partial(_counted, self._sides, most), tasks):
             for key, count in counted.items():
                 counts[key] = counts.get(key, 0) + count
@@ -381,18 +381,18 @@ class _TwoStores:
             rows = parts.flatMap(functools.partial(_find, self._sides)).map(dataclasses.astuple)
         else:
             rows = []
-        return _session(self._spark).createDataFrame(rows, joined_messages.FINDING_SCHEMA)
+        return _session(self._spark).createDataFrame(rows, message_join.FINDING_SCHEMA)
 
     def _joined(self) -> DataFrame:
         sides = [
-            joined_messages.read(
+            message_join.read(
                 _session(self._spark),
                 _store_options(path, allow_live=self._sides.allow_live),
                 partition_bytes=self._partition_bytes,
             )
             for path in (self._sides.left.path, self._sides.right.path)
         ]
-        return joined_messages.findings(sides[0], sides[1], self._sides.ignore)
+        return message_join.findings(sides[0], sides[1], self._sides.ignore)
 
     # Tasks ----------------------------------------------------------------------------------
 
@@ -418,7 +418,7 @@ class _TwoStores:
     def _files(self) -> tuple[dict[str, int], dict[str, int]]:
         return _sizes_below(self._left.folder), _sizes_below(self._right.folder)
 
-    def _sizes(self) -> list[Finding]:
+    def _sizes(self) -> list[Mismatch]:
         """Return files that one side lacks, or that have another size."""
         ours, theirs = self._files
         found = []
@@ -426,11 +426,11 @@ class _TwoStores:
             a, b = ours.get(path), theirs.get(path)
             if a is None or b is None:
                 kind, side = (ONLY_RIGHT, "right") if a is None else (ONLY_LEFT, "left")
-                found.append(Finding("files", kind, f"{path} is only on the {side}", file=path))
+                found.append(Mismatch("files", kind, f"{path} is only on the {side}", file=path))
             elif a != b:
                 text = f"{path} has {a} bytes on the left and {b} on the right"
                 found.append(
-                    Finding(
+                    Mismatch(
                         *("files", DIFFERENT, text),
                         file=path,
                         field="size",
@@ -440,12 +440,12 @@ class _TwoStores:
                 )
         return found
 
-    def _log_parts(self) -> Iterator[LogPart]:
+    def _log_parts(self) -> Iterator[LogSpan]:
         sides = [one for one in (self._left, self._right) if one.end_offset > one.log.min_offset]
         low = min((one.log.min_offset for one in sides), default=0)
         high = max((one.end_offset for one in sides), default=0)
         for start in range(low, high, self._partition_bytes):
-            yield LogPart(start, min(start + self._partition_bytes, high))
+            yield LogSpan(start, min(start + self._partition_bytes, high))
 
     def _queue_parts(self) -> Iterator[QueuePart]:
         for is_batch in (False, True):
@@ -520,9 +520,9 @@ def _queue(
     return reader.batch_queue(topic, queue_id) if is_batch else reader.queue(topic, queue_id)
 
 
-def _first_of_each(found: Sequence[list[Finding]]) -> list[Finding]:
+def _first_of_each(found: Sequence[list[Mismatch]]) -> list[Mismatch]:
     """Return the first difference of each file; tasks are in the order of the files' bytes."""
-    first: dict[str | None, Finding] = {}
+    first: dict[str | None, Mismatch] = {}
     for one in (one for some in found for one in some):
         first.setdefault(one.file, one)
     return list(first.values())
@@ -531,14 +531,14 @@ def _first_of_each(found: Sequence[list[Finding]]) -> list[Finding]:
 # What executors do ----------------------------------------------------------------------------
 
 
-def _find(sides: Sides, parts: tuple[_Part, ...]) -> Iterator[Finding]:
+def _find(sides: TwoStores, parts: tuple[_Part, ...]) -> Iterator[Mismatch]:
     for part in parts:
         match part:
             case FilePart():
-                found = differing_files.in_file(sides, part)
+                found = byte_ranges.in_file(sides, part)
                 if found is not None:
                     yield found
-            case LogPart():
+            case LogSpan():
                 yield from differing_messages.in_log(sides, part)
             case QueuePart():
                 yield from differing_queues.in_queue(sides, part)
@@ -546,9 +546,9 @@ def _find(sides: Sides, parts: tuple[_Part, ...]) -> Iterator[Finding]:
                 yield from differing_tables.in_table(sides, part)
 
 
-def _counted(sides: Sides, most: int, parts: tuple[_Part, ...]) -> Counted:
+def _counted(sides: TwoStores, most: int, parts: tuple[_Part, ...]) -> Counted:
     return findings.capped(_find(sides, parts), most)
 
 
-def _first_of_files(sides: Sides, parts: tuple[_Part, ...]) -> list[Finding]:
+def _first_of_files(sides: TwoStores, parts: tuple[_Part, ...]) -> list[Mismatch]:
     return list(_find(sides, parts))

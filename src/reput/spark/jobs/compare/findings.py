@@ -11,7 +11,7 @@ _TOO_LONG = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Mismatch:
     """One difference; fields that do not apply are None."""
 
     section: str
@@ -34,14 +34,14 @@ class Finding:
     right: str | None = None
 
 
-Counted = tuple[dict[tuple[str, str], int], list[Finding]]
+Counted = tuple[dict[tuple[str, str], int], list[Mismatch]]
 """Section and kind -> how many things differ; and the first findings."""
 
 
-def capped(findings: Iterator[Finding], most: int) -> Counted:
+def capped(findings: Iterator[Mismatch], most: int) -> Counted:
     """Return how many things each section and kind counts, and the first findings."""
     counts: dict[tuple[str, str], int] = {}
-    first: list[Finding] = []
+    first: list[Mismatch] = []
     for one in findings:
         key = one.section, one.kind
         counts[key] = counts.get(key, 0) + one.count

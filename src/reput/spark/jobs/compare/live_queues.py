@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from reput.errors import InvalidOption
 from reput.spark.filters import Constraint
 from reput.spark.jobs import queue_runs
-from reput.spark.jobs.compare.findings import ONLY_LEFT, ONLY_RIGHT, Finding
+from reput.spark.jobs.compare.findings import ONLY_LEFT, ONLY_RIGHT, Mismatch
 from reput.spark.live.calls import RetryingClient, connected
 from reput.spark.live.plan import Planner, all_of
 from reput.spark.options import ReadOptions
@@ -46,7 +46,7 @@ def ends(options: ReadOptions) -> Ends:
     return cluster.run(ask())
 
 
-def findings(left: StoreReader, right: Ends) -> Iterator[Finding]:
+def findings(left: StoreReader, right: Ends) -> Iterator[Mismatch]:
     """Yield the runs of queue offsets that only a store has, or only a broker."""
     ours = {
         (queue.topic, queue.queue_id): (queue.min_offset, queue.max_offset)
@@ -60,7 +60,7 @@ def findings(left: StoreReader, right: Ends) -> Iterator[Finding]:
         for kind, has, lacks in ((ONLY_LEFT, 0, 1), (ONLY_RIGHT, 1, 0)):
             for start, stop in queue_runs.without(runs[has], runs[lacks]):
                 side = "left" if kind == ONLY_LEFT else "right"
-                yield Finding(
+                yield Mismatch(
                     "queues",
                     kind,
                     f"queue {topic}/{queue_id}: {queue_runs.text(start, stop)} only on the {side}; "

@@ -12,9 +12,9 @@ import numpy.typing as npt
 from reput.errors import CorruptRecord, NotInStore
 from reput.format import body as bodies, message as record
 from reput.format.message import StoredMessage, Verdict
-from reput.spark.jobs.compare import record_fields, sides
-from reput.spark.jobs.compare.findings import DIFFERENT, ONLY_LEFT, ONLY_RIGHT, Finding, short
-from reput.spark.jobs.compare.sides import Bytes, Sides
+from reput.spark.jobs.compare import record_fields, two_stores
+from reput.spark.jobs.compare.findings import DIFFERENT, ONLY_LEFT, ONLY_RIGHT, Mismatch, short
+from reput.spark.jobs.compare.two_stores import Bytes, TwoStores
 from reput.store.commit_log_view import CommitLogView
 from reput.store.reader import StoreReader
 
@@ -26,7 +26,7 @@ Offsets = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class LogPart:
+class LogSpan:
     """Records that start at ``[start, stop)`` of the logs."""
 
     start: int
@@ -43,7 +43,7 @@ class _Records:
     """Where the next record behind them starts, or the log ends."""
 
 
-def in_log(both: Sides, part: LogPart) -> Iterator[Finding]:
+def in_log(both: TwoStores, part: LogSpan) -> Iterator[Mismatch]:
     """Yield the messages of a part that only one side has at their place, or that differ."""
     left, right = both.readers
     ours, theirs = (_span(one, part) for one in (left, right))
@@ -66,7 +66,7 @@ def in_log(both: Sides, part: LogPart) -> Iterator[Finding]:
     yield from sorted(found, key=lambda one: one.physical_offset or 0)
 
 
-def _span(reader: StoreReader, part: LogPart) -> tuple[int, int]:
+def _span(reader: StoreReader, part: LogSpan) -> tuple[int, int]:
     """Return where the first record of a part starts, and where the first behind it does."""
     low = max(part.start, reader.log.min_offset)
     high = min(part.stop, reader.end_offset)
@@ -93,7 +93,9 @@ def _windows(
     """Yield physical offset and the bytes of both logs; what is in no file is left out."""
     at = start
     while at < stop:
-        room = min(stop - at, sides.WINDOW_BYTES, *(_room(one.log, at) for one in (left, right)))
+        room = min(
+            stop - at, two_stores.WINDOW_BYTES, *(_room(one.log, at) for one in (left, right))
+        )
         ours, theirs = (_log_bytes(one, at, room) for one in (left, right))
         yield at, ours, theirs
         at += room
@@ -109,13 +111,13 @@ def _room(log: CommitLogView, physical_offset: int) -> int:
 
 def _log_bytes(reader: StoreReader, start: int, length: int) -> Bytes:
     try:
-        path, position = sides.place(reader.log, start)
+        path, position = two_stores.place(reader.log, start)
     except NotInStore:
         return np.empty(0, np.uint8)
-    return sides.read(reader.folder, path, position, length)
+    return two_stores.read(reader.folder, path, position, length)
 
 
-def _records(reader: StoreReader, part: LogPart) -> _Records:
+def _records(reader: StoreReader, part: LogSpan) -> _Records:
     start, stop = _span(reader, part)
     starts, sizes = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     high = min(part.stop, reader.end_offset)
@@ -150,11 +152,11 @@ def _message(log: CommitLogView, physical_offset: int) -> StoredMessage:
     return record.decode(batch.buffer, int(batch.positions[0]), check_crc=False)
 
 
-def _only(has: StoreReader, lacks: StoreReader, starts: Offsets, kind: str) -> Iterator[Finding]:
+def _only(has: StoreReader, lacks: StoreReader, starts: Offsets, kind: str) -> Iterator[Mismatch]:
     side, other = ("left", "right") if kind == ONLY_LEFT else ("right", "left")
     for start in starts.tolist():
         one = _message(has.log, start)
-        yield Finding(
+        yield Mismatch(
             "messages",
             kind,
             f"message {one.queue_offset} of {one.topic}/{one.queue_id} at {start} is only on the "
@@ -183,7 +185,7 @@ def _what_stands(reader: StoreReader, physical_offset: int) -> str:
 
 def _different(
     ours: StoredMessage, theirs: StoredMessage, ignore: frozenset[str], physical_offset: int
-) -> Finding | None:
+) -> Mismatch | None:
     names = [name for name in _MESSAGE_FIELDS if getattr(ours, name) != getattr(theirs, name)]
     names = [name for name in names if name not in ignore]
     shown = [name.replace("property_bytes", "properties") for name in names]
@@ -196,7 +198,7 @@ def _different(
         if one.body and bodies.crc(one.body) != one.body_crc
     ]
     told = "; ".join([*(f"{name} left {a}, right {b}" for name, a, b in details), *broken])
-    return Finding(
+    return Mismatch(
         "messages",
         DIFFERENT,
         f"message {ours.queue_offset} of {ours.topic}/{ours.queue_id} at {physical_offset} "
@@ -227,7 +229,7 @@ def _detail(name: str, ours: StoredMessage, theirs: StoredMessage) -> tuple[str,
         return name, short(a), short(b)
     length = min(len(a), len(b))
     mine, other_bytes = (np.frombuffer(one[:length], np.uint8) for one in (a, b))
-    at = sides.first_difference(mine, other_bytes)
+    at = two_stores.first_difference(mine, other_bytes)
     at = length if at is None else at
     return (
         f"{name.replace('property_bytes', 'properties')}[{at}]",

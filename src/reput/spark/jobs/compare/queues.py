@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from reput.spark.jobs import queue_runs
-from reput.spark.jobs.compare.findings import DIFFERENT, ONLY_LEFT, ONLY_RIGHT, Finding
-from reput.spark.jobs.compare.sides import Sides
+from reput.spark.jobs.compare.findings import DIFFERENT, ONLY_LEFT, ONLY_RIGHT, Mismatch
+from reput.spark.jobs.compare.two_stores import TwoStores
 from reput.store.consume_queue_view import UnitArray
 from reput.store.reader import StoreReader
 
@@ -26,7 +26,7 @@ class QueuePart:
     is_batch: bool = False
 
 
-def in_queue(both: Sides, part: QueuePart) -> Iterator[Finding]:
+def in_queue(both: TwoStores, part: QueuePart) -> Iterator[Mismatch]:
     """Yield runs of units that only one side has, or that differ in the same fields."""
     left, right = both.readers
     (ours, mine), (theirs, other) = (_units(one, part) for one in (left, right))
@@ -51,7 +51,7 @@ def in_queue(both: Sides, part: QueuePart) -> Iterator[Finding]:
             a = ", ".join(f"{one} {mine[one][row]}" for one in names)
             b = ", ".join(f"{one} {other[one][row]}" for one in names)
             found.append(
-                Finding(
+                Mismatch(
                     "queues",
                     DIFFERENT,
                     f"{name}: {queue_runs.text(start, stop)} differ; the first: "
@@ -77,10 +77,10 @@ def _units(reader: StoreReader, part: QueuePart) -> tuple[Offsets, UnitArray]:
     return offsets[inside], units[inside]
 
 
-def _only_units(name: str, part: QueuePart, offsets: Offsets, kind: str) -> Iterator[Finding]:
+def _only_units(name: str, part: QueuePart, offsets: Offsets, kind: str) -> Iterator[Mismatch]:
     side = "left" if kind == ONLY_LEFT else "right"
     for start, stop in queue_runs.of(offsets):
-        yield Finding(
+        yield Mismatch(
             "queues",
             kind,
             f"{name}: {queue_runs.text(start, stop)} only on the {side}",

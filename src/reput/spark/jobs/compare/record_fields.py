@@ -52,7 +52,7 @@ _INTEGERS = {1: "b", 2: "h", 4: "i", 8: "q"}
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class RecordField:
     """A field and where it stands."""
 
     name: str
@@ -74,75 +74,75 @@ def hex_text(data: bytes | memoryview) -> str:
     return f"{shown} ..." if len(data) > _SHOWN_BYTES else shown or "nothing"
 
 
-def of_record(data: bytes | memoryview, position: int) -> Field:
+def of_record(data: bytes | memoryview, position: int) -> RecordField:
     """Return the field of a whole record that holds a byte of it."""
     return next(one for one in _record_fields(data) if position < one.stop)
 
 
-def _record_fields(data: bytes | memoryview) -> Iterator[Field]:
+def _record_fields(data: bytes | memoryview) -> Iterator[RecordField]:
     at = 0
     for name, width in _HEAD_FIELDS:
-        yield Field(name, at, at + width)
+        yield RecordField(name, at, at + width)
         at += width
     (sys_flag,) = struct.unpack_from(">i", data, record.POSITION_SYS_FLAG)
     (magic,) = struct.unpack_from(">i", data, record.POSITION_MAGIC)
     born = record.host_bytes(sys_flag & flags.BORN_HOST_V6)
-    yield Field("born_host", at, at + born, is_number=False)
+    yield RecordField("born_host", at, at + born, is_number=False)
     at += born
-    yield Field("store_timestamp", at, at + 8)
+    yield RecordField("store_timestamp", at, at + 8)
     at += 8
     store = record.host_bytes(sys_flag & flags.STORE_HOST_V6)
-    yield Field("store_host", at, at + store, is_number=False)
+    yield RecordField("store_host", at, at + store, is_number=False)
     at += store
-    yield Field("reconsume_times", at, at + 4)
-    yield Field("prepared_transaction_offset", at + 4, at + 12)
-    yield Field("body_length", at + 12, at + 16)
+    yield RecordField("reconsume_times", at, at + 4)
+    yield RecordField("prepared_transaction_offset", at + 4, at + 12)
+    yield RecordField("body_length", at + 12, at + 16)
     (body_bytes,) = struct.unpack_from(">i", data, at + 12)
     at += record.TAIL.size
-    yield Field("body", at, at + body_bytes, is_number=False)
+    yield RecordField("body", at, at + body_bytes, is_number=False)
     at += body_bytes
     length = record.TOPIC_LENGTH_V2 if magic == record.MAGIC_V2 else record.TOPIC_LENGTH_V1
-    yield Field("topic_length", at, at + length.size)
+    yield RecordField("topic_length", at, at + length.size)
     (topic_bytes,) = length.unpack_from(data, at)
     at += length.size
-    yield Field("topic", at, at + topic_bytes, is_number=False)
+    yield RecordField("topic", at, at + topic_bytes, is_number=False)
     at += topic_bytes
-    yield Field("properties_length", at, at + record.PROPERTIES_LENGTH.size)
+    yield RecordField("properties_length", at, at + record.PROPERTIES_LENGTH.size)
     at += record.PROPERTIES_LENGTH.size
-    yield Field("properties", at, len(data), is_number=False)
+    yield RecordField("properties", at, len(data), is_number=False)
 
 
-def of_unit(position: int, *, is_batch: bool = False) -> tuple[int, Field]:
+def of_unit(position: int, *, is_batch: bool = False) -> tuple[int, RecordField]:
     """Return the number of the unit that holds a byte of a queue, and its field in the unit."""
     fields = _BATCH_UNIT_FIELDS if is_batch else _UNIT_FIELDS
     number, rest = divmod(position, cq_unit.BATCH_SIZE if is_batch else cq_unit.SIZE)
     return number, _among(fields, rest)
 
 
-def of_index(position: int, slot_count: int) -> tuple[str, Field, int]:
+def of_index(position: int, slot_count: int) -> tuple[str, RecordField, int]:
     """Return what of an index file holds a byte, its field there, and where that thing starts."""
     if position < index_entry.HEADER.size:
         return "header", _among(_INDEX_HEAD_FIELDS, position), 0
     slot, rest = divmod(position - index_entry.HEADER.size, index_entry.SLOT.size)
     if slot < slot_count:
-        return f"slot {slot}", Field("newest_entry", 0, 4), position - rest
+        return f"slot {slot}", RecordField("newest_entry", 0, 4), position - rest
     first = index_entry.HEADER.size + slot_count * index_entry.SLOT.size
     number, rest = divmod(position - first, index_entry.ENTRY.size)
     return f"entry {number}", _among(_ENTRY_FIELDS, rest), position - rest
 
 
-def of_checkpoint(position: int) -> Field | None:
+def of_checkpoint(position: int) -> RecordField | None:
     """Return the field of the checkpoint page that holds a byte; None behind them."""
     if position >= sum(width for _, width in _CHECKPOINT_FIELDS):
         return None
     return _among(_CHECKPOINT_FIELDS, position)
 
 
-def _among(fields: tuple[tuple[str, int], ...], position: int) -> Field:
+def _among(fields: tuple[tuple[str, int], ...], position: int) -> RecordField:
     at = 0
     for name, width in fields:
         if position < at + width:
-            return Field(name, at, at + width)
+            return RecordField(name, at, at + width)
         at += width
     raise AssertionError(f"{position} is behind the last field")
 

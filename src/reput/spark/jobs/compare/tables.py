@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from reput.errors import CorruptRecord
-from reput.spark.jobs.compare.findings import DIFFERENT, ONLY_LEFT, ONLY_RIGHT, Finding, short
-from reput.spark.jobs.compare.sides import Sides
+from reput.spark.jobs.compare.findings import DIFFERENT, ONLY_LEFT, ONLY_RIGHT, Mismatch, short
+from reput.spark.jobs.compare.two_stores import TwoStores
 from reput.store import paths
 from reput.store.config_tables import ConsumerOffset
 from reput.store.reader import StoreReader
@@ -13,7 +13,7 @@ from reput.store.reader import StoreReader
 TABLES = (paths.TOPICS, paths.CONSUMER_OFFSETS, paths.DELAY_OFFSETS, paths.SUBSCRIPTION_GROUPS)
 
 
-def in_table(both: Sides, path: str) -> Iterator[Finding]:
+def in_table(both: TwoStores, path: str) -> Iterator[Mismatch]:
     """Yield the entries of a table that only one side has, or that differ."""
     tables = []
     for reader in both.readers:
@@ -31,7 +31,7 @@ def in_table(both: Sides, path: str) -> Iterator[Finding]:
         name, where = key
         topic, queue_id = where or (None, None)
         label = f"{name} {topic}/{queue_id}" if where else name
-        yield Finding(
+        yield Mismatch(
             "tables",
             kind,
             f"{path}: {label}: left {short(a)}, right {short(b)}",

@@ -27,16 +27,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reput.errors import CorruptRecord, InvalidOption
-from reput.spark.jobs import places
+from reput.spark.jobs import folder_checks
 from reput.spark.jobs.dispatch import (
     difference as dispatch_difference,
     publish as dispatch_publish,
-    tasks as dispatch_tasks,
+    write_tasks,
 )
 from reput.spark.jobs.dispatch.difference import Difference
-from reput.spark.jobs.dispatch.job import RANGE_BYTES, Hole, Job, Progression, Surveyed, open_log
-from reput.spark.jobs.dispatch.spill import SavedParts
-from reput.spark.jobs.dispatch.tasks import IndexTask, Place, UnitTask
+from reput.spark.jobs.dispatch.job import (
+    RANGE_BYTES,
+    DispatchJob,
+    DispatchStart,
+    Hole,
+    Surveyed,
+    open_log,
+)
+from reput.spark.jobs.dispatch.spill import SavedRows
+from reput.spark.jobs.dispatch.write_tasks import IndexTask, UnitTask, WriteTarget
 from reput.spark.jobs.running import Progress, Runner, runner_on
 from reput.store import paths
 from reput.store.commit_log_view import CommitLogView
@@ -176,9 +183,9 @@ def run_dispatch(
     store = absolute(store)  # workers have folders of their own to work in
     settings = replace(config or StoreConfig(), store_path_root_dir=store)
     wanted = None if topics is None else frozenset(topics)
-    root = store if in_place or target is None else places.to_write("target", target)
+    root = store if in_place or target is None else folder_checks.to_write("target", target)
     make_job = functools.partial(
-        Job,
+        DispatchJob,
         runner,
         store,
         settings,
@@ -191,7 +198,7 @@ def run_dispatch(
         surveyed = _survey(job, start_ms, end_ms, range_bytes, None)
         difference, names = dispatch_difference.compare(job, surveyed, root)
         return _result(job, surveyed, names, None, difference)
-    places.to_write("in_place", root)
+    folder_checks.to_write("in_place", root)
     if not in_place:
         refuse_store(root, store)
         Disk().make_folder(root)
@@ -215,22 +222,22 @@ def refuse_store(root: str, store: str) -> None:
 
 
 def _survey(
-    job: Job,
+    job: DispatchJob,
     start_ms: int | None,
     end_ms: int | None,
     range_bytes: int,
-    saved: SavedParts | None,
+    saved: SavedRows | None,
 ) -> Surveyed:
     """Find out what the log holds, and plan."""
     log = job.reader.log
     end = max(job.reader.end_offset, log.min_offset)
     start = log.min_offset if start_ms is None else _offset_at(log, start_ms, end)
     stop = end if end_ms is None else max(_offset_at(log, end_ms, end), start)
-    return job.survey(start, stop, end, range_bytes, Progression(start, {}), saved)
+    return job.survey(start, stop, end, range_bytes, DispatchStart(start, {}), saved)
 
 
 def _write(
-    job: Job, root: str, start_ms: int | None, end_ms: int | None, range_bytes: int
+    job: DispatchJob, root: str, start_ms: int | None, end_ms: int | None, range_bytes: int
 ) -> DispatchResult:
     """Write everything, and publish it."""
     job.refuse_other_sizes(open_folder(root))
@@ -238,8 +245,8 @@ def _write(
     publication = dispatch_publish.Publication(root, families, by_topic=job.topics is not None)
     publication.begin()
     drafts = publication.drafts
-    surveyed = _survey(job, start_ms, end_ms, range_bytes, SavedParts(drafts.parts))
-    place = Place(
+    surveyed = _survey(job, start_ms, end_ms, range_bytes, SavedRows(drafts.parts))
+    place = WriteTarget(
         drafts.family(paths.CONSUME_QUEUE), drafts.family(paths.INDEX), job.config, is_draft=True
     )
     for key in surveyed.queues.extents:
@@ -247,13 +254,13 @@ def _write(
     index_tasks = surveyed.index_tasks()
     # Index files first, as they take longest.
     tasks: list[UnitTask | IndexTask] = [*index_tasks, *surveyed.unit_tasks()]
-    job.runner("write", functools.partial(dispatch_tasks.write, surveyed.parts, place), tasks)
+    job.runner("write", functools.partial(write_tasks.write, surveyed.parts, place), tasks)
     publication.publish()
     return _result(job, surveyed, [str(one.name) for one in index_tasks], root, None)
 
 
 def _result(
-    job: Job,
+    job: DispatchJob,
     surveyed: Surveyed,
     names: Iterable[str],
     target: str | None,

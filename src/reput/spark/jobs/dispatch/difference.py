@@ -7,13 +7,13 @@ import numpy as np
 
 from reput.format import cq_unit
 from reput.spark.jobs.dispatch import (
-    files as dispatch_files,
-    index as dispatch_index,
-    tasks as dispatch_tasks,
+    index_writer,
+    unit_files,
+    write_tasks,
 )
-from reput.spark.jobs.dispatch.job import Job, Surveyed
-from reput.spark.jobs.dispatch.plan import QueueKey
-from reput.spark.jobs.dispatch.tasks import IndexCompared, IndexTask, UnitsCompared, UnitTask
+from reput.spark.jobs.dispatch.job import DispatchJob, Surveyed
+from reput.spark.jobs.dispatch.write_plan import QueueKey
+from reput.spark.jobs.dispatch.write_tasks import IndexCompared, IndexTask, UnitsCompared, UnitTask
 from reput.store import paths
 from reput.store.files import Folder, data_bytes, open_folder
 
@@ -61,7 +61,7 @@ class Difference:
         return not self.queues and not self.index
 
 
-def compare(job: Job, surveyed: Surveyed, root: str) -> tuple[Difference, list[str]]:
+def compare(job: DispatchJob, surveyed: Surveyed, root: str) -> tuple[Difference, list[str]]:
     """Compare what a dispatch would make with what is there, and change nothing.
 
     Returns:
@@ -69,14 +69,14 @@ def compare(job: Job, surveyed: Surveyed, root: str) -> tuple[Difference, list[s
     """
     folder = open_folder(root)
     job.refuse_other_sizes(folder)
-    there = list(dispatch_files.index_files(folder)) if job.is_indexed else []
+    there = list(unit_files.index_files(folder)) if job.is_indexed else []
     tasks: list[UnitTask | IndexTask] = [
         IndexTask(file, there[i] if i < len(there) else None)
         for i, file in enumerate(surveyed.index)
     ]
     done = job.runner(
         "compare",
-        functools.partial(dispatch_tasks.compare, surveyed.parts, root, job.config),
+        functools.partial(write_tasks.compare, surveyed.parts, root, job.config),
         [*tasks, *surveyed.unit_tasks()],
     )
     index_done = [one for one in done if isinstance(one, IndexCompared)]
@@ -96,13 +96,13 @@ def compare(job: Job, surveyed: Surveyed, root: str) -> tuple[Difference, list[s
     expired = _find_extra(job, folder, surveyed, wrong)
     names: list[str] = []
     for compared in index_done:
-        names.append(dispatch_index.name_of(compared.begin_timestamp, names[-1] if names else None))
+        names.append(index_writer.name_of(compared.begin_timestamp, names[-1] if names else None))
     queues = tuple(QueueDifference(*key, *counts) for key, counts in sorted(wrong.items()))
     return Difference(root, queues, tuple(index), expired), names
 
 
 def _find_extra(
-    job: Job, folder: Folder, surveyed: Surveyed, wrong: dict[QueueKey, list[int]]
+    job: DispatchJob, folder: Folder, surveyed: Surveyed, wrong: dict[QueueKey, list[int]]
 ) -> int:
     """Count units outside of what each queue has; return those of expired messages.
 
@@ -111,7 +111,7 @@ def _find_extra(
     log = job.reader.log
     is_whole = (surveyed.start, surveyed.stop) == (log.min_offset, surveyed.source.end)
     expired = 0
-    for key, start, file_size in dispatch_files.queue_files(folder):
+    for key, start, file_size in unit_files.queue_files(folder):
         if not job.is_wanted(key[0]):
             continue
         path = f"{paths.queue_folder(*key)}/{paths.offset_name(start)}"
@@ -121,10 +121,10 @@ def _find_extra(
         if low <= 0 and high >= file_size // cq_unit.SIZE:
             continue
         size = data_bytes(folder, path, file_size) // cq_unit.SIZE * cq_unit.SIZE
-        units = dispatch_files.read_units(folder, path, 0, size)
+        units = unit_files.read_units(folder, path, 0, size)
         is_outside = np.ones(len(units), bool)
         is_outside[max(low, 0) : max(high, 0)] = False
-        is_outside &= dispatch_files.are_written(units)
+        is_outside &= unit_files.are_written(units)
         offsets = units["physical_offset"]
         is_expired = is_outside & (offsets < log.min_offset)
         expired += int(is_expired.sum())

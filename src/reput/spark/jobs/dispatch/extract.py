@@ -2,7 +2,7 @@
 
 A record says by itself what its unit and its entries are; where they go depends on the records
 before the range, which another task reads. So they are kept as rows, units queue by queue, until
-the driver knows (``reput.spark.jobs.dispatch.plan``). Both are made by the column kernels.
+the driver knows (``reput.spark.jobs.dispatch.write_plan``). Both are made by the column kernels.
 
 Nothing here knows Spark, and nothing writes a file.
 """
@@ -18,20 +18,18 @@ import numpy.typing as npt
 from reput.errors import ReputError
 from reput.format import (
     kernels,
-    message as record,
     names,
     properties as props,
     sys_flag as flags,
 )
-from reput.format.message import StoredMessage
 from reput.spark import plan
-from reput.spark.jobs.dispatch import plan as dispatch_plan
-from reput.spark.jobs.dispatch.plan import Survey
+from reput.spark.jobs.dispatch import write_plan
+from reput.spark.jobs.dispatch.write_plan import Survey
 from reput.store.commit_log_view import CommitLogView, LogBatch
 from reput.store.config import StoreConfig
 from reput.store.consume_queue_view import UNIT_TYPE
-from reput.store.dispatch import light_queues_of
 from reput.store.files import Folder, open_folder
+from reput.store.verify.light_rows import light_rows
 
 UNIT_ROW = np.dtype([("queue_offset", "<i8"), ("unit", UNIT_TYPE)])
 """A record's queue offset, and the unit it has there."""
@@ -45,7 +43,6 @@ BATCH = "they belong to batch queues (queue.type=BatchCQ), which are not kept he
 _NO_QUEUE = "no queue can have their topic and queue id"
 _TRANSACTION_STEP = flags.TRANSACTION_PREPARED
 """The one bit that prepared and rolled-back records have, and queued ones lack."""
-_LIGHT_MARK = props.INNER_MULTI_DISPATCH.encode()
 _DELAY = props.DELAY.encode()
 _UNKNOWN_LEVEL_MS = 1000
 _INT_MAX = (1 << 31) - 1
@@ -59,7 +56,7 @@ class StoreChanged(ReputError):
 
 
 @dataclass(frozen=True)
-class Source:
+class LogSource:
     """What every task needs to know of the log."""
 
     store: str
@@ -107,7 +104,7 @@ class RangeRead:
     """In log order, a record's in the broker's order."""
 
 
-def read(source: Source, part: plan.LogRange, *, is_indexed: bool) -> RangeRead:
+def read(source: LogSource, part: plan.LogRange, *, is_indexed: bool) -> RangeRead:
     """Read a range, which is within one file.
 
     Args:
@@ -127,7 +124,7 @@ def read(source: Source, part: plan.LogRange, *, is_indexed: bool) -> RangeRead:
     return reading.done()
 
 
-def _without_torn(source: Source, batch: LogBatch) -> LogBatch:
+def _without_torn(source: LogSource, batch: LogBatch) -> LogBatch:
     if not source.torn:
         return batch
     starts = np.array([low for low, _ in source.torn], np.int64)
@@ -138,7 +135,7 @@ def _without_torn(source: Source, batch: LogBatch) -> LogBatch:
 class _Reading:
     """Rows of a range, batch by batch."""
 
-    def __init__(self, source: Source, part: plan.LogRange, *, is_indexed: bool) -> None:
+    def __init__(self, source: LogSource, part: plan.LogRange, *, is_indexed: bool) -> None:
         self._source = source
         self._part = part
         self._is_indexed = is_indexed
@@ -177,7 +174,7 @@ class _Reading:
         self._keys.append(keys)
         self._units.append(units)
         if self._source.config.enable_multi_dispatch:
-            self._add_light(batch, columns, np.flatnonzero(is_queued), topics, codes)
+            self._add_light(batch, columns, np.flatnonzero(is_queued), codes)
 
     def _count(self, reason: str, rows: npt.NDArray[np.bool_]) -> None:
         count = int(np.count_nonzero(rows))
@@ -224,20 +221,22 @@ class _Reading:
         batch: LogBatch,
         columns: kernels.Columns,
         rows: npt.NDArray[np.int64],
-        topics: list[str],
         codes: npt.NDArray[np.int64],
     ) -> None:
         """Add the units that records have in light queues, besides their own."""
-        keys, queue_offsets, physical_offsets, sizes = light_rows(
-            self._source, batch, columns, rows, topics
-        )
-        units = np.empty(len(keys), UNIT_ROW)
-        units["queue_offset"] = queue_offsets
-        units["unit"]["physical_offset"] = physical_offsets
-        units["unit"]["size"] = sizes
-        owners = np.searchsorted(batch.positions, physical_offsets - batch.physical_offset)
+        places = [
+            place
+            for place in light_rows(batch, columns, rows)
+            if self._source.is_wanted(place.topic, self._part.start)
+        ]
+        owners = np.array([place.row for place in places], np.int64)
+        units = np.empty(len(places), UNIT_ROW)
+        units["queue_offset"] = [place.queue_offset for place in places]
+        units["unit"]["physical_offset"] = batch.positions[owners] + batch.physical_offset
+        units["unit"]["size"] = batch.sizes[owners]
         units["unit"]["tags_code"] = codes[owners]
-        self._keys.append(self._numbers_of(topics)[keys >> 32] << 32 | keys & 0xFFFFFFFF)
+        numbers = self._numbers_of([place.topic for place in places])
+        self._keys.append(numbers << 32 | np.array([place.queue_id for place in places], np.int64))
         self._units.append(units)
 
     def done(self) -> RangeRead:
@@ -283,9 +282,9 @@ def _joined(parts: list[npt.NDArray[np.void]], kind: np.dtype[np.void]) -> npt.N
     return np.concatenate(parts, dtype=kind) if parts else np.empty(0, kind)
 
 
-def runs_of(units: UnitRows, *, is_detailed: bool) -> list[dispatch_plan.Run]:
+def runs_of(units: UnitRows, *, is_detailed: bool) -> list[write_plan.RecordRun]:
     """Return the runs of one queue's units, in log order; each a run of its own if detailed."""
-    return dispatch_plan.runs_of(
+    return write_plan.runs_of(
         units["queue_offset"],
         units["unit"]["physical_offset"].astype(np.int64),
         units["unit"]["size"].astype(np.int64),
@@ -309,45 +308,3 @@ def _delay_levels(columns: kernels.Columns) -> list[int]:
             is_number = digits.isdigit() and len(digits) <= _LEVEL_DIGITS_MAX
             levels[rows[pair]] = int(digits) if is_number and int(digits) <= _INT_MAX else 0
     return levels
-
-
-def _light_queues(source: Source, one: StoredMessage) -> list[tuple[str, int, int]]:
-    """Return the further queues that a queued record goes to: topic, queue id, queue offset."""
-    if one.topic.startswith(names.RETRY_PREFIX):
-        return []
-    return [
-        light
-        for light in light_queues_of(one)
-        if source.is_wanted(light[0], one.physical_offset) and light[1] >= 0
-    ]
-
-
-def light_rows(
-    source: Source,
-    batch: LogBatch,
-    columns: kernels.Columns,
-    rows: npt.NDArray[np.int64],
-    topics: list[str],
-) -> list[npt.NDArray[np.int64]]:
-    """Return key, queue offset, physical offset and size of units in light queues.
-
-    Their topics are added to ``topics``. Only records that bear the property's name are decoded.
-    """
-    texts = columns.raw_properties()
-    data = texts.data.tobytes()
-    marked: set[int] = set()
-    at = data.find(_LIGHT_MARK)
-    while at >= 0:
-        marked.add(int(np.searchsorted(texts.offsets, at, "right")) - 1)
-        at = data.find(_LIGHT_MARK, at + 1)
-    ids = {topic: number for number, topic in enumerate(topics)}
-    units: list[tuple[int, int, int, int]] = []
-    for row in sorted(marked & set(rows.tolist())):
-        one = record.decode(batch.buffer, int(batch.positions[row]), check_crc=False)
-        for topic, queue_id, queue_offset in _light_queues(source, one):
-            if topic not in ids:
-                ids[topic] = len(topics)
-                topics.append(topic)
-            key = ids[topic] << 32 | queue_id
-            units.append((key, queue_offset, one.physical_offset, one.store_size))
-    return list(np.array(units, np.int64).reshape(-1, 4).T)

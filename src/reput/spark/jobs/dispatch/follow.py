@@ -29,19 +29,26 @@ import numpy as np
 
 from reput.errors import CorruptRecord, InvalidOption, NotInStore, StoreUnavailable
 from reput.format import cq_unit, index_entry
-from reput.spark.jobs import dispatch, places
+from reput.spark.jobs import dispatch, folder_checks
 from reput.spark.jobs.dispatch import (
-    files as dispatch_files,
-    index as dispatch_index,
-    tasks as dispatch_tasks,
+    index_writer,
+    unit_files,
+    write_tasks,
 )
 from reput.spark.jobs.dispatch.extract import StoreChanged
-from reput.spark.jobs.dispatch.index import FileOutput
-from reput.spark.jobs.dispatch.job import RANGE_BYTES, Hole, Job, Progression, Surveyed, open_log
-from reput.spark.jobs.dispatch.plan import QueueKey, Stand
+from reput.spark.jobs.dispatch.index_writer import FileOutput
+from reput.spark.jobs.dispatch.job import (
+    RANGE_BYTES,
+    DispatchJob,
+    DispatchStart,
+    Hole,
+    Surveyed,
+    open_log,
+)
 from reput.spark.jobs.dispatch.publish import FOLLOWED, Drafts, remove
-from reput.spark.jobs.dispatch.spill import SavedParts
-from reput.spark.jobs.dispatch.tasks import IndexTask, Place, UnitTask
+from reput.spark.jobs.dispatch.spill import SavedRows
+from reput.spark.jobs.dispatch.write_plan import QueueKey, QueueProgress
+from reput.spark.jobs.dispatch.write_tasks import IndexTask, UnitTask, WriteTarget
 from reput.spark.jobs.running import Progress, Runner, runner_on
 from reput.store import paths, tombstones
 from reput.store.config import StoreConfig
@@ -163,7 +170,7 @@ def run_follow(
         raise InvalidOption("range_bytes", range_bytes, "a number of bytes from 1 on")
     if poll_seconds < 0:
         raise InvalidOption("poll_seconds", poll_seconds, "a number of seconds from 0 on")
-    store, target = absolute(store), places.to_write("target", target)
+    store, target = absolute(store), folder_checks.to_write("target", target)
     dispatch.refuse_store(target, store)
     settings = replace(config or StoreConfig(), store_path_root_dir=store)
     open_log(store, settings)
@@ -195,7 +202,7 @@ class _Saved:
     index_number: int = 0
     """Of the last index file, from 0; its name, and its header."""
     index_name: str | None = None
-    index_header: index_entry.Header = dispatch_index.NO_ENTRIES
+    index_header: index_entry.Header = index_writer.NO_ENTRIES
     tombstones: dict[str, int] = dataclasses.field(default_factory=dict)
     """Of deleted topics: those that were minded."""
 
@@ -240,7 +247,7 @@ class _Following:
         self._path = f"{target}/{FOLLOWED}"
         self._drafts = Drafts(target)
         self._disk = Disk()
-        self._place = Place(
+        self._place = WriteTarget(
             f"{target}/{paths.CONSUME_QUEUE}", f"{target}/{paths.INDEX}", config, is_draft=False
         )
         self._sizes = {
@@ -269,21 +276,21 @@ class _Following:
 
     # What a killed step has left ---------------------------------------------------------------
 
-    def _resume(self) -> dict[QueueKey, Stand]:
+    def _resume(self) -> dict[QueueKey, QueueProgress]:
         """Take away what is behind the last commit; return where queues stand."""
         folder = open_folder(self._target)
         name = self._saved.index_name if self._saved is not None else None
-        for one in dispatch_files.index_files(folder):
+        for one in unit_files.index_files(folder):
             if name is None or one > name:
                 self._disk.unlink(f"{self._place.index}/{one}")
         if self._saved is not None and name is not None:
             size, slots = self._place.index_bytes, self._config.max_hash_slot_num
             with FileOutput(f"{self._place.index}/{name}", size) as output:
-                dispatch_index.cut(
+                index_writer.cut(
                     folder, f"{paths.INDEX}/{name}", slots, self._saved.index_header, output
                 )
         files: defaultdict[QueueKey, list[tuple[int, int]]] = defaultdict(list)
-        for key, start, size in dispatch_files.queue_files(folder):
+        for key, start, size in unit_files.queue_files(folder):
             files[key].append((start, size))
         stands = {}
         for key, found in files.items():
@@ -294,14 +301,16 @@ class _Following:
                     break
         return stands
 
-    def _end_in_file(self, folder: Any, key: QueueKey, start: int, size: int) -> Stand | None:
+    def _end_in_file(
+        self, folder: Any, key: QueueKey, start: int, size: int
+    ) -> QueueProgress | None:
         """Cut a file behind its last unit that counts, and return that; None if none does."""
         end = self._saved.log_end if self._saved is not None else 0
         path = f"{self._place.queue(key)}/{paths.offset_name(start)}"
-        units = dispatch_files.read_units(
+        units = unit_files.read_units(
             folder, f"{paths.queue_folder(*key)}/{paths.offset_name(start)}", 0, size
         )
-        is_written = dispatch_files.are_written(units)
+        is_written = unit_files.are_written(units)
         valid = np.flatnonzero(is_written & (units["physical_offset"] < end))
         if not len(valid):
             self._disk.unlink(path)
@@ -309,16 +318,16 @@ class _Following:
         last = int(valid[-1])
         if is_written[last + 1 :].any():
             rest = bytes((len(units) - last - 1) * cq_unit.SIZE)
-            dispatch_files.write_at(path, size, [((last + 1) * cq_unit.SIZE, rest)])
+            unit_files.write_at(path, size, [((last + 1) * cq_unit.SIZE, rest)])
         unit = units[last]
         ends = int(unit["physical_offset"]) + int(unit["size"])
-        return Stand(start // cq_unit.SIZE + last + 1, ends, is_fresh=False)
+        return QueueProgress(start // cq_unit.SIZE + last + 1, ends, is_fresh=False)
 
     # Steps ------------------------------------------------------------------------------------
 
     def step(self) -> bool:
         """Dispatch what is new, up to a bound; return whether anything was."""
-        job = Job(
+        job = DispatchJob(
             self._runner,
             self._store,
             self._config,
@@ -344,13 +353,13 @@ class _Following:
             stop,
             end,
             self._range_bytes,
-            Progression(
+            DispatchStart(
                 saved.log_start,
                 self._stands,
                 saved.index_number,
                 max(saved.index_header.next_entry - 1, 0),
             ),
-            SavedParts(self._drafts.parts),
+            SavedRows(self._drafts.parts),
         )
         saved = self._write(surveyed, saved)
         self._disk.sync_filesystem(self._target)
@@ -368,7 +377,7 @@ class _Following:
         if surveyed.index:
             self._disk.make_folder(self._place.index, is_durable=False)
         index_tasks = surveyed.index_tasks(saved.index_name, saved.index_header)
-        write = functools.partial(dispatch_tasks.write, surveyed.parts, self._place)
+        write = functools.partial(write_tasks.write, surveyed.parts, self._place)
         tasks: list[UnitTask | IndexTask] = [*index_tasks[:-1], *surveyed.unit_tasks()]
         self._runner("write", write, tasks)
         if not index_tasks:
@@ -410,7 +419,7 @@ class _Following:
             self._done, log_start=saved.log_start, log_end=saved.log_end, index_files=files
         )
 
-    def _refuse_gap(self, job: Job, saved: _Saved) -> None:
+    def _refuse_gap(self, job: DispatchJob, saved: _Saved) -> None:
         """Refuse a log that is not the one that was followed, or lacks what was to come next."""
         if job.reader.log.min_offset > saved.log_end:
             raise StoreChanged(
@@ -432,7 +441,7 @@ class _Following:
                 "begin a new folder"
             )
 
-    def _end(self, job: Job, saved: _Saved) -> int:
+    def _end(self, job: DispatchJob, saved: _Saved) -> int:
         """Return where the log ends, without a look into each queue of the store."""
         reader = job.reader
         if saved.last is not None and saved.last[0] >= reader.log.min_offset:
@@ -471,7 +480,7 @@ class _Following:
             remove(Path(self._place.queues, topic))
 
 
-def _last_before(job: Job, stop: int) -> tuple[int, int, int] | None:
+def _last_before(job: DispatchJob, stop: int) -> tuple[int, int, int] | None:
     """Return physical offset, size and checksum of the last record before an offset."""
     try:
         last = job.reader.log.last_record(job.reader.log.file_at(stop - 1), stop)
@@ -483,5 +492,5 @@ def _last_before(job: Job, stop: int) -> tuple[int, int, int] | None:
     return (*place, _checksum(job, *place))
 
 
-def _checksum(job: Job, physical_offset: int, size: int) -> int:
+def _checksum(job: DispatchJob, physical_offset: int, size: int) -> int:
     return zlib.crc32(job.reader.log.record_bytes(physical_offset, size))

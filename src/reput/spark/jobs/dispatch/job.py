@@ -8,17 +8,23 @@ from reput.errors import InvalidOption, StoreUnavailable
 from reput.format import cq_unit, index_entry
 from reput.spark import plan
 from reput.spark.jobs.dispatch import (
-    extract as dispatch_extract,
-    files as dispatch_files,
-    index as dispatch_index,
-    plan as dispatch_plan,
-    spill as dispatch_spill,
-    tasks as dispatch_tasks,
+    extract,
+    index_writer,
+    spill,
+    unit_files,
+    write_plan,
+    write_tasks,
 )
-from reput.spark.jobs.dispatch.extract import Source
-from reput.spark.jobs.dispatch.plan import IndexFile, QueueKey, QueuePlan, Stand, Survey
-from reput.spark.jobs.dispatch.spill import DerivedParts, Parts, SavedParts
-from reput.spark.jobs.dispatch.tasks import IndexTask, SurveyTask, UnitTask
+from reput.spark.jobs.dispatch.extract import LogSource
+from reput.spark.jobs.dispatch.spill import RangeRows, ReReadRows, SavedRows
+from reput.spark.jobs.dispatch.write_plan import (
+    IndexFile,
+    QueueKey,
+    QueuePlan,
+    QueueProgress,
+    Survey,
+)
+from reput.spark.jobs.dispatch.write_tasks import IndexTask, SurveyTask, UnitTask
 from reput.spark.jobs.running import Runner
 from reput.store import paths, tombstones
 from reput.store.config import StoreConfig
@@ -34,12 +40,12 @@ Hole = tuple[int, int, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Progression:
+class DispatchStart:
     """How far queues and index are before the first pass; of a batch nothing is there yet."""
 
     log_start: int
     """Where the part of the log begins that is dispatched."""
-    stands: Mapping[QueueKey, Stand]
+    stands: Mapping[QueueKey, QueueProgress]
     index_number: int = 0
     """Of the index file to go on with."""
     index_count: int = 0
@@ -50,8 +56,8 @@ class Progression:
 class Surveyed:
     """What is known after the first pass."""
 
-    source: Source
-    parts: Parts
+    source: LogSource
+    parts: RangeRows
     start: int
     stop: int
     ranges: list[plan.LogRange]
@@ -64,7 +70,7 @@ class Surveyed:
         return [UnitTask(i, shares) for i, shares in enumerate(self.queues.shares) if shares]
 
     def index_tasks(
-        self, name: str | None = None, header: index_entry.Header = dispatch_index.NO_ENTRIES
+        self, name: str | None = None, header: index_entry.Header = index_writer.NO_ENTRIES
     ) -> list[IndexTask]:
         """Return the tasks that put entries into index files.
 
@@ -81,7 +87,7 @@ class Surveyed:
                 continue
             span = file.spans[0]
             first = self.parts.entries(span.range_number, span.start, span.start + 1)
-            name = dispatch_index.name_of(int(first["store_timestamp"][0]), name)
+            name = index_writer.name_of(int(first["store_timestamp"][0]), name)
             tasks.append(IndexTask(file, name, seed_ms=seed_ms))
         return tasks
 
@@ -118,7 +124,7 @@ class Surveyed:
         return sorted(holes)
 
 
-class Job:
+class DispatchJob:
     """A store that is dispatched.
 
     Args:
@@ -207,15 +213,15 @@ class Job:
         config = self.config
         _refuse_sizes(
             f"{folder.location}/{paths.CONSUME_QUEUE}",
-            {size for _, _, size in dispatch_files.queue_files(folder)},
+            {size for _, _, size in unit_files.queue_files(folder)},
             config.mapped_file_size_consume_queue,
             f"mappedFileSizeConsumeQueue={config.mapped_file_size_consume_queue}",
         )
         if self.is_indexed:
             _refuse_sizes(
                 f"{folder.location}/{paths.INDEX}",
-                set(dispatch_files.index_files(folder).values()),
-                dispatch_tasks.index_bytes(config),
+                set(unit_files.index_files(folder).values()),
+                write_tasks.index_bytes(config),
                 f"maxHashSlotNum={config.max_hash_slot_num} and maxIndexNum={config.max_index_num}",
             )
 
@@ -227,8 +233,8 @@ class Job:
         stop: int,
         end: int,
         range_bytes: int,
-        before: Progression,
-        saved: SavedParts | None,
+        before: DispatchStart,
+        saved: SavedRows | None,
     ) -> Surveyed:
         """Read a part of the log, and plan.
 
@@ -243,20 +249,20 @@ class Job:
         log, config = self.reader.log, self.config
         buried = self.buried(end)
         torn = self._torn_spans(end)
-        source = Source(self.store, config, end, self.topics, buried, torn, self._batch_topics)
+        source = LogSource(self.store, config, end, self.topics, buried, torn, self._batch_topics)
         files = [(file.start, min(file.nominal_end, file.end)) for file in log.files]
-        spans = dispatch_plan.cut_spans(plan.meet_spans(files, start, stop), buried.values())
+        spans = write_plan.cut_spans(plan.meet_spans(files, start, stop), buried.values())
         ranges = plan.split_log(0, spans, end, range_bytes)
         surveys = self.runner(
             "survey",
-            functools.partial(dispatch_tasks.survey, source, self.is_indexed, saved),
+            functools.partial(write_tasks.survey, source, self.is_indexed, saved),
             [SurveyTask(i, part) for i, part in enumerate(ranges)],
         )
-        if any(dispatch_extract.BATCH in one.unqueued for one in surveys):
+        if any(extract.BATCH in one.unqueued for one in surveys):
             self._refuse_batch("according to its log")
-        parts = saved or DerivedParts(source, ranges, self.is_indexed)
+        parts = saved or ReReadRows(source, ranges, self.is_indexed)
         queues = _plan_queues(parts, surveys, before, config)
-        index = dispatch_plan.plan_index(
+        index = write_plan.plan_index(
             [one.entries for one in surveys],
             config.max_index_num,
             number=before.index_number,
@@ -304,17 +310,17 @@ def _refuse_sizes(where: str, found: set[int], size: int, keys: str) -> None:
 
 
 def _plan_queues(
-    parts: Parts, surveys: Sequence[Survey], before: Progression, config: StoreConfig
+    parts: RangeRows, surveys: Sequence[Survey], before: DispatchStart, config: StoreConfig
 ) -> QueuePlan:
     """Plan the units; where a damaged queue offset makes it necessary, look at single records."""
     file_units = config.mapped_file_size_consume_queue // cq_unit.SIZE
-    fresh = Stand(begins_at_multiple_of=1 if before.log_start else file_units)
+    fresh = QueueProgress(begins_at_multiple_of=1 if before.log_start else file_units)
     detailed: set[tuple[int, QueueKey]] = set()
     while True:
         try:
-            return dispatch_plan.plan_queues(
+            return write_plan.plan_queues(
                 surveys, fresh=fresh, stands=before.stands, detailed=detailed
             )
-        except dispatch_plan.NeedsDetail as need:
+        except write_plan.NeedsDetail as need:
             detailed.add((need.number, need.key))
-            dispatch_spill.detail(parts, need.number, surveys[need.number], need.key)
+            spill.detail(parts, need.number, surveys[need.number], need.key)

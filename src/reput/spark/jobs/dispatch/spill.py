@@ -17,24 +17,24 @@ import numpy.typing as npt
 
 from reput.spark import plan
 from reput.spark.jobs.dispatch import (
-    extract as dispatch_extract,
-    files as dispatch_files,
-    plan as dispatch_plan,
+    extract,
+    unit_files,
+    write_plan,
 )
 from reput.spark.jobs.dispatch.extract import (
     ENTRY_ROW,
     UNIT_ROW,
     EntryRows,
+    LogSource,
     RangeRead,
-    Source,
     StoreChanged,
     UnitRows,
 )
-from reput.spark.jobs.dispatch.plan import Share, Survey
+from reput.spark.jobs.dispatch.write_plan import Share, Survey
 from reput.store.consume_queue_view import UNIT_TYPE
 
 
-class Parts(Protocol):
+class RangeRows(Protocol):
     """The rows of each range."""
 
     def units(self, number: int) -> UnitRows:
@@ -45,7 +45,7 @@ class Parts(Protocol):
 
 
 @dataclass(frozen=True)
-class SavedParts:
+class SavedRows:
     """Rows in files of a folder, which driver and workers share."""
 
     folder: str
@@ -57,7 +57,7 @@ class SavedParts:
         """Keep the rows of a range; a task that runs twice writes the same."""
         for kind, rows in (("units", found.units), ("entries", found.entries)):
             data = rows.view(np.uint8).data
-            dispatch_files.write_at(self._path(number, kind), len(data), [(0, data)])
+            unit_files.write_at(self._path(number, kind), len(data), [(0, data)])
 
     def units(self, number: int) -> UnitRows:
         """Return the units of a range."""
@@ -70,10 +70,10 @@ class SavedParts:
 
 
 @dataclass(frozen=True)
-class DerivedParts:
+class ReReadRows:
     """Rows that are read out of the log each time, but for the last range."""
 
-    source: Source
+    source: LogSource
     ranges: Sequence[plan.LogRange]
     is_indexed: bool
 
@@ -88,7 +88,7 @@ class DerivedParts:
     def _read(self, number: int) -> RangeRead:
         if number not in self._last:
             self._last.clear()
-            self._last[number] = dispatch_extract.read(
+            self._last[number] = extract.read(
                 self.source, self.ranges[number], is_indexed=self.is_indexed
             )
         return self._last[number]
@@ -105,10 +105,10 @@ class DerivedParts:
         return found
 
 
-def detail(parts: Parts, number: int, survey: Survey, key: dispatch_plan.QueueKey) -> None:
+def detail(parts: RangeRows, number: int, survey: Survey, key: write_plan.QueueKey) -> None:
     """Make each record of a queue a run of its own in the survey of a range."""
     low, high = survey.rows[key]
-    survey.runs[key] = dispatch_extract.runs_of(parts.units(number)[low:high], is_detailed=True)
+    survey.runs[key] = extract.runs_of(parts.units(number)[low:high], is_detailed=True)
 
 
 def made_units(rows: UnitRows, share: Share) -> npt.NDArray[np.void]:
@@ -119,8 +119,8 @@ def made_units(rows: UnitRows, share: Share) -> npt.NDArray[np.void]:
     """
     units = np.zeros(share.stop - share.first, UNIT_TYPE)
     stand, row = share.before, 0
-    for run in dispatch_extract.runs_of(rows, is_detailed=share.is_detailed):
-        done = dispatch_plan.step(stand, run)
+    for run in extract.runs_of(rows, is_detailed=share.is_detailed):
+        done = write_plan.step(stand, run)
         if done.after.max_offset > done.first:
             own = max(run.start, done.first)
             at = row + own - run.start

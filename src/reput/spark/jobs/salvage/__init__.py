@@ -26,9 +26,9 @@ from reput.clock import ManualClock
 from reput.errors import CorruptRecord, InvalidOption, StoreUnavailable, WriteFailed
 from reput.format import names
 from reput.spark import plan
-from reput.spark.jobs import holes as hole_filling, places, queue_runs, settings_of_files
+from reput.spark.jobs import folder_checks, hole_filling, inferred_settings, queue_runs
 from reput.spark.jobs.dispatch import run_dispatch
-from reput.spark.jobs.holes import Hole
+from reput.spark.jobs.hole_filling import Hole
 from reput.spark.jobs.queue_runs import Run
 from reput.spark.jobs.running import Progress, Runner, runner_on
 from reput.spark.jobs.salvage import copy as salvage_copy, scan as salvage_scan
@@ -181,7 +181,7 @@ def salvage(
         TaskFailed: A task failed as often as Spark runs one, for such a reason or another.
     """
     runner = runner_on(spark, "salvage", progress)
-    source, target = absolute(source), places.to_write("target", target)
+    source, target = absolute(source), folder_checks.to_write("target", target)
     return _Salvage(runner, source, Path(target), config, include_stale, partition_bytes).run()
 
 
@@ -205,7 +205,7 @@ class _Salvage:
         self._include_stale = include_stale
         self._store = StoppedStore(source)
         self._reader = self._store.reader()
-        self._config = settings_of_files.fitting(self._reader, config)
+        self._config = inferred_settings.fitting(self._reader, config)
         self._file_bytes = self._config.mapped_file_size_commit_log
         self._notes: list[str] = []
         self._disk = Disk()

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from reput.spark import plan
-from reput.spark.jobs import holes as hole_filling
-from reput.spark.jobs.holes import Fill, Hole
+from reput.spark.jobs import hole_filling
+from reput.spark.jobs.hole_filling import Fill, Hole
 from reput.spark.jobs.stopped_store import StoppedStore
 from reput.store import paths
 from reput.store.disk import Disk
@@ -33,14 +33,14 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class CopiedRange:
     """Bytes ``[start, stop)`` of the log to be copied; they lie in one file."""
 
     start: int
     stop: int
 
 
-Work = tuple[Piece | Fill, ...]
+Work = tuple[CopiedRange | Fill, ...]
 """Of one task, in the order of the log."""
 
 
@@ -51,23 +51,23 @@ def plan_copy(layout: Layout, holes: Sequence[Hole], end: int, partition_bytes: 
         [(first, end)] if first < end else [],
         [(hole.physical_offset, hole.end) for hole in holes],
     )
-    work: list[Piece | Fill] = []
+    work: list[CopiedRange | Fill] = []
     for start, stop in spans:
         # No piece reaches over the end of a file, nor is it more than a task's share.
         at = start
         while at < stop:
             file_end = at + layout.file_bytes - (at - first) % layout.file_bytes
             upto = min(stop, file_end, at + partition_bytes)
-            work.append(Piece(at, upto))
+            work.append(CopiedRange(at, upto))
             at = upto
     for hole in holes:
         work += hole_filling.in_files(hole, first, layout.file_bytes)
     work.sort(key=_start_of)
     tasks: list[Work] = []
-    share: list[Piece | Fill] = []
+    share: list[CopiedRange | Fill] = []
     share_bytes = 0
     for one in work:
-        size = one.stop - one.start if isinstance(one, Piece) else one.length
+        size = one.stop - one.start if isinstance(one, CopiedRange) else one.length
         if share and share_bytes + size > partition_bytes:
             tasks.append(tuple(share))
             share, share_bytes = [], 0
@@ -98,9 +98,9 @@ def write(layout: Layout, work: Work) -> int:
     return written
 
 
-def _by_file(layout: Layout, work: Work) -> Iterator[tuple[int, list[Piece | Fill]]]:
+def _by_file(layout: Layout, work: Work) -> Iterator[tuple[int, list[CopiedRange | Fill]]]:
     """Yield the start of each file of a task, and what is to be written into it."""
-    grouped: dict[int, list[Piece | Fill]] = defaultdict(list)
+    grouped: dict[int, list[CopiedRange | Fill]] = defaultdict(list)
     for one in work:
         grouped[(_start_of(one) - layout.first_start) // layout.file_bytes].append(one)
     for number, some in grouped.items():
@@ -108,7 +108,7 @@ def _by_file(layout: Layout, work: Work) -> Iterator[tuple[int, list[Piece | Fil
 
 
 def _contents(
-    reader: StoreReader, one: Piece | Fill, has_crc: bool
+    reader: StoreReader, one: CopiedRange | Fill, has_crc: bool
 ) -> Iterator[tuple[int, bytes | memoryview]]:
     if isinstance(one, Fill):
         yield from hole_filling.content(one, has_crc=has_crc)
@@ -124,5 +124,5 @@ def _contents(
         at += len(data)
 
 
-def _start_of(one: Piece | Fill) -> int:
-    return one.start if isinstance(one, Piece) else one.physical_offset
+def _start_of(one: CopiedRange | Fill) -> int:
+    return one.start if isinstance(one, CopiedRange) else one.physical_offset

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from reput.format import cq_unit, kernels, sys_flag as flags
 from reput.spark import plan
 from reput.spark.jobs import queue_runs
-from reput.spark.jobs.holes import Hole
+from reput.spark.jobs.hole_filling import Hole
 from reput.spark.jobs.queue_runs import Run
 from reput.spark.jobs.stopped_store import StoppedStore
 from reput.store.commit_log_view import Damage, LogBatch

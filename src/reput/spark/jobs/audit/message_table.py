@@ -24,8 +24,15 @@ from pyarrow import fs
 from reput.errors import InvalidOption, WriteFailed
 from reput.format import kernels, names, properties as props
 from reput.spark.jobs.audit.judged import Judged
-from reput.spark.jobs.audit.verdicts import INDEXED, REASONS, STAGES, VERDICTS, Reason, Verdict
-from reput.spark.jobs.dispatch.plan import QueueKey
+from reput.spark.jobs.audit.verdicts import (
+    INDEXED,
+    REASONS,
+    STAGES,
+    VERDICTS,
+    MessageVerdict,
+    Reason,
+)
+from reput.spark.jobs.dispatch.write_plan import QueueKey
 from reput.store import files
 from reput.store.consume_queue_view import UnitArray
 
@@ -116,7 +123,9 @@ class RowWriter:
             "queue_offset": numbers,
             "physical_offset": units["physical_offset"].astype(np.int64),
             "size": units["size"].astype(np.int32),
-            "verdict": _words(np.full(count, VERDICTS.index(Verdict.DAMAGED), np.int8), VERDICTS),
+            "verdict": _words(
+                np.full(count, VERDICTS.index(MessageVerdict.DAMAGED), np.int8), VERDICTS
+            ),
             "reason": _words(np.full(count, REASONS.index(reason), np.int8), REASONS),
         }
         columns = {

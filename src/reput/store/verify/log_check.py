@@ -15,8 +15,8 @@ from reput.format.message import Verdict
 from reput.store import paths
 from reput.store.commit_log_view import Damage, LogBatch, LogFile
 from reput.store.reader import StoreReader
-from reput.store.verify.findings import Kind, Ledger, Progress, Severity
-from reput.store.verify.runs import Mask, Offsets, Spans
+from reput.store.verify.findings import FindingKind, Ledger, Progress, Severity
+from reput.store.verify.number_runs import Mask, Offsets, Spans
 
 _THREADS_MAX = 8
 
@@ -52,7 +52,7 @@ class _FileWalk:
         self.end = max(self.end, behind)
 
 
-class QueueCheck(Protocol):
+class RecordSink(Protocol):
     """What is told of the records that belong into queues."""
 
     def gather(self, batch: LogBatch, columns: kernels.Columns) -> None:
@@ -62,14 +62,14 @@ class QueueCheck(Protocol):
         """Compare what was gathered."""
 
 
-class IndexCheck(Protocol):
+class KeySink(Protocol):
     """What is told of the keys."""
 
     def compare(self, columns: kernels.Columns | None, begin: int, end: int) -> None:
         """Compare the keys of messages in ``[begin, end)``, none if there are no columns."""
 
 
-class Log:
+class LogCheck:
     """The commit log: files, records, holes.
 
     Raises:
@@ -89,7 +89,7 @@ class Log:
         self.record_count = 0
         self.newest_ms = 0
 
-    def walk(self, queues: QueueCheck, index: IndexCheck, progress: Progress) -> None:
+    def walk(self, queues: RecordSink, index: KeySink, progress: Progress) -> None:
         """Walk every file, and hand what it holds to the other checks."""
         files = [file for file in self._files if file.start < self._reader.end_offset]
 
@@ -109,7 +109,7 @@ class Log:
         self._report_holes()
 
     def _walk_file(
-        self, file: LogFile, queues: QueueCheck, index: IndexCheck, progress: Progress
+        self, file: LogFile, queues: RecordSink, index: KeySink, progress: Progress
     ) -> _FileWalk:
         end_offset = self._reader.end_offset
         stop = min(file.nominal_end, end_offset)
@@ -161,7 +161,7 @@ class Log:
     def _report_files(self, walks: dict[int, _FileWalk]) -> None:
         if not self._files:
             text = "there is no log file: a new store, or one that lost its log"
-            self._ledger.add(Severity.WARNING, Kind.LOG_EMPTY, paths.COMMIT_LOG, text)
+            self._ledger.add(Severity.WARNING, FindingKind.LOG_EMPTY, paths.COMMIT_LOG, text)
         for file in self._files:
             path = f"{paths.COMMIT_LOG}/{file.name}"
             walk = walks.get(file.start)
@@ -169,25 +169,27 @@ class Log:
             self._ledger.add_file(path, file.size, walk.record_count if walk else 0, wasted)
             if walk is not None and walk.steps_back:
                 text = f"{walk.steps_back} times the clock went back: offsets by time may be wrong"
-                self._ledger.add(Severity.NOTE, Kind.CLOCK_BACK, path, text, count=walk.steps_back)
+                self._ledger.add(
+                    Severity.NOTE, FindingKind.CLOCK_BACK, path, text, count=walk.steps_back
+                )
             elif walk is None and self._reader.log.data_end_of(file) == file.start and file.size:
                 text = "waits for its first record"
-                self._ledger.add(Severity.NOTE, Kind.LOG_FILE_WAITING, path, text)
+                self._ledger.add(Severity.NOTE, FindingKind.LOG_FILE_WAITING, path, text)
         check_files(self._reader, self._ledger)
         report_foreign(self._reader, self._ledger, paths.COMMIT_LOG)
 
     def _report_holes(self) -> None:
         for one in self._holes:
             is_missing = one.verdict is Verdict.MISSING
-            kind = Kind.LOG_FILE_MISSING if is_missing else Kind.LOG_HOLE
+            kind = FindingKind.LOG_FILE_MISSING if is_missing else FindingKind.LOG_HOLE
             self._ledger.add_hole(one, Severity.DAMAGE, kind, one.reason)
         tail = self._reader.tail
         if tail.torn is not None:
             text = f"torn tail of a crash, which a recovery cuts off: {tail.torn.reason}"
-            self._ledger.add_hole(tail.torn, Severity.WARNING, Kind.TORN_TAIL, text)
+            self._ledger.add_hole(tail.torn, Severity.WARNING, FindingKind.TORN_TAIL, text)
         if tail.stale is not None:
             text = "behind the end of the log, where an earlier recovery cut it off"
-            self._ledger.add_hole(tail.stale, Severity.NOTE, Kind.STALE_TAIL, text)
+            self._ledger.add_hole(tail.stale, Severity.NOTE, FindingKind.STALE_TAIL, text)
 
 
 def check_files(reader: StoreReader, ledger: Ledger) -> None:
@@ -197,16 +199,16 @@ def check_files(reader: StoreReader, ledger: Ledger) -> None:
     for file in files:
         path = f"{paths.COMMIT_LOG}/{file.name}"
         if file.size == 0 and file is files[-1]:
-            ledger.add(Severity.WARNING, Kind.LOG_FILE_SIZE, path, EMPTY_LAST)
+            ledger.add(Severity.WARNING, FindingKind.LOG_FILE_SIZE, path, EMPTY_LAST)
         elif file.size != file.nominal_size:
             text = f"has {file.size} of {file.nominal_size} bytes: a broker does not start on it"
-            ledger.add(Severity.DAMAGE, Kind.LOG_FILE_SIZE, path, text)
+            ledger.add(Severity.DAMAGE, FindingKind.LOG_FILE_SIZE, path, text)
         elif file.size != usual:
             text = f"has {file.size} bytes, others {usual}: a broker does not start on it"
-            ledger.add(Severity.WARNING, Kind.LOG_FILE_SIZE, path, text)
+            ledger.add(Severity.WARNING, FindingKind.LOG_FILE_SIZE, path, text)
         elif file.start % usual:
             text = f"the name is no multiple of the file size {usual}"
-            ledger.add(Severity.WARNING, Kind.LOG_FILE_NAME, path, text)
+            ledger.add(Severity.WARNING, FindingKind.LOG_FILE_NAME, path, text)
 
 
 EMPTY_LAST = "empty: 5.x removes it at its start, 4.x does not start on it"
@@ -217,4 +219,4 @@ def report_foreign(reader: StoreReader, ledger: Ledger, folder: str) -> None:
     for entry in reader.folder.entries(folder):
         if entry.is_folder or paths.parse_offset_name(entry.name) is None:
             text = "no store file: 4.x does not start beside it"
-            ledger.add(Severity.WARNING, Kind.FOREIGN_FILE, f"{folder}/{entry.name}", text)
+            ledger.add(Severity.WARNING, FindingKind.FOREIGN_FILE, f"{folder}/{entry.name}", text)

@@ -29,7 +29,7 @@ _TIMER_LOG = "timerlog"
 
 
 @dataclass(frozen=True)
-class Plan:
+class CompactionPlan:
     """What stays, and where it goes."""
 
     closed: tuple[LogFile, ...]
@@ -64,7 +64,7 @@ class NewFile:
 
 
 @dataclass(frozen=True)
-class _Look:
+class _ExpiryTask:
     """A log file to look at."""
 
     store: str
@@ -75,7 +75,7 @@ class _Look:
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _QueueRemainder:
     """What a log file has of a queue."""
 
     first_young: int | None
@@ -83,7 +83,7 @@ class _Seen:
     last: int
 
 
-def plan_store(runner: Runner, reader: StoreReader, retention: Retention) -> Plan:
+def plan_store(runner: Runner, reader: StoreReader, retention: Retention) -> CompactionPlan:
     """Find out what stays of a store, and where it goes.
 
     Raises:
@@ -93,9 +93,9 @@ def plan_store(runner: Runner, reader: StoreReader, retention: Retention) -> Pla
     """
     closed, open_file = _log_files(reader)
     store, end = reader.location, reader.end_offset
-    looks = [_Look(store, one.start, one.nominal_end, retention) for one in closed]
+    looks = [_ExpiryTask(store, one.start, one.nominal_end, retention) for one in closed]
     if open_file is not None:
-        looks.append(_Look(store, open_file.start, end, None))
+        looks.append(_ExpiryTask(store, open_file.start, end, None))
     first_kept = _first_kept(runner("survey", _survey, looks))
     tasks = [(look, first_kept) for look in looks if look.retention is not None]
     kept, dropped = [np.empty((2, 0), np.int64)], []
@@ -115,15 +115,17 @@ def plan_store(runner: Runner, reader: StoreReader, retention: Retention) -> Pla
         )
         for number, (first, stop) in enumerate(cuts)
     )
-    return Plan(
+    return CompactionPlan(
         tuple(closed), open_file, file_bytes, first_kept, new_files, len(sizes), by_topic(dropped)
     )
 
 
-def write_store(runner: Runner, store: str, target: str, retention: Retention, plan: Plan) -> None:
+def write_store(
+    runner: Runner, store: str, target: str, retention: Retention, plan: CompactionPlan
+) -> None:
     """Write the log files of a plan. Raises ``TaskFailed``."""
     tasks = [
-        _Packing(store, target, retention, dict(plan.first_kept), one, plan.file_bytes)
+        _PackTask(store, target, retention, dict(plan.first_kept), one, plan.file_bytes)
         for one in plan.new_files
     ]
     runner("pack", _pack_file, tasks)
@@ -154,7 +156,7 @@ def _log_files(reader: StoreReader) -> tuple[list[LogFile], LogFile | None]:
     return closed, open_file
 
 
-def _first_kept(surveys: list[dict[Queue, _Seen]]) -> dict[Queue, int]:
+def _first_kept(surveys: list[dict[Queue, _QueueRemainder]]) -> dict[Queue, int]:
     """Return from which queue offset on each queue stays that loses messages, if any does."""
     firsts: dict[Queue, int] = {}
     lasts: defaultdict[Queue, int] = defaultdict(lambda: -1)
@@ -169,7 +171,7 @@ def _first_kept(surveys: list[dict[Queue, _Seen]]) -> dict[Queue, int]:
 # On the executors -----------------------------------------------------------------------------
 
 
-class _Fields:
+class _RecordColumns:
     """What decides over the records of a batch."""
 
     def __init__(self, batch: LogBatch, retention: Retention | None) -> None:
@@ -202,11 +204,11 @@ class _Fields:
         return is_kept
 
 
-def _survey(look: _Look) -> dict[Queue, _Seen]:
+def _survey(look: _ExpiryTask) -> dict[Queue, _QueueRemainder]:
     """Return what a log file has of each queue."""
-    found: dict[Queue, _Seen] = {}
+    found: dict[Queue, _QueueRemainder] = {}
     for batch in _batches(look.store, look.start, look.stop, look.retention is None):
-        fields = _Fields(batch, look.retention)
+        fields = _RecordColumns(batch, look.retention)
         for queue, rows in fields.queues():
             offsets = fields.queue_offsets[rows]
             young = offsets[~fields.is_past[rows]]
@@ -215,16 +217,16 @@ def _survey(look: _Look) -> dict[Queue, _Seen]:
             if (known := found.get(queue)) is not None:
                 last = max(last, known.last)
                 firsts += [] if known.first_young is None else [known.first_young]
-            found[queue] = _Seen(min(firsts, default=None), last)
+            found[queue] = _QueueRemainder(min(firsts, default=None), last)
     return found
 
 
-def _find(task: tuple[_Look, dict[Queue, int]]) -> tuple[bytes, list[tuple[str, int, int]]]:
+def _find(task: tuple[_ExpiryTask, dict[Queue, int]]) -> tuple[bytes, list[tuple[str, int, int]]]:
     """Return physical offsets and sizes of what stays of a log file, and what goes by topic."""
     look, first_kept = task
     kept, dropped = [np.empty((2, 0), np.int64)], []
     for batch in _batches(look.store, look.start, look.stop, is_end=False):
-        fields = _Fields(batch, look.retention)
+        fields = _RecordColumns(batch, look.retention)
         is_kept = fields.is_kept(first_kept)
         both = np.stack([batch.positions + batch.physical_offset, batch.sizes.astype(np.int64)])
         kept.append(both[:, is_kept])
@@ -236,7 +238,7 @@ def _find(task: tuple[_Look, dict[Queue, int]]) -> tuple[bytes, list[tuple[str, 
 
 
 @dataclass(frozen=True)
-class _Packing:
+class _PackTask:
     store: str
     target: str
     retention: Retention
@@ -245,13 +247,13 @@ class _Packing:
     file_bytes: int
 
 
-def _pack_file(task: _Packing) -> int:
+def _pack_file(task: _PackTask) -> int:
     """Write a log file of records that stood elsewhere; return how many there are."""
     new = task.new_file
     data = np.zeros(task.file_bytes, np.uint8)
     used, sizes = 0, [np.empty(0, np.int64)]
     for batch in _batches(task.store, new.first, new.last + 1, is_end=False):
-        is_kept = _Fields(batch, task.retention).is_kept(task.first_kept)
+        is_kept = _RecordColumns(batch, task.retention).is_kept(task.first_kept)
         starts, lengths = batch.positions[is_kept], batch.sizes[is_kept].astype(np.int64)
         sizes.append(lengths)
         source = np.frombuffer(batch.buffer, np.uint8)

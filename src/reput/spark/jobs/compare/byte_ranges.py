@@ -6,9 +6,9 @@ import numpy as np
 
 from reput.errors import CorruptRecord
 from reput.format import message as record
-from reput.spark.jobs.compare import record_fields, sides
-from reput.spark.jobs.compare.findings import DIFFERENT, Finding
-from reput.spark.jobs.compare.sides import Sides
+from reput.spark.jobs.compare import record_fields, two_stores
+from reput.spark.jobs.compare.findings import DIFFERENT, Mismatch
+from reput.spark.jobs.compare.two_stores import TwoStores
 from reput.store import paths
 from reput.store.commit_log_view import CommitLogView
 from reput.store.reader import StoreReader
@@ -23,24 +23,24 @@ class FilePart:
     stop: int
 
 
-def in_file(both: Sides, part: FilePart) -> Finding | None:
+def in_file(both: TwoStores, part: FilePart) -> Mismatch | None:
     """Return the first byte of a part that differs, explained; None if there is none."""
     left, right = both.readers
     at = part.start
     while at < part.stop:
-        length = min(part.stop - at, sides.WINDOW_BYTES)
-        ours, theirs = (sides.read(one.folder, part.path, at, length) for one in (left, right))
+        length = min(part.stop - at, two_stores.WINDOW_BYTES)
+        ours, theirs = (two_stores.read(one.folder, part.path, at, length) for one in (left, right))
         length = min(len(ours), len(theirs))
         if not length:
             return None  # cut meanwhile; sizes are compared elsewhere
-        differing = sides.first_difference(ours[:length], theirs[:length])
+        differing = two_stores.first_difference(ours[:length], theirs[:length])
         if differing is not None:
             return _explain(left, right, part.path, at + differing)
         at += length
     return None
 
 
-def _explain(left: StoreReader, right: StoreReader, path: str, position: int) -> Finding:
+def _explain(left: StoreReader, right: StoreReader, path: str, position: int) -> Mismatch:
     """Say which record or field holds the first differing byte, and what both sides have there."""
     family, _, rest = path.partition("/")
     where: tuple[str, str | None, str, str] | None = None
@@ -64,7 +64,7 @@ def _explain(left: StoreReader, right: StoreReader, path: str, position: int) ->
         where = "", None, _plain(ours), _plain(theirs)
     thing, field, before, after = where
     named = ": " + " ".join(one for one in (thing, f"field {field}" if field else "") if one)
-    return Finding(
+    return Mismatch(
         "files",
         DIFFERENT,
         f"{path} differs from byte {position} on{named if thing or field else ''}: "
@@ -96,7 +96,7 @@ def _in_log(
     left: StoreReader, right: StoreReader, physical_offset: int
 ) -> tuple[str, str | None, str, str] | None:
     """Find the record that a byte of the log belongs to, on the side that has one there."""
-    path, position = sides.place(left.log, physical_offset)
+    path, position = two_stores.place(left.log, physical_offset)
     for reader in (left, right):
         found = _record_around(reader.log, physical_offset)
         if found is None:

@@ -17,7 +17,7 @@ from reput.spark.jobs.compare.findings import (
     ONLY_LEFT,
     ONLY_RIGHT,
     Counted,
-    Finding,
+    Mismatch,
 )
 from reput.spark.jobs.running import TaskFailed, reason
 
@@ -58,7 +58,7 @@ def read(spark: SparkSession, options: Mapping[str, str], *, partition_bytes: in
 
 
 def findings(left: DataFrame, right: DataFrame, ignore: Collection[str]) -> DataFrame:
-    """Return what two sides differ in, a row a ``Finding``.
+    """Return what two sides differ in, a row a ``Mismatch``.
 
     Args:
         left: What ``read`` gives.
@@ -107,7 +107,7 @@ def counted(frame: DataFrame, most: int) -> Counted:
     found = seen.get
     return (
         {("messages", kind): found[kind] for kind in KINDS},
-        [Finding(**row.asDict()) for row in rows[:most]],
+        [Mismatch(**row.asDict()) for row in rows[:most]],
     )
 
 
@@ -145,7 +145,7 @@ def _of(side: str, name: str) -> Column:
 
 
 def _columns(names: Sequence[str], *, ignores_queue: bool) -> list[Column]:
-    """Return the columns of a ``Finding``, from those of a pair."""
+    """Return the columns of a ``Mismatch``, from those of a pair."""
     is_moved, moved_to = F.col("is_moved"), F.col("moved_to")
     is_left, is_right = F.col("left").isNotNull(), F.col("right").isNotNull()
     side = F.when(is_left, "left").otherwise("right")
@@ -194,7 +194,7 @@ def _columns(names: Sequence[str], *, ignores_queue: bool) -> list[Column]:
     types = {"count": "long", "queue_id": "int", "queue_offset": "long", "physical_offset": "long"}
     return [
         given.get(one.name, F.lit(None)).cast(types.get(one.name, "string")).alias(one.name)
-        for one in dataclasses.fields(Finding)
+        for one in dataclasses.fields(Mismatch)
     ]
 
 

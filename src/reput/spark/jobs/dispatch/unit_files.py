@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from reput.errors import NotInStore, WriteFailed
 from reput.format import cq_unit
-from reput.spark.jobs.dispatch.plan import QueueKey
+from reput.spark.jobs.dispatch.write_plan import QueueKey
 from reput.store import paths
 from reput.store.consume_queue_view import UNIT_TYPE
 from reput.store.disk import Disk

@@ -12,15 +12,15 @@ import numpy as np
 from reput.format import index_entry
 from reput.spark import plan
 from reput.spark.jobs.dispatch import (
-    extract as dispatch_extract,
-    files as dispatch_files,
-    index as dispatch_index,
-    spill as dispatch_spill,
+    extract,
+    index_writer,
+    spill,
+    unit_files,
 )
-from reput.spark.jobs.dispatch.extract import EntryRows, Source
-from reput.spark.jobs.dispatch.index import DraftOutput, FileOutput, IndexWriter
-from reput.spark.jobs.dispatch.plan import IndexFile, QueueKey, Share, Survey
-from reput.spark.jobs.dispatch.spill import Parts, SavedParts
+from reput.spark.jobs.dispatch.extract import EntryRows, LogSource
+from reput.spark.jobs.dispatch.index_writer import DraftOutput, FileOutput, IndexWriter
+from reput.spark.jobs.dispatch.spill import RangeRows, SavedRows
+from reput.spark.jobs.dispatch.write_plan import IndexFile, QueueKey, Share, Survey
 from reput.store import paths
 from reput.store.config import StoreConfig
 from reput.store.files import open_folder
@@ -49,17 +49,17 @@ class IndexTask:
     file: IndexFile
     name: str | None
     """The file's; of one to compare with, None if there is none."""
-    header: index_entry.Header = dispatch_index.NO_ENTRIES
+    header: index_entry.Header = index_writer.NO_ENTRIES
     """Of the file so far."""
     seed_ms: int = 0
     """Store time of the last entry before the ranges."""
 
-    def rows(self, parts: Parts) -> Iterator[EntryRows]:
+    def rows(self, parts: RangeRows) -> Iterator[EntryRows]:
         """Yield the entries."""
         for span in self.file.spans:
             yield parts.entries(span.range_number, span.start, span.stop)
 
-    def before_ms(self, parts: Parts) -> int:
+    def before_ms(self, parts: RangeRows) -> int:
         """Return the store time of the entry before the file's first; 0 if there is none."""
         if self.file.before is None:
             return self.seed_ms
@@ -68,7 +68,7 @@ class IndexTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class WriteTarget:
     """Where tasks write."""
 
     queues: str
@@ -93,29 +93,33 @@ def index_bytes(config: StoreConfig) -> int:
     return index_entry.entry_position(config.max_index_num, config.max_hash_slot_num)
 
 
-def survey(source: Source, is_indexed: bool, saved: SavedParts | None, task: SurveyTask) -> Survey:
+def survey(
+    source: LogSource, is_indexed: bool, saved: SavedRows | None, task: SurveyTask
+) -> Survey:
     """Read a range, and keep its rows if they are to be kept."""
-    found = dispatch_extract.read(source, task.part, is_indexed=is_indexed)
+    found = extract.read(source, task.part, is_indexed=is_indexed)
     if saved is not None:
         saved.save(task.number, found)
     return found.survey
 
 
-def write(parts: Parts, place: Place, task: UnitTask | IndexTask) -> index_entry.Header | None:
+def write(
+    parts: RangeRows, place: WriteTarget, task: UnitTask | IndexTask
+) -> index_entry.Header | None:
     """Write units or an index file; return the header of the latter."""
     config = place.config
     if isinstance(task, UnitTask):
         rows = parts.units(task.number)
         for key, share in task.shares.items():
             low, high = share.rows
-            units = dispatch_spill.made_units(rows[low:high], share)
+            units = spill.made_units(rows[low:high], share)
             size = config.mapped_file_size_consume_queue
-            dispatch_files.write_units(
+            unit_files.write_units(
                 place.queue(key), size, share.first, units, is_start=share.is_start
             )
         return None
     slots = config.max_hash_slot_num
-    newest = dispatch_index.newest_of(open_folder(place.index), str(task.name), slots, task.header)
+    newest = index_writer.newest_of(open_folder(place.index), str(task.name), slots, task.header)
     writer = IndexWriter(slots, task.header, task.before_ms(parts), newest)
     kind = DraftOutput if place.is_draft else FileOutput
     with kind(f"{place.index}/{task.name}", place.index_bytes) as output:
@@ -140,7 +144,7 @@ class IndexCompared:
 
 
 def compare(
-    parts: Parts, root: str, config: StoreConfig, task: UnitTask | IndexTask
+    parts: RangeRows, root: str, config: StoreConfig, task: UnitTask | IndexTask
 ) -> UnitsCompared | IndexCompared:
     """Compare what a task makes with what is there."""
     folder = open_folder(root)
@@ -151,13 +155,13 @@ def compare(
     for key, share in task.shares.items():
         missing = different = 0
         low, high = share.rows
-        units = dispatch_spill.made_units(rows[low:high], share)
+        units = spill.made_units(rows[low:high], share)
         size = config.mapped_file_size_consume_queue
-        for file_start, position, made in dispatch_files.by_file(share.first, units, size):
+        for file_start, position, made in unit_files.by_file(share.first, units, size):
             name = f"{paths.queue_folder(*key)}/{paths.offset_name(file_start)}"
-            there = dispatch_files.read_units(folder, name, position, made.nbytes)
+            there = unit_files.read_units(folder, name, position, made.nbytes)
             wrong = made != there
-            absent = wrong & ~dispatch_files.are_written(there)
+            absent = wrong & ~unit_files.are_written(there)
             missing += int(absent.sum())
             different += int((wrong & ~absent).sum())
         if missing or different:
@@ -165,14 +169,16 @@ def compare(
     return UnitsCompared(differences)
 
 
-def _compare_index(parts: Parts, root: str, config: StoreConfig, task: IndexTask) -> IndexCompared:
+def _compare_index(
+    parts: RangeRows, root: str, config: StoreConfig, task: IndexTask
+) -> IndexCompared:
     begin = int(next(task.rows(parts))["store_timestamp"][0])
     if task.name is None:
         return IndexCompared(begin, None)
     slots = config.max_hash_slot_num
     newest = np.zeros(slots, np.int32)
     writer = IndexWriter(slots, task.header, task.before_ms(parts), newest)
-    output = dispatch_index.ComparingOutput(
+    output = index_writer.ComparingOutput(
         open_folder(root), f"{paths.INDEX}/{task.name}", index_bytes(config)
     )
     writer.put(task.rows(parts), output)

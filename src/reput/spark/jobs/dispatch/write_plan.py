@@ -34,7 +34,7 @@ QueueKey = tuple[str, int]
 """Topic and queue id."""
 
 
-class Run(NamedTuple):
+class RecordRun(NamedTuple):
     """Records of a queue, one after another in the log, with consecutive queue offsets."""
 
     start: int
@@ -47,7 +47,7 @@ class Run(NamedTuple):
     """Where the last record ends."""
 
 
-class Stand(NamedTuple):
+class QueueProgress(NamedTuple):
     """How far a queue is."""
 
     max_offset: int = 0
@@ -78,7 +78,7 @@ class NeedsDetail(ReputError):
 class Step(NamedTuple):
     """What a run does to a queue."""
 
-    after: Stand
+    after: QueueProgress
     first: int
     """Queue offset of the first unit that is put; ``after.max_offset`` if none is."""
     refilled: int
@@ -87,7 +87,7 @@ class Step(NamedTuple):
     """Records whose queue offset cannot be right, and that are in no queue."""
 
 
-def is_possible(stand: Stand, queue_offset: int, physical_offset: int) -> bool:
+def is_possible(stand: QueueProgress, queue_offset: int, physical_offset: int) -> bool:
     """Whether so many messages as a record says fit between its queue's last one and itself.
 
     No checksum covers a queue offset; what a damaged one says must not fill the disk.
@@ -98,7 +98,7 @@ def is_possible(stand: Stand, queue_offset: int, physical_offset: int) -> bool:
     return queue_offset <= stand.max_offset + room // record.FIXED_BYTES_V1
 
 
-def step(stand: Stand, run: Run) -> Step:
+def step(stand: QueueProgress, run: RecordRun) -> Step:
     """Return what a run of records does to a queue.
 
     Raises:
@@ -107,10 +107,10 @@ def step(stand: Stand, run: Run) -> Step:
     if run.start <= stand.max_offset:
         if run.stop <= stand.max_offset:
             return Step(stand, stand.max_offset, 0, 0)
-        return Step(Stand(run.stop, run.end, is_fresh=False), stand.max_offset, 0, 0)
+        return Step(QueueProgress(run.stop, run.end, is_fresh=False), stand.max_offset, 0, 0)
     if is_possible(stand, run.start, run.physical_offset):
         first = stand.start_for(run.start)
-        return Step(Stand(run.stop, run.end, is_fresh=False), first, run.start - first, 0)
+        return Step(QueueProgress(run.stop, run.end, is_fresh=False), first, run.start - first, 0)
     if run.stop - run.start > 1 and not stand.is_fresh:
         raise NeedsDetail(("", 0))
     return Step(stand, stand.max_offset, 0, run.stop - run.start)
@@ -122,7 +122,7 @@ def runs_of(
     sizes: npt.NDArray[np.int64],
     *,
     is_detailed: bool = False,
-) -> list[Run]:
+) -> list[RecordRun]:
     """Return the runs of one queue's records, in log order; each a run of its own if detailed."""
     if not len(queue_offsets):
         return []
@@ -137,15 +137,15 @@ def runs_of(
         physical_offsets[firsts],
         physical_offsets[lasts] + sizes[lasts],
     )
-    return [Run(*one) for one in zip(*(column.tolist() for column in columns), strict=True)]
+    return [RecordRun(*one) for one in zip(*(column.tolist() for column in columns), strict=True)]
 
 
-def append_runs(runs: list[Run], more: Iterable[Run]) -> None:
+def append_runs(runs: list[RecordRun], more: Iterable[RecordRun]) -> None:
     """Add runs that follow in the log; one that carries the last one on makes it longer."""
     for run in more:
         if runs and runs[-1].stop == run.start:
             last = runs[-1]
-            runs[-1] = Run(last.start, run.stop, last.physical_offset, run.end)
+            runs[-1] = RecordRun(last.start, run.stop, last.physical_offset, run.end)
         else:
             runs.append(run)
 
@@ -155,7 +155,7 @@ class Survey:
     """What a task found out about a range of the log."""
 
     records: int = 0
-    runs: dict[QueueKey, list[Run]] = field(default_factory=dict)
+    runs: dict[QueueKey, list[RecordRun]] = field(default_factory=dict)
     """Of the wanted queues, in log order."""
     rows: dict[QueueKey, tuple[int, int]] = field(default_factory=dict)
     """Which of the range's units are a queue's: the first, and behind the last."""
@@ -171,7 +171,7 @@ class Survey:
 class Share:
     """The units of a queue that a range's task writes: ``[first, stop)``."""
 
-    before: Stand
+    before: QueueProgress
     first: int
     stop: int
     rows: tuple[int, int] = (0, 0)
@@ -193,7 +193,7 @@ class QueuePlan:
     """Of each range."""
     extents: dict[QueueKey, tuple[int, int]]
     """Queue offset of the first unit and behind the last one, of each queue that gets units."""
-    stands: dict[QueueKey, Stand]
+    stands: dict[QueueKey, QueueProgress]
     """How far each of these queues is then."""
     refilled: int
     rejected: int
@@ -207,8 +207,8 @@ class QueuePlan:
 def plan_queues(
     surveys: Sequence[Survey],
     *,
-    fresh: Stand = Stand(),  # noqa: B008 - it cannot be changed
-    stands: Mapping[QueueKey, Stand] | None = None,
+    fresh: QueueProgress = QueueProgress(),  # noqa: B008 - it cannot be changed
+    stands: Mapping[QueueKey, QueueProgress] | None = None,
     detailed: Container[tuple[int, QueueKey]] = (),
 ) -> QueuePlan:
     """Decide which units each range's task writes.
@@ -223,7 +223,7 @@ def plan_queues(
         NeedsDetail: A range must be surveyed again, with each record of a queue a run of its own.
     """
     before_all = {} if stands is None else stands
-    after: dict[QueueKey, Stand] = {}
+    after: dict[QueueKey, QueueProgress] = {}
     extents: dict[QueueKey, tuple[int, int]] = {}
     shares: list[dict[QueueKey, Share]] = []
     refilled = rejected = 0
@@ -253,7 +253,7 @@ def plan_queues(
     return QueuePlan(tuple(shares), extents, after, refilled, rejected)
 
 
-class Span(NamedTuple):
+class EntrySpan(NamedTuple):
     """Entries ``[start, stop)`` of a range."""
 
     range_number: int
@@ -267,7 +267,7 @@ class IndexFile:
 
     number: int
     """From 0, oldest first."""
-    spans: tuple[Span, ...]
+    spans: tuple[EntrySpan, ...]
     has: int = 0
     """Entries that it has already."""
     before: tuple[int, int] | None = None
@@ -291,7 +291,7 @@ def plan_index(
         has: Entries that it has already.
     """
     files: list[IndexFile] = []
-    spans: list[Span] = []
+    spans: list[EntrySpan] = []
     before: tuple[int, int] | None = None
     taken = has
     for range_number, count in enumerate(counts):
@@ -303,7 +303,7 @@ def plan_index(
                     before = (spans[-1].range_number, spans[-1].stop - 1)
                 number, has, taken, spans = number + 1, 0, 0, []
             stop = min(count, start + entry_max - 1 - taken)
-            spans.append(Span(range_number, start, stop))
+            spans.append(EntrySpan(range_number, start, stop))
             taken += stop - start
             start = stop
     if spans:

@@ -1,4 +1,4 @@
-"""Checkpoint and tables: readable, and in agreement with log and queues."""
+"""Checkpoint and tables against log and queues."""
 
 from collections.abc import Callable
 
@@ -6,11 +6,11 @@ from reput.errors import CorruptRecord
 from reput.format import fastjson, names
 from reput.store import config_tables, paths
 from reput.store.reader import Condition, StoreReader
-from reput.store.verify.findings import Kind, Ledger, Severity
-from reput.store.verify.log import Log
+from reput.store.verify.findings import FindingKind, Ledger, Severity
+from reput.store.verify.log_check import LogCheck
 
 
-def check_checkpoint(reader: StoreReader, ledger: Ledger, log: Log) -> None:
+def check_checkpoint(reader: StoreReader, ledger: Ledger, log: LogCheck) -> None:
     """Compare the checkpoint with the end of the log. Call after the walk."""
     path = paths.CHECKPOINT
     entry = reader.folder.entry(path)
@@ -18,10 +18,10 @@ def check_checkpoint(reader: StoreReader, ledger: Ledger, log: Log) -> None:
     if entry is not None:
         ledger.add_file(path, entry.size)
     if state.checkpoint_problem is not None:
-        ledger.add(Severity.WARNING, Kind.CHECKPOINT, path, state.checkpoint_problem.reason)
+        ledger.add(Severity.WARNING, FindingKind.CHECKPOINT, path, state.checkpoint_problem.reason)
     elif state.checkpoint is None and reader.log.files:
         text = "missing or empty: after a crash 4.x starts over from the first log file"
-        ledger.add(Severity.NOTE, Kind.CHECKPOINT, path, text)
+        ledger.add(Severity.NOTE, FindingKind.CHECKPOINT, path, text)
     if state.checkpoint is None:
         return
     ahead_ms = state.checkpoint.physical_timestamp - log.newest_ms
@@ -30,14 +30,14 @@ def check_checkpoint(reader: StoreReader, ledger: Ledger, log: Log) -> None:
     severity = Severity.DAMAGE if is_clean and not log.ends_in_damage else Severity.WARNING
     if ahead_ms > 0:
         text = f"messages {ahead_ms} ms newer than the last one were flushed: the log lost its end"
-        ledger.add(severity, Kind.CHECKPOINT, path, text)
+        ledger.add(severity, FindingKind.CHECKPOINT, path, text)
     if queue_end > log.end:
         text = f"the queues reached {queue_end}, the log ends at {log.end}: it lost its end"
-        ledger.add(severity, Kind.CHECKPOINT, path, text)
+        ledger.add(severity, FindingKind.CHECKPOINT, path, text)
 
 
 def check_tables(reader: StoreReader, ledger: Ledger) -> None:
-    """Check that each table can be read, and what it says of queues and offsets."""
+    """Check that each table can be read, and its queues and offsets."""
     checks: dict[str, Callable[[StoreReader, Ledger], object]] = {
         paths.TOPICS: _check_topics,
         paths.CONSUMER_OFFSETS: _check_consumer_offsets,
@@ -54,12 +54,12 @@ def check_tables(reader: StoreReader, ledger: Ledger) -> None:
         try:
             check(reader, ledger)
         except CorruptRecord as error:
-            ledger.add(Severity.DAMAGE, Kind.TABLE, path, error.reason)
+            ledger.add(Severity.DAMAGE, FindingKind.TABLE, path, error.reason)
             continue
         has_backup = reader.folder.entry(path + paths.BACKUP_SUFFIX) is not None
         if has_backup and not _is_table(reader, path):
-            text = "missing, empty or no table: its .bak stands in for it"
-            ledger.add(Severity.WARNING, Kind.TABLE, path, text)
+            text = "missing, empty or no table: its .bak is used instead"
+            ledger.add(Severity.WARNING, FindingKind.TABLE, path, text)
 
 
 def _is_table(reader: StoreReader, path: str) -> bool:
@@ -72,13 +72,13 @@ def _is_table(reader: StoreReader, path: str) -> bool:
 
 
 def _check_topics(reader: StoreReader, ledger: Ledger) -> None:
-    """Compare the topic table with the queues that there are."""
+    """Compare the topic table with the existing queues."""
     topics = reader.topics()
     with_queues = {*reader.queue_ids, *reader.batch_queue_ids}
     for topic in sorted(with_queues - set(topics)):
         if topics and not topic.startswith(names.LMQ_PREFIX) and not names.is_system_topic(topic):
             text = f"does not name topic {topic}, which has queue files"
-            ledger.add(Severity.NOTE, Kind.TOPIC, paths.TOPICS, text)
+            ledger.add(Severity.NOTE, FindingKind.TOPIC, paths.TOPICS, text)
     unused = [
         topic
         for topic in topics
@@ -88,21 +88,27 @@ def _check_topics(reader: StoreReader, ledger: Ledger) -> None:
     ]
     if unused:
         text = f"topics without a message so far: {', '.join(unused)}"
-        ledger.add(Severity.NOTE, Kind.TOPIC, paths.TOPICS, text, count=len(unused))
+        ledger.add(Severity.NOTE, FindingKind.TOPIC, paths.TOPICS, text, count=len(unused))
 
 
 def _check_consumer_offsets(reader: StoreReader, ledger: Ledger) -> None:
-    """Report groups that are ahead of their queue: they skip what is sent next."""
+    """Report groups with an offset after the end of the queue.
+
+    Java moves a group that pulls there to 0 if the queue is empty, else to the end of the queue. A
+    group that pulls only after more messages have arrived skips them up to its offset (seen with
+    4.9.7 and 5.5.0). A queue without files is a note, as its topic may have been deleted.
+    """
     path = paths.CONSUMER_OFFSETS
-    for one in reader.consumer_offsets():
-        end = _max_offset(reader, one.topic, one.queue_id)
-        if one.consumer_offset > end:
-            place = f"{one.consumer_offset} of {one.topic}/{one.queue_id}"
-            text = f"group {one.group} is at {place}, which ends at {end}"
-            # A queue without files has nothing to skip: brokers send the group to its start.
-            has_files = _has_files(reader, one.topic, one.queue_id)
+    for entry in reader.consumer_offsets():
+        consumer_offset = entry.consumer_offset
+        end = _max_offset(reader, entry.topic, entry.queue_id)
+        if consumer_offset > end:
+            place = f"{consumer_offset} of {entry.topic}/{entry.queue_id}"
+            text = f"group {entry.group} is at {place}, which ends at {end}"
+            has_files = _has_files(reader, entry.topic, entry.queue_id)
             severity = _unless_crashed(reader, Severity.WARNING) if has_files else Severity.NOTE
-            ledger.add(severity, Kind.CONSUMER_OFFSET, path, text, queue_offset=one.consumer_offset)
+            kind = FindingKind.CONSUMER_OFFSET
+            ledger.add(severity, kind, path, text, queue_offset=consumer_offset)
 
 
 def _check_delay_offsets(reader: StoreReader, ledger: Ledger) -> None:
@@ -111,7 +117,7 @@ def _check_delay_offsets(reader: StoreReader, ledger: Ledger) -> None:
             text = f"delay level {level} has delivered up to {done}, its queue ends at {end}"
             severity = _unless_crashed(reader, Severity.WARNING)
             path = paths.DELAY_OFFSETS
-            ledger.add(severity, Kind.CONSUMER_OFFSET, path, text, queue_offset=done)
+            ledger.add(severity, FindingKind.CONSUMER_OFFSET, path, text, queue_offset=done)
 
 
 def _max_offset(reader: StoreReader, topic: str, queue_id: int) -> int:
@@ -123,10 +129,10 @@ def _max_offset(reader: StoreReader, topic: str, queue_id: int) -> int:
 
 
 def _has_files(reader: StoreReader, topic: str, queue_id: int) -> bool:
-    there = (*reader.queue_ids.get(topic, ()), *reader.batch_queue_ids.get(topic, ()))
-    return queue_id in there
+    queue_ids = (*reader.queue_ids.get(topic, ()), *reader.batch_queue_ids.get(topic, ()))
+    return queue_id in queue_ids
 
 
 def _unless_crashed(reader: StoreReader, severity: Severity) -> Severity:
-    """Return a severity, or a note where queues may lag behind."""
+    """Return a severity, or a note after a crash, when queues may be incomplete."""
     return severity if reader.state.condition is Condition.CLEAN else Severity.NOTE

@@ -2,7 +2,16 @@
 
 import pytest
 
-from reput.broker.republish import Parcel, again, fitting, parcel, put_all, records_of
+from reput.broker.republish import (
+    RETRY_MS,
+    Parcel,
+    RetryPause,
+    copied_message,
+    fitting,
+    parcel,
+    put_all,
+    records_of,
+)
 from reput.errors import CorruptRecord
 from reput.format import message as record, properties as props, sys_flag as flags
 from reput.format.message import Host
@@ -48,7 +57,7 @@ def test_a_common_record_is_what_the_codec_makes(
     store = stores.open()
     data = stored(store, message)
     found = parcel(store, data, b"Other", 3, more)
-    expected = again(record.decode(data), "Other", 3)
+    expected = copied_message(record.decode(data), "Other", 3)
     expected.property_bytes = props.append(expected.property_bytes, more)
     assert found.message is None
     assert without_place(found.data) == without_place(incoming.encode(expected, b"Other"))
@@ -122,3 +131,31 @@ def test_a_record_that_is_cut_is_damaged(stores: Stores) -> None:
 )
 def test_how_many_fit(sizes: list[int], count: int) -> None:
     assert fitting(sizes, 10) == count
+
+
+def test_a_pause_lasts_until_the_next_attempt() -> None:
+    pause = RetryPause()
+    assert not pause.is_active(0)
+    assert pause.begin("disk full", 5_000)
+    assert pause.is_active(5_000)
+    assert pause.is_active(5_000 + RETRY_MS - 1)
+    assert not pause.is_active(5_000 + RETRY_MS)
+    assert pause.end_ms == 5_000 + RETRY_MS
+
+
+def test_a_clock_that_is_set_back_ends_a_pause() -> None:
+    pause = RetryPause()
+    pause.begin("disk full", 5_000)
+    assert not pause.is_active(4_999)
+
+
+def test_each_reason_of_a_pause_is_new_once() -> None:
+    pause = RetryPause()
+    assert [pause.begin(problem, 0) for problem in ("full", "full", "failed")] == [
+        True,
+        False,
+        True,
+    ]
+    assert pause.clear()
+    assert not pause.clear()
+    assert pause.begin("failed", 0)

@@ -17,7 +17,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
-class Sides:
+class TwoStores:
     """The two stores, and what may differ between them."""
 
     left: StoppedStore

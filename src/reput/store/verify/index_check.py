@@ -16,10 +16,10 @@ from reput.format import index_entry, kernels, sys_flag as flags
 from reput.store import paths
 from reput.store.index_view import ENTRY_TYPE, IndexFileView
 from reput.store.reader import Condition, StoreReader
-from reput.store.verify import findings, runs
-from reput.store.verify.findings import Kind, Ledger, Progress, Severity
-from reput.store.verify.log import Log
-from reput.store.verify.runs import NO_OFFSETS, Mask, Offsets
+from reput.store.verify import findings, number_runs
+from reput.store.verify.findings import FindingKind, Ledger, Progress, Severity
+from reput.store.verify.log_check import LogCheck
+from reput.store.verify.number_runs import NO_OFFSETS, Mask, Offsets
 
 _ENTRIES_AT_ONCE = 1 << 16
 
@@ -68,7 +68,7 @@ class _Keyless:
     reaches_end: bool
 
 
-class Index:
+class IndexChecks:
     """The index against the log."""
 
     def __init__(self, reader: StoreReader, ledger: Ledger) -> None:
@@ -100,22 +100,22 @@ class Index:
     def check_files(self, progress: Progress) -> None:
         """Check each file in itself, and note where its entries point. Call before the walk."""
         views = self._reader.index.files
-        usual = runs.usual(view.size for view in views)
+        usual = number_runs.usual(view.size for view in views)
         for done, view in enumerate(views):
             path = f"{paths.INDEX}/{view.name}"
             if view.size != usual:
                 text = f"has {view.size} bytes, others {usual}"
-                self._ledger.add(Severity.WARNING, Kind.INDEX_FILE, path, text)
+                self._ledger.add(Severity.WARNING, FindingKind.INDEX_FILE, path, text)
             self._ledger.add_file(path, view.size, self._check_file(path, view))
             progress("index", done + 1, len(views))
         if not self._files and self._reader.log.files:
             text = "holds no entries: messages are not found by key"
-            self._ledger.add(Severity.NOTE, Kind.INDEX_ABSENT, paths.INDEX, text)
+            self._ledger.add(Severity.NOTE, FindingKind.INDEX_ABSENT, paths.INDEX, text)
 
     def _check_file(self, path: str, view: IndexFileView) -> int:
         checked = check_file(view)
         if checked.problem is not None:
-            self._ledger.add(Severity.DAMAGE, Kind.INDEX_FILE, path, checked.problem)
+            self._ledger.add(Severity.DAMAGE, FindingKind.INDEX_FILE, path, checked.problem)
         if not len(checked.blocks):
             return 0
         self._files.append(view)
@@ -124,11 +124,11 @@ class Index:
         if checked.broken_links:
             text = f"{checked.broken_links} links of its hash chains are wrong: keys are not found"
             broken = checked.broken_links
-            self._ledger.add(Severity.DAMAGE, Kind.INDEX_CHAIN, path, text, count=broken)
+            self._ledger.add(Severity.DAMAGE, FindingKind.INDEX_CHAIN, path, text, count=broken)
         header, in_use = view.header, checked.slots_used
         if header.slots_used not in (in_use, header.entry_count, header.next_entry):
             text = f"the header counts {header.slots_used} slots in use, there are {in_use}"
-            self._ledger.add(Severity.NOTE, Kind.INDEX_FILE, path, text)
+            self._ledger.add(Severity.NOTE, FindingKind.INDEX_FILE, path, text)
         self.entry_count += header.entry_count
         return header.entry_count
 
@@ -144,7 +144,7 @@ class Index:
                 continue  # expired, cut off, or damage that is reported as such
             if stored_at != timestamp:
                 text = f"the header's time of the {name} message is not that of the message"
-                self._ledger.add(Severity.WARNING, Kind.INDEX_FILE, path, text)
+                self._ledger.add(Severity.WARNING, FindingKind.INDEX_FILE, path, text)
 
     # Against the log
 
@@ -181,8 +181,8 @@ class Index:
 
     def _keep_keyless(self, key_places: Offsets, is_found: Mask) -> None:
         """Note messages of which a key has no entry."""
-        messages = runs.distinct(key_places)
-        lacks = runs.is_in(messages, runs.distinct(key_places[~is_found]))
+        messages = number_runs.distinct(key_places)
+        lacks = number_runs.is_in(messages, number_runs.distinct(key_places[~is_found]))
         codes = coverage(messages, spans_of(self._checked), self._is_stopped)
         is_before = codes == Coverage.BEFORE
         found = messages[~lacks & ~is_before]
@@ -190,25 +190,27 @@ class Index:
             self._before_count += int((lacks & is_before).sum())
             self._first_found += found[:1].tolist()
             for kind in (Coverage.IN_FILE, Coverage.BETWEEN, Coverage.PENDING):
-                for start, count in runs.of(lacks & (codes == kind)):
+                for start, count in number_runs.of(lacks & (codes == kind)):
                     end = start + count
                     first, last = int(messages[start]), int(messages[end - 1])
                     run = _Keyless(first, last, count, kind, start == 0, end == len(messages))
                     self._keyless.append(run)
 
-    def check(self, log: Log) -> None:
+    def check(self, log: LogCheck) -> None:
         """Report keys without entries and entries without keys. Call after the walk."""
         count = self._before_count
         if count:
             text = f"begins at physical offset {self._start}; {count} messages are before that"
-            self._ledger.add(Severity.NOTE, Kind.NOT_INDEXED, paths.INDEX, text, count=count)
+            self._ledger.add(Severity.NOTE, FindingKind.NOT_INDEXED, paths.INDEX, text, count=count)
         joined = self._joined()
         for run in joined[: findings.RUNS_MAX]:
             self._report_keyless(run)
         rest = sum(run.count for run in joined[findings.RUNS_MAX :])
         if rest:
             text = f"{rest} more messages are not found by a key of theirs"
-            self._ledger.add(Severity.DAMAGE, Kind.KEY_MISSING, paths.INDEX, text, count=rest)
+            self._ledger.add(
+                Severity.DAMAGE, FindingKind.KEY_MISSING, paths.INDEX, text, count=rest
+            )
         for number, view in enumerate(self._files):
             self._report_strays(f"{paths.INDEX}/{view.name}", number, log)
 
@@ -237,29 +239,33 @@ class Index:
             if view.header.begin_physical_offset <= run.first <= view.header.end_physical_offset:
                 path = f"{paths.INDEX}/{view.name}"
         if run.coverage is Coverage.PENDING:
-            severity, kind, text = Severity.NOTE, Kind.NOT_INDEXED, f"{span}: not indexed yet"
+            severity, kind, text = (
+                Severity.NOTE,
+                FindingKind.NOT_INDEXED,
+                f"{span}: not indexed yet",
+            )
         elif run.coverage is Coverage.BETWEEN:
-            severity, kind = Severity.WARNING, Kind.NOT_INDEXED
+            severity, kind = Severity.WARNING, FindingKind.NOT_INDEXED
             text = f"{span}: in no index file; after a crash brokers do not write all of them again"
         else:
-            severity, kind = Severity.DAMAGE, Kind.KEY_MISSING
+            severity, kind = Severity.DAMAGE, FindingKind.KEY_MISSING
             text = f"{span}: not found by a key of theirs"
         length = run.last - run.first + 1
         self._ledger.add(
             severity, kind, path, text, physical_offset=run.first, length=length, count=run.count
         )
 
-    def _report_strays(self, path: str, number: int, log: Log) -> None:
+    def _report_strays(self, path: str, number: int, log: LogCheck) -> None:
         """Report entries that point at no message with their key; expired ones are no fault."""
         places = np.concatenate([NO_OFFSETS, *self._strays[number], *self._behind(number)])
         is_stale = places >= log.end
         is_in_hole = ~is_stale & log.in_hole(places)
         for severity, kind, mask, text in (
-            (Severity.NOTE, Kind.ENTRY_STALE, is_stale, "behind the end of the log"),
-            (Severity.WARNING, Kind.ENTRY_IN_HOLE, is_in_hole, "into damage of the log"),
+            (Severity.NOTE, FindingKind.ENTRY_STALE, is_stale, "behind the end of the log"),
+            (Severity.WARNING, FindingKind.ENTRY_IN_HOLE, is_in_hole, "into damage of the log"),
             (
                 Severity.WARNING,
-                Kind.ENTRY_WRONG,
+                FindingKind.ENTRY_WRONG,
                 ~(is_stale | is_in_hole),
                 "at no message with their key",
             ),
@@ -327,11 +333,11 @@ def compare_keys(
     """
     places, hashes = keys_of(columns)
     keys = pairs_of(places, hashes, begin)
-    is_found = runs.is_in(keys, runs.distinct(entries))
-    is_stray = ~runs.is_in(entries, runs.distinct(keys))
+    is_found = number_runs.is_in(keys, number_runs.distinct(entries))
+    is_stray = ~number_runs.is_in(entries, number_runs.distinct(keys))
     if is_stray.any():  # 5.4 and later index tags, too
         tags = pairs_of(*keys_of(columns, with_tags=True), begin)
-        is_stray &= ~runs.is_in(entries, runs.distinct(tags))
+        is_stray &= ~number_runs.is_in(entries, number_runs.distinct(tags))
     return places, is_found, is_stray
 
 
