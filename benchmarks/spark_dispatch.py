@@ -53,7 +53,7 @@ class _Timed:
         }
         return [result for result, _, _ in done]
 
-    def tell(self, stage: str, done: int, count: int) -> None:
+    def report(self, stage: str, done: int, count: int) -> None:
         """Ignore progress."""
 
 

@@ -11,7 +11,7 @@ from reput.store import paths
 from reput.store.getting import GetStatus
 from reput.store.incoming import PutResult, PutStatus
 from reput.store.message_store import MessageStore
-from reput.store.verify import Kind
+from reput.store.verify import FindingKind
 from store_fixture import START_MS, RoomyDisk, Stores
 from store_subject import decoded, message, step_to_the_end
 
@@ -267,7 +267,7 @@ def test_listeners_hear_nothing_of_what_was_there_before(stores: Stores, ending:
 
 
 def test_a_store_without_messages_is_nothing_worse(stores: Stores) -> None:
-    stores.allow(Kind.LOG_EMPTY)
+    stores.allow(FindingKind.LOG_EMPTY)
     for _ in range(2):
         store = stores.open()
         assert store.recovery.end_offset == 0

@@ -14,7 +14,7 @@ from reput.format import message as record
 from reput.store.disk import Disk
 from reput.store.incoming import IncomingMessage, PutStatus
 from reput.store.message_store import MessageStore
-from reput.store.verify import Kind
+from reput.store.verify import FindingKind
 from store_fixture import Stores
 
 pytestmark = pytest.mark.crash
@@ -145,7 +145,7 @@ def test_a_limit_of_the_process_is_no_room(tmp_path: Path) -> None:
     stored, status, reason = first.split(" ", 2)
     assert (int(stored) > 10, status, second) == (True, "SERVICE_NOT_AVAILABLE", "PUT_OK")
     assert "commitlog" in reason
-    store_fixture.assert_sound(tmp_path / "store", allowed={Kind.CLOCK_BACK})
+    store_fixture.assert_sound(tmp_path / "store", allowed={FindingKind.CLOCK_BACK})
 
 
 def run(code: str, *arguments: str) -> str:
@@ -282,7 +282,7 @@ def test_a_read_only_folder_is_refused(tmp_path: Path) -> None:
 def test_a_clock_that_goes_back_between_two_lives_loses_nothing(
     stores: Stores, back_ms: int
 ) -> None:
-    stores.allow(Kind.CLOCK_BACK)
+    stores.allow(FindingKind.CLOCK_BACK)
     clock = ManualClock(store_fixture.START_MS)
     for life in range(4):
         store = stores.open(clock=clock)

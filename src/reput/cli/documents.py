@@ -16,7 +16,7 @@ from reput.store.commit_log_view import Damage
 from reput.store.consume_queue_view import BatchConsumeQueueView, ConsumeQueueView
 from reput.store.index_view import IndexFileView
 from reput.store.reader import StoreReader
-from reput.store.verify import Report
+from reput.store.verify import VerifyReport
 
 Document = dict[str, Any]
 QueueView = ConsumeQueueView | BatchConsumeQueueView
@@ -282,7 +282,7 @@ def _max_offset(reader: StoreReader, topic: str, queue_id: int) -> int | None:
 # --- store verify -------------------------------------------------------------------------------
 
 
-def report(result: Report) -> Document:
+def report(result: VerifyReport) -> Document:
     """Describe the result of a verification."""
     return {
         "location": result.location,

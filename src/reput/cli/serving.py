@@ -97,9 +97,9 @@ def namesrv(
         server = NameServer(current)
 
         def namesrv_meter() -> "Meter":
-            from reput.namesrv.metrics import Meter
+            from reput.namesrv.metrics import NameServerMeter
 
-            return Meter(server)
+            return NameServerMeter(server)
 
         with readable_errors(current.value.listen_port, "--port, or listenPort in namesrv.conf"):
             await server.start()
@@ -331,9 +331,9 @@ async def _monitored(server: "Broker", option: str) -> AsyncIterator[None]:
     from reput.broker.monitoring import address_check
 
     def broker_meter() -> "Meter":
-        from reput.broker.monitoring.metrics import Meter
+        from reput.broker.monitoring.metrics import BrokerMeter
 
-        return Meter(server.parts, server.loops, server.connection_counts)
+        return BrokerMeter(server.parts, server.loops, server.connection_counts)
 
     async def check_addresses() -> None:
         for problem in await address_check.check(server.settings.broker, server.identity):

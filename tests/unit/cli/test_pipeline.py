@@ -130,7 +130,7 @@ def test_salvage_recovers_every_intact_message(
     assert f"{count_of_messages() - 1} messages" in fields(text)["recovered"]
     assert fields(text)["lost"].startswith("1 message")
     assert str(lost["commitLogOffset"]) in text
-    assert "is there already" in complaint(capsys, *salvage)
+    assert "exists already" in complaint(capsys, *salvage)
 
 
 def test_compare_reports_differences(

@@ -444,7 +444,7 @@ def test_a_damaged_store(capsys: Capture) -> None:
     ("arguments", "text"),
     [
         (["info", "/nowhere"], "/nowhere does not exist"),
-        (["info", __file__], "is a file; give the folder that holds commitlog/"),
+        (["info", __file__], "is a file; give the folder that contains commitlog/"),
         (["info", str(Path(__file__).parent)], "is no store: it has no folder commitlog"),
         (["info"], "Missing argument 'DIR'"),
         (["bogus"], "No such command 'bogus'"),
@@ -454,7 +454,7 @@ def test_a_damaged_store(capsys: Capture) -> None:
         (["show", "SMALL", "--offset", "0", "--id", "x"], "give one of"),
         (["show", "SMALL", "--offset", "-1"], "greater than or equal to 0"),
         (["show", "SMALL", "--offset", "1"], "physical offset 1: not a record"),
-        (["show", "SMALL", "--offset", "9999"], "behind the end of the log"),
+        (["show", "SMALL", "--offset", "9999"], "after the end of the log"),
         (["show", "SMALL", "--queue", "TopicA"], "TOPIC/ID/N"),
         (["show", "SMALL", "--queue", "TopicA/0"], "TOPIC/ID/N"),
         (["show", "SMALL", "--queue", "TopicA/x/1"], "TOPIC/ID/N"),
