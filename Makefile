@@ -33,9 +33,9 @@ venv: .venv/.installed .venv/.kernels ## Create .venv and install reput with eve
 	@touch $@
 
 # An editable install loads the shared objects from the source folders: rebuild them with their sources.
-# With the twin, importing the package compiles nothing.
+# With the reference implementation, importing the package compiles nothing.
 .venv/.kernels: .venv/.installed $(wildcard $(KERNELS)/*.py src/reput/format/*.py)
-	REPUT_KERNELS=twin $(BIN)/python -c 'from reput.format.kernels import build; build.build_all("src")'
+	REPUT_KERNELS=reference $(BIN)/python -c 'from reput.format.kernels import build; build.build_all("src")'
 	@touch $@
 
 jdk: ## Check for a Java that Spark can use; install one where that is possible

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import hypothesis
+import pytest
 
 from reput.clock import Clock, ManualClock
 from reput.store.config import BrokerRole, FlushDiskType, StoreConfig
 from reput.store.disk import Disk
+from reput.store.kernels import hot
 from reput.store.message_store import MessageStore
 from reput.store.reader import StoreReader
 from reput.store.verify import FindingKind, Severity, VerifyReport, verify
@@ -24,6 +26,9 @@ from reput.store.verify import FindingKind, Severity, VerifyReport, verify
 Case = TypeVar("Case")
 
 START_MS = 1_700_000_000_000
+
+needs_kernels = pytest.mark.skipif(not hot.is_compiled, reason="no compiled kernels here")
+"""Mark of the tests of a fast path, which is not taken without compiled kernels."""
 
 SMALL_FILES: dict[str, Any] = {
     "mapped_file_size_commit_log": 64 * 1024,
@@ -108,10 +113,16 @@ class Stores:
 def assert_sound(root: str | Path, *, allowed: set[FindingKind] | None = None) -> VerifyReport:
     """Verify a store: nothing worse than a note, but for what is allowed."""
     report = verify(StoreReader.open(str(root)))
-    wrong = [
-        one
-        for one in report.findings
-        if one.severity > Severity.NOTE and one.kind not in (allowed or set())
-    ]
-    assert not wrong, "\n".join(f"{one.severity.name} {one.path}: {one.text}" for one in wrong)
+    assert_allowed(report, allowed or set())
     return report
+
+
+def assert_allowed(report: VerifyReport, allowed: set[FindingKind]) -> None:
+    """Check that the findings of a verification are notes, or of allowed kinds."""
+    wrong = [
+        finding
+        for finding in report.findings
+        if finding.severity > Severity.NOTE and finding.kind not in allowed
+    ]
+    lines = (f"{finding.severity.name} {finding.path}: {finding.text}" for finding in wrong)
+    assert not wrong, "\n".join(lines)

@@ -758,7 +758,7 @@ async def test_a_topic_that_cannot_be_told_is_left_out_of_registrations(subject:
     json.dumps(warnings).encode()
     broker.parts.topics.table.delete("\ud800", START_MS)
     await broker.parts.registration._bodies_of_all()
-    assert not broker.parts.registration.untold
+    assert not broker.parts.registration.unencodable
 
 
 async def test_a_dead_letter_of_a_topic_with_any_name_is_counted_and_forgotten(

@@ -1,11 +1,13 @@
 """The pictures in ARCHITECTURE.md and the names in docs/journeys are true."""
 
 import ast
+import graphlib
 import re
 import subprocess
 import tomllib
 from pathlib import Path
 
+import grimp
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -216,3 +218,11 @@ if LIMIT:
         "follow",
         "sometimes",
     }
+
+
+def test_no_circle_of_imports() -> None:
+    """In all of ``src``, file by file; annotations are imports."""
+    graph = grimp.build_graph("reput", "pyspark_rocketmq", cache_dir=None)
+    imports = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
+    assert len(imports) > 300
+    assert list(graphlib.TopologicalSorter(imports).static_order())  # raises CycleError

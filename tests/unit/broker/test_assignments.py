@@ -15,13 +15,12 @@ from broker_subject import Subject
 from reput import limits
 from reput.broker.assignments import TopicQueues, divide
 from reput.broker.processors.table import PROCESSORS
-from reput.broker.settings.config import BrokerConfig, MessageRequestMode
+from reput.broker.settings.config import BrokerConfig
 from reput.format import bodies
 from reput.format.bodies import (
     ConsumerData,
     HeartbeatData,
     MessageQueue,
-    RequestModesBody,
     SubscriptionData,
 )
 from reput.format.codes import RequestCode, ResponseCode
@@ -67,12 +66,6 @@ def test_who_reads_what(
     assert numbers(found) == expected
 
 
-async def set_mode(subject: Subject, **fields: Any) -> ResponseCode:
-    body = {"topic": "T", "consumerGroup": "G", "mode": "POP", "popShareQueueNum": 0, **fields}
-    reply = await subject.tell(RequestCode.SET_MESSAGE_REQUEST_MODE, body)
-    return ResponseCode(reply.code)
-
-
 async def assigned(subject: Subject, topic: str = "T", **fields: Any) -> Any:
     body = {
         "topic": topic,
@@ -108,31 +101,6 @@ async def join(subject: Subject) -> None:
     assert (await subject.tell(RequestCode.HEART_BEAT, data)).code == ResponseCode.SUCCESS
 
 
-async def test_a_mode_is_set_seen_and_kept(tmp_path: Path) -> None:
-    async with broker_subject.running(tmp_path) as subject:
-        await subject.send("T", b"body")
-        await join(subject)
-        assert await assigned(subject) == [(one, "PULL") for one in range(4)]
-        assert await set_mode(subject) is ResponseCode.SUCCESS
-        assert await assigned(subject) == [(-1, "POP")]
-        assert await assigned(subject, "%RETRY%G") == [(0, "PULL")]
-        assert await assigned(subject, "nowhere") is None
-        assert await assigned(subject, consumerGroup="others") is None
-    path = tmp_path / "config/messageRequestMode.json"
-    kept = json.loads(path.read_text())["messageRequestModeMap"]
-    assert kept == {
-        "T": {"G": {"topic": "T", "consumerGroup": "G", "mode": "POP", "popShareQueueNum": 0}}
-    }
-    async with broker_subject.running(tmp_path) as subject:
-        await join(subject)
-        assert await assigned(subject) == [(-1, "POP")]
-        reply = await subject.ask(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
-        found = bodies.decode(RequestModesBody, reply.body).message_request_mode_map
-        assert found["T"]["G"].mode == "POP"
-        assert await set_mode(subject, mode="PULL") is ResponseCode.SUCCESS
-        assert await assigned(subject) == [(one, "PULL") for one in range(4)]
-
-
 def test_no_queue_is_made_before_it_is_asked_for() -> None:
     """Of 65,535 queues on each broker, and shares of 20,000 members."""
     queues = TopicQueues("T", {f"broker{number}": 65_535 for number in range(200)})
@@ -159,25 +127,6 @@ async def test_many_queues_are_told_in_small_steps(tmp_path: Path) -> None:
         assert len(list(work)) == 3_000 / CHUNK
         found = await assigned(subject, "Big")
         assert found == [(queue_id, "PULL") for queue_id in range(3_000)]
-
-
-async def test_modes_that_cannot_be_set(tmp_path: Path) -> None:
-    async with broker_subject.running(tmp_path, auto_create_subscription_group=False) as subject:
-        await subject.send("T", b"body")
-        assert await set_mode(subject, topic="nowhere") is ResponseCode.TOPIC_NOT_EXIST
-        assert await set_mode(subject, topic="%RETRY%G") is ResponseCode.NO_PERMISSION
-        assert await set_mode(subject) is ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-        assert await set_mode(subject, mode="PUSH") is ResponseCode.INVALID_PARAMETER
-
-
-async def test_what_holds_for_all(tmp_path: Path) -> None:
-    async with broker_subject.running(
-        tmp_path,
-        default_message_request_mode=MessageRequestMode.POP,
-        server_load_balancer_enable=False,
-    ) as subject:
-        await subject.send("T", b"body")
-        assert await assigned(subject) == [(one, "POP") for one in range(4)]
 
 
 async def test_so_many_questions_wait_for_a_name_server(

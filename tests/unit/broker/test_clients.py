@@ -9,22 +9,15 @@ import broker_subject
 from broker_subject import Subject
 from reput.broker import registration
 from reput.broker.group.groups import Groups
-from reput.broker.group.queue_locks import QueueLocks
-from reput.clock import ManualClock
 from reput.errors import RequestRefused
 from reput.format import bodies
 from reput.format.bodies import (
     ConsumerData,
     ConsumerList,
-    HeartbeatData,
-    LockBody,
-    LockReply,
-    MessageQueue,
-    ProducerData,
     SubscriptionData,
 )
 from reput.format.codes import RequestCode, ResponseCode
-from reput.format.headers import ConsumerGroupHeader, UnregisterClientHeader
+from reput.format.headers import ConsumerGroupHeader
 from reput.namesrv.config import NamesrvConfig
 from reput.namesrv.route_table import Registered, Registration as Said
 from reput.namesrv.server import NameServer
@@ -47,138 +40,12 @@ def consumer(group: str, *topics: str, version: int = 1) -> ConsumerData:
     )
 
 
-def heartbeat(client_id: str, *consumers: ConsumerData, producers: tuple[str, ...] = ()) -> object:
-    return HeartbeatData(
-        client_id=client_id,
-        consumer_data_set=list(consumers),
-        producer_data_set=[ProducerData(group_name=one) for one in producers],
-    )
-
-
 async def members(subject: Subject, group: str) -> list[str]:
     header = ConsumerGroupHeader(consumer_group=group)
     reply = await subject.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
     if reply.code != ResponseCode.SUCCESS:
         return []
     return sorted(bodies.decode(ConsumerList, reply.body).consumer_id_list)
-
-
-async def test_members_come_and_go_and_all_are_told(subject: Subject) -> None:
-    heard: list[int] = []
-    async with RemotingClient(handler=lambda _, request: heard.append(request.code)) as other:
-        await subject.tell(RequestCode.HEART_BEAT, heartbeat("one", consumer("g", "T")))
-        assert await members(subject, "g") == ["one"]
-        assert [one.code for one in subject.heard] == [RequestCode.NOTIFY_CONSUMER_IDS_CHANGED]
-        assert subject.heard[0].is_oneway
-        assert subject.heard[0].ext_fields == {"consumerGroup": "g"}
-
-        await subject.tell(
-            RequestCode.HEART_BEAT, heartbeat("two", consumer("g", "T")), client=other
-        )
-        assert await members(subject, "g") == ["one", "two"]
-        assert len(subject.heard) == 2
-        assert heard == [RequestCode.NOTIFY_CONSUMER_IDS_CHANGED]
-
-        # Nothing new: nobody is told.
-        await subject.tell(RequestCode.HEART_BEAT, heartbeat("one", consumer("g", "T")))
-        assert len(subject.heard) == 2
-        # A topic more is something new, a newer version of the same is not.
-        await subject.tell(
-            RequestCode.HEART_BEAT, heartbeat("one", consumer("g", "T", "U", version=2))
-        )
-        assert await members(subject, "g") == ["one", "two"]  # members are told a turn later
-        assert len(subject.heard) == 3
-
-        header = UnregisterClientHeader(client_id="two", consumer_group="g")
-        await subject.ask(RequestCode.UNREGISTER_CLIENT, header, client=other)
-        assert await members(subject, "g") == ["one"]
-        assert len(subject.heard) == 4
-
-
-async def test_a_lost_connection_is_a_member_gone(subject: Subject) -> None:
-    async with RemotingClient() as other:
-        await subject.tell(
-            RequestCode.HEART_BEAT,
-            heartbeat("two", consumer("g", "T"), producers=("p",)),
-            client=other,
-        )
-        assert len(subject.parts.groups.producers("p")) == 1
-    while await members(subject, "g"):
-        await asyncio.sleep(0)
-    assert subject.parts.groups.producers("p") == []
-
-
-async def test_a_heartbeat_makes_the_retry_topic(subject: Subject) -> None:
-    await subject.tell(RequestCode.HEART_BEAT, heartbeat("one", consumer("g", "T")))
-    topic = subject.parts.topics.get("%RETRY%g")
-    assert topic is not None
-    assert (topic.read_queue_count, topic.perm) == (1, 6)
-
-
-# As librocketmq sends it: enums by their ordinals, which fastjson takes as well, numbers as
-# texts, no producers, a line end.
-CPP_HEARTBEAT = (
-    b'{"clientID":"7352-127.0.0.1@DEFAULT","consumerDataSet":[{"consumeFromWhere":0,"consumeType":1'
-    b',"groupName":"cpp","messageModel":1,"subscriptionDataSet":[{"subString":"*","subVersion":'
-    b'"1795322935340","topic":"%RETRY%cpp"},{"codeSet":[0,0],"subString":"t1 || t2","subVersion":'
-    b'"1795322935340","tagsSet":["t1","t2"],"topic":"Orders"}]}]}\n'
-)
-
-
-async def test_the_heartbeat_of_the_cpp_client(subject: Subject) -> None:
-    await subject.ask(RequestCode.HEART_BEAT, body=CPP_HEARTBEAT)
-    group = subject.parts.groups.consumer("cpp")
-    assert group is not None
-    # The order of Java's ConsumeType, MessageModel and ConsumeFromWhere.
-    assert (group.consume_type, group.message_model) == ("CONSUME_PASSIVELY", "CLUSTERING")
-    assert group.consume_from_where == "CONSUME_FROM_LAST_OFFSET"
-    assert group.subscriptions["Orders"].sub_string == "t1 || t2"
-    assert group.subscriptions["Orders"].sub_version == 1795322935340
-
-
-async def test_an_ordinal_that_java_has_not_is_refused(subject: Subject) -> None:
-    body = CPP_HEARTBEAT.replace(b'"messageModel":1', b'"messageModel":9')
-    reply = await subject.ask(RequestCode.HEART_BEAT, body=body)
-    assert reply.code == ResponseCode.SYSTEM_ERROR
-    assert "messageModel" in (reply.remark or "")
-
-
-async def test_a_body_that_is_no_heartbeat_is_refused(subject: Subject) -> None:
-    reply = await subject.ask(RequestCode.HEART_BEAT, body=b"{}")
-    assert reply.code == ResponseCode.SYSTEM_ERROR
-    assert "HeartbeatData" in (reply.remark or "")
-
-
-async def test_the_silent_are_gone_after_two_minutes(tmp_path: Path) -> None:
-    clock = ManualClock(1_700_000_000_000)
-    async with broker_subject.running(tmp_path, clock=clock) as subject:
-        await subject.tell(RequestCode.HEART_BEAT, heartbeat("one", consumer("g", "T")))
-        clock.advance(120_000)
-        subject.parts.members.expire()
-        assert await members(subject, "g") == ["one"]
-        clock.advance(1)
-        subject.parts.members.expire()
-        assert subject.parts.groups.consumer("g") is None
-
-
-async def test_a_clock_that_is_set_takes_nobody_for_gone_and_frees_no_lock(tmp_path: Path) -> None:
-    clock = ManualClock(1_700_000_000_000)
-
-    async def lock(client_id: str) -> list[MessageQueue]:
-        body = LockBody(client_id=client_id, consumer_group="g", mq_set=QUEUES)
-        reply = await subject.tell(RequestCode.LOCK_BATCH_MQ, body)
-        return bodies.decode(LockReply, reply.body).lock_ok_mq_set
-
-    async with broker_subject.running(tmp_path, clock=clock) as subject:
-        await subject.tell(RequestCode.HEART_BEAT, heartbeat("one", consumer("g", "T")))
-        assert await lock("one") == QUEUES
-        clock.set(1_700_086_400_000)
-        subject.parts.members.expire()
-        assert await members(subject, "g") == ["one"]
-        assert await lock("two") == []
-        clock.set(1_600_000_000_000)
-        clock.advance(60_001)
-        assert await lock("two") == QUEUES
 
 
 def test_groups_with_plain_values() -> None:
@@ -197,37 +64,6 @@ def test_groups_with_plain_values() -> None:
     assert groups.consumer("g") is None
     assert groups.remove(two) == []
     assert groups.producer_groups() == {}
-
-
-# --- locks ----------------------------------------------------------------------
-
-QUEUES = [MessageQueue("T", "broker-a", number) for number in range(3)]
-
-
-def test_a_lock_is_one_clients_until_it_ends() -> None:
-    locks = QueueLocks(60_000)
-    assert locks.lock("g", "one", QUEUES[:2], 0) == QUEUES[:2]
-    assert locks.lock("g", "two", QUEUES, 60_000) == QUEUES[2:]
-    assert locks.lock("other group", "two", QUEUES, 60_000) == QUEUES
-    assert locks.lock("g", "one", QUEUES[:1], 60_000) == QUEUES[:1]  # renewed
-    assert locks.lock("g", "two", QUEUES[:2], 60_001) == QUEUES[1:2]
-    locks.unlock("g", "two", QUEUES)
-    assert locks.lock("g", "three", QUEUES, 60_002) == QUEUES[1:]
-    locks.expire(10_000_000)
-    assert locks.lock("g", "four", QUEUES, 10_000_000) == QUEUES
-
-
-async def test_locks_over_the_wire(subject: Subject) -> None:
-    async def lock(client_id: str) -> list[MessageQueue]:
-        body = LockBody(client_id=client_id, consumer_group="g", mq_set=QUEUES)
-        reply = await subject.tell(RequestCode.LOCK_BATCH_MQ, body)
-        return bodies.decode(LockReply, reply.body).lock_ok_mq_set
-
-    assert await lock("one") == QUEUES
-    assert await lock("two") == []
-    body = LockBody(client_id="one", consumer_group="g", mq_set=QUEUES[:1])
-    await subject.tell(RequestCode.UNLOCK_BATCH_MQ, body)
-    assert await lock("two") == QUEUES[:1]
 
 
 # --- name servers ---------------------------------------------------------------
@@ -286,7 +122,7 @@ async def idle(subject: Subject) -> None:
     """Wait until all is told."""
     registration = subject.parts.registration
     async with asyncio.timeout(20):
-        while registration._is_due or registration._telling:
+        while registration._is_due or registration._tasks:
             await asyncio.sleep(0)
 
 
@@ -437,7 +273,11 @@ async def test_a_slow_name_server_delays_no_other(tmp_path: Path) -> None:
                 telling = [
                     task for task in one.broker.parts.registration.begin() if not task.done()
                 ]
-                tasks = [task for task in asyncio.all_tasks() if "_tell" in repr(task.get_coro())]
+                tasks = [
+                    task
+                    for task in asyncio.all_tasks()
+                    if "_register_pending" in repr(task.get_coro())
+                ]
                 assert set(tasks) == set(telling)
                 async with asyncio.timeout(20):  # less than a registration may take
                     await one.broker.parts.registration.stop()

@@ -1,6 +1,5 @@
 """25, 26, 27, 329 at a broker: settings, and what a change of them comes to."""
 
-import json
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -69,92 +68,12 @@ async def shown(subject: Subject) -> dict[str, str]:
     return config.parse_properties(reply.body.decode())
 
 
-async def test_all_settings_are_shown_under_javas_names(started: Subject, conf: Path) -> None:
-    found = await shown(started)
-    assert found["brokerIP1"] == "127.0.0.1"
-    assert found["flushDiskType"] == "ASYNC_FLUSH"
-    assert found["fileReservedTime"] == "48"
-    assert found["messageDelayLevel"] == "1s 5s"
-    assert found["autoCreateTopicEnable"] == "true"
-    assert found["storePathRootDir"] == str(conf.parent / "store")
-
-
-async def test_each_change_makes_a_newer_version(started: Subject) -> None:
-    counters = []
-    for hours in ("12", "24"):
-        reply = await started.ask(RequestCode.GET_BROKER_CONFIG)
-        counters.append(json.loads((reply.ext_fields or {})["version"])["counter"])
-        await update(started, f"fileReservedTime={hours}")
-    assert counters == [0, 1]
-
-
-async def test_what_is_looked_at_each_time_is_in_force_at_once(
-    started: Subject, conf: Path
-) -> None:
-    assert (await started.send("New")).code == ResponseCode.SUCCESS
-    reply = await update(started, "autoCreateTopicEnable=false\nenablePropertyFilter=true\n")
-    assert (reply.code, reply.remark) == (ResponseCode.SUCCESS, None)
-    assert (await started.send("Newer")).code == ResponseCode.TOPIC_NOT_EXIST
-    assert (await shown(started))["autoCreateTopicEnable"] == "false"
-    again = load(conf)
-    assert again.broker.enable_property_filter
-    assert not again.broker.auto_create_topic_enable
-
-
-async def test_retention_goes_by_new_settings_at_once(started: Subject) -> None:
-    reply = await update(started, "fileReservedTime=12\ndeleteWhen=03\n")
-    assert (reply.code, reply.remark) == (ResponseCode.SUCCESS, None)
-    assert started.broker.settings.store.file_reserved_time == 12
-    assert started.broker.settings.store.delete_hours == (3,)
-
-
-async def test_the_rest_is_in_force_after_a_restart(started: Subject, conf: Path) -> None:
-    text = "flushDiskType=SYNC_FLUSH\ndefaultTopicQueueNums=10\nfileReservedTime=1\n"
-    reply = await update(started, text)
-    assert reply.code == ResponseCode.SUCCESS
-    assert reply.remark == "in force after a restart: defaultTopicQueueNums, flushDiskType"
-    assert started.broker.settings.store.flush_disk_type.value == "ASYNC_FLUSH"
-    assert (await shown(started))["flushDiskType"] == "SYNC_FLUSH"
-    assert load(conf).store.flush_disk_type.value == "SYNC_FLUSH"
-
-
 async def test_the_file_keeps_all_else(started: Subject, conf: Path) -> None:
     before = text_of(conf)
     await update(started, "fileReservedTime=12\nmessageDelayLevel=1s 2s\nbrokerPermission=4\n")
     after = before.replace("fileReservedTime = 48", "fileReservedTime=12")
     after = after.replace("messageDelayLevel = 1s \\\n    5s", "messageDelayLevel=1s 2s")
     assert text_of(conf) == after + "brokerPermission=4\n"
-
-
-async def test_a_key_keeps_the_name_that_it_has_in_the_file(started: Subject, conf: Path) -> None:
-    await update(started, "haSlaveFallbehindMax=2048\n")
-    assert "haMaxGapNotInSync=2048\n" in text_of(conf)
-    assert load(conf).store.ha_slave_fallbehind_max == 2048
-
-
-@pytest.mark.parametrize(
-    ("text", "code", "remark"),
-    [
-        ("fileReservedTime=long", ResponseCode.SYSTEM_ERROR, "'long'; allowed: a whole number"),
-        ("brokerPermission=9", ResponseCode.SYSTEM_ERROR, "a whole number from 0 to 7"),
-        ("fileReservedTim=1", ResponseCode.SYSTEM_ERROR, "did you mean fileReservedTime?"),
-        ("noSuchThing=1", ResponseCode.SYSTEM_ERROR, "a key that exists"),
-        ("enableDLegerCommitLog=true", ResponseCode.SYSTEM_ERROR, "DLedger"),
-        ("brokerConfigPath=/x", ResponseCode.NO_PERMISSION, "Can not update config in black list."),
-        ("rocketmqHome=/x", ResponseCode.NO_PERMISSION, "Can not update config in black list."),
-        ("configBlackList=", ResponseCode.NO_PERMISSION, "Can not update config in black list."),
-        ("config_black_list=", ResponseCode.SYSTEM_ERROR, "such as configBlackList"),
-        ("broker_config_path=/x", ResponseCode.SYSTEM_ERROR, "such as brokerConfigPath"),
-    ],
-)
-async def test_what_is_wrong_changes_nothing(
-    started: Subject, conf: Path, text: str, code: ResponseCode, remark: str
-) -> None:
-    before = text_of(conf), await shown(started)
-    reply = await update(started, f"defaultQueryMaxNum=5\n{text}\n")
-    assert reply.code == code
-    assert remark in (reply.remark or "")
-    assert (text_of(conf), await shown(started)) == before
 
 
 async def test_names_on_the_black_list_are_not_changed(tmp_path: Path) -> None:
@@ -164,79 +83,6 @@ async def test_names_on_the_black_list_are_not_changed(tmp_path: Path) -> None:
         reply = await update(subject, "deleteWhen=01")
         assert reply.remark == "not written: the broker was started without a broker.conf"
         assert subject.broker.settings.store.delete_hours == (1,)
-
-
-PROTECTED = [
-    ("storePathRootDir", "/elsewhere"),
-    ("storePathCommitLog", "/elsewhere"),
-    ("namesrvAddr", "127.0.0.1:1"),
-    ("bindAddress", "0.0.0.0"),
-    ("listenPort", "1"),
-    ("brokerIP1", "10.0.0.1"),
-    ("brokerName", "other"),
-    ("brokerClusterName", "other"),
-    ("brokerId", "1"),
-    ("brokerRole", "SLAVE"),
-    ("haMasterAddress", "10.0.0.1:10912"),
-    ("metricsPort", "1"),
-    ("reputMetricsAddress", "0.0.0.0"),
-    ("reputConnectionsMax", "1"),
-    ("reputExpireOnlyArchived", "/elsewhere"),
-    ("aclEnable", "false"),
-    ("authConfigPath", "/x"),
-    ("tls.server.keyPassword", "x"),
-    ("mappedFileSizeCommitLog", "1024"),
-]
-
-
-@pytest.mark.parametrize(("key", "value"), PROTECTED)
-async def test_safe_leaves_to_the_operator_who_and_where_the_broker_is(
-    started: Subject, conf: Path, key: str, value: str
-) -> None:
-    before = text_of(conf)
-    reply = await update(started, f"fileReservedTime=1\n{key}={value}\n")
-    assert reply.code == ResponseCode.NO_PERMISSION
-    assert reply.remark == (
-        f"{key} may not be changed over the network (reputRemoteSettings=safe): change it in "
-        "broker.conf, and restart, or set reputRemoteSettings=java there"
-    )
-    assert text_of(conf) == before
-    assert started.broker.settings.store.file_reserved_time == 48
-
-
-@pytest.mark.parametrize("mode", ["safe", "java", "none"])
-async def test_no_mode_changes_itself(tmp_path: Path, mode: str) -> None:
-    async with broker_subject.running(tmp_path, reput_remote_settings=mode) as subject:
-        reply = await update(subject, "reputRemoteSettings=java")
-        assert reply.code == ResponseCode.NO_PERMISSION
-        assert "no mode of it allows that" in (reply.remark or "")
-        reply = await update(subject, "reput_remote_settings=java")
-        assert reply.code == ResponseCode.SYSTEM_ERROR
-        assert subject.broker.settings.broker.reput_remote_settings == mode
-
-
-async def test_java_lets_anybody_change_what_is_not_on_the_black_list(tmp_path: Path) -> None:
-    async with broker_subject.running(tmp_path, reput_remote_settings="java") as subject:
-        reply = await update(subject, "brokerName=other\nlistenPort=10\nfileReservedTime=1\n")
-        assert reply.code == ResponseCode.SUCCESS
-        assert (reply.remark or "").startswith("in force after a restart: brokerName, listenPort")
-        assert subject.broker.settings.store.file_reserved_time == 1
-        reply = await update(subject, "brokerConfigPath=/x")
-        assert reply.code == ResponseCode.NO_PERMISSION
-
-
-async def test_none_lets_nobody_change_anything(tmp_path: Path) -> None:
-    async with broker_subject.running(tmp_path, reput_remote_settings="none") as subject:
-        for text in ("fileReservedTime=1", "namesrvAddr=127.0.0.1:1", "enablePropertyFilter=true"):
-            reply = await update(subject, text)
-            assert reply.code == ResponseCode.NO_PERMISSION
-            assert "(reputRemoteSettings=none): change it in broker.conf" in (reply.remark or "")
-        assert subject.broker.settings.store.file_reserved_time == 72
-
-
-async def test_safe_allows_what_mqadmin_is_used_for(started: Subject) -> None:
-    for text in ("fileReservedTime=24", "deleteWhen=03", "brokerPermission=6"):
-        assert (await update(started, text)).code == ResponseCode.SUCCESS
 
 
 async def test_name_servers_are_few(tmp_path: Path) -> None:

@@ -17,13 +17,12 @@ from reput.broker import delay
 from reput.broker.delay import DelaySchedule
 from reput.clock import ManualClock
 from reput.errors import WriteFailed
-from reput.format import message as record, names, properties as props, sys_flag as flags
-from reput.format.message import Host, StoredMessage
+from reput.format import message as record, names, properties as props
+from reput.format.message import StoredMessage
 from reput.store.disk import Disk
 from reput.store.incoming import IncomingMessage, PutResult, PutStatus
 from reput.store.message_store import MessageStore
 from reput.store.table_files import DelayOffsetTable
-from reput.store.verify import FindingKind
 from store_fixture import START_MS, RoomyDisk, Stores
 
 LEVELS = "1s 5s 10s"
@@ -109,88 +108,6 @@ def saved(store: MessageStore) -> dict[str, int]:
 # --- delivery ------------------------------------------------------------------------
 
 
-def test_a_message_comes_when_it_is_due_and_not_before(subject: Subject) -> None:
-    subject.put(b"one", 2)
-    for _ in range(10):
-        assert not subject.schedule.step(subject.clock.now_ms())
-        subject.clock.advance(499)
-    subject.clock.advance(9)  # 4999 ms
-    assert not subject.schedule.step(subject.clock.now_ms())
-    assert subject.bodies() == []
-    subject.clock.advance(1)
-    assert subject.run() == 1
-    assert subject.bodies() == [b"one"]
-
-
-def test_what_is_delivered_is_the_message_with_the_marks_of_its_waiting(subject: Subject) -> None:
-    """As in the stores of Java: DELAY, REAL_TOPIC and REAL_QID are still there (facts, 3.2)."""
-    host = Host(b"\x0a\1\2\3", 4711)
-    subject.put(
-        b"body", 1, "Topic", 3,
-        born_host=host, store_host=Host(b"\x0a\0\0\1", 10911), flag=7, reconsume_times=4,
-        sys_flag=flags.COMPRESSED | flags.TRANSACTION_COMMIT, prepared_transaction_offset=123,
-        properties={"KEYS": "k", "UNIQ_KEY": "0A0B", "CLUSTER": "C", "WAIT": "false"},
-    )  # fmt: skip
-    (waiting,) = subject.messages(names.SCHEDULE_TOPIC, 0)
-    subject.clock.advance(1000)
-    subject.run()
-    (found,) = subject.messages("Topic", 3)
-    assert found.properties == {
-        "TAGS": "a", "DELAY": "1", "KEYS": "k", "UNIQ_KEY": "0A0B", "CLUSTER": "C",
-        "WAIT": "false", "REAL_TOPIC": "Topic", "REAL_QID": "3",
-    }  # fmt: skip
-    assert (found.topic, found.queue_id, found.queue_offset) == ("Topic", 3, 0)
-    assert (found.body, found.flag, found.reconsume_times) == (b"body", 7, 4)
-    assert (found.born_timestamp, found.born_host) == (START_MS - 5, host)
-    assert found.store_host == waiting.store_host
-    assert found.sys_flag == flags.COMPRESSED | flags.TRANSACTION_COMMIT
-    assert found.prepared_transaction_offset == 0  # as in Java
-    assert found.store_timestamp == START_MS + 1000
-    assert [one.unique_key for one in (waiting, found)] == ["0A0B", "0A0B"]
-
-
-def test_the_queue_has_tags_codes_again_after_the_delivery(subject: Subject) -> None:
-    subject.put(b"one", 1)
-    subject.clock.advance(1000)
-    subject.run()
-    wanted = subject.store.get("T", 2, 0, tags_codes=[97])  # "a".hashCode()
-    assert wanted.message_count == 1
-
-
-def test_a_level_beyond_the_last_is_the_last(subject: Subject) -> None:
-    subject.put(b"one", 99)
-    subject.clock.advance(9_999)
-    assert subject.run() == 0
-    subject.clock.advance(1)
-    assert subject.run() == 1
-    assert subject.messages()[0].properties["DELAY"] == "3"
-
-
-def test_levels_do_not_wait_for_each_other(subject: Subject) -> None:
-    for number, level in enumerate((3, 1, 2, 1)):
-        subject.put(b"%d" % number, level)
-    subject.clock.advance(1000)
-    subject.run()
-    assert subject.bodies() == [b"1", b"3"]
-    subject.clock.advance(4000)
-    subject.run()
-    assert subject.bodies() == [b"1", b"3", b"2"]
-    subject.clock.advance(5000)
-    subject.run()
-    assert subject.bodies() == [b"1", b"3", b"2", b"0"]
-
-
-def test_those_that_are_not_due_stay(subject: Subject) -> None:
-    for number in range(10):
-        subject.put(b"%d" % number, 1)
-        subject.clock.advance(100)
-    subject.run()  # 1000 ms later: only the first
-    assert subject.bodies() == [b"0"]
-    subject.clock.advance(450)
-    subject.run()
-    assert subject.bodies() == [b"%d" % number for number in range(5)]
-
-
 def test_a_step_is_bounded_and_levels_take_turns(
     subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,38 +159,6 @@ def test_when_there_is_work_again(subject: Subject) -> None:
     assert next_due_ms() is None
 
 
-def test_a_clock_that_was_set_back_delays_nothing_for_longer_than_its_level(
-    subject: Subject,
-) -> None:
-    """Java's ``correctDeliverTimestamp``."""
-    subject.put(b"one", 2)
-    subject.clock.set(START_MS - 3_600_000)
-    assert subject.run() == 1
-    assert subject.bodies() == [b"one"]
-
-
-def test_a_clock_that_was_set_back_a_little_delivers_nothing_early(subject: Subject) -> None:
-    subject.clock.set(START_MS - 1)
-    subject.put(b"earlier", 2)
-    subject.clock.advance(4_999)
-    assert subject.run() == 0
-    subject.clock.advance(1)
-    assert subject.run() == 1
-
-
-def test_what_comes_after_a_clock_was_set_back_is_not_early(subject: Subject) -> None:
-    """Its store time is that of the last record, which is ahead of the clock."""
-    subject.put(b"before", 2)
-    subject.clock.set(START_MS - 500)
-    subject.put(b"after", 1)
-    assert subject.run() == 0
-    subject.clock.advance(1_499)
-    assert subject.run() == 0
-    subject.clock.advance(1)
-    assert subject.run() == 1
-    assert subject.bodies() == [b"after"]
-
-
 def test_half_messages_and_those_that_belong_nowhere_are_dropped_and_logged(
     subject: Subject, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -294,52 +179,6 @@ def test_half_messages_and_those_that_belong_nowhere_are_dropped_and_logged(
     assert names.HALF_TOPIC in caplog.text
 
 
-def test_messages_of_a_level_that_is_gone_are_delivered_still(
-    subject: Subject, caplog: pytest.LogCaptureFixture
-) -> None:
-    subject.put(b"one", 3)
-    subject.stop()
-    with caplog.at_level(logging.WARNING):
-        subject.open(message_delay_level="1s 5s")
-    assert "level 3 is no longer configured" in caplog.text
-    subject.clock.advance(9_999)
-    assert subject.run() == 0
-    subject.clock.advance(1)
-    assert subject.run() == 1
-    assert subject.bodies() == [b"one"]
-
-
-def test_light_queues_get_what_was_delayed(stores: Stores) -> None:
-    subject = Subject(stores, enable_multi_dispatch=True)
-    subject.put(b"one", 1, properties={props.INNER_MULTI_DISPATCH: "%LMQ%a,%LMQ%b"})
-    assert subject.bodies("%LMQ%a", 0) == []
-    subject.clock.advance(1000)
-    subject.run()
-    assert subject.bodies("%LMQ%a", 0) == subject.bodies("%LMQ%b", 0) == [b"one"]
-
-
-def test_the_checksum_of_the_record_that_waited_does_not_stay(stores: Stores) -> None:
-    subject = Subject(stores, enabled_append_prop_crc=True)
-    subject.put(b"one", 1)
-    subject.clock.advance(1000)
-    subject.run()
-    (waiting,) = subject.messages(names.SCHEDULE_TOPIC, 0)
-    (found,) = subject.messages()  # with its own, which decoding has checked
-    assert found.property_bytes.count(b"__CRC32#") == 1
-    assert found.properties["__CRC32#"] != waiting.properties["__CRC32#"]
-
-
-def test_with_extension_units_the_deliver_time_is_theirs(stores: Stores) -> None:
-    subject = Subject(stores, enable_consume_queue_ext=True)
-    subject.put(b"one", 1)
-    subject.clock.advance(999)
-    assert subject.run() == 0
-    assert subject.schedule.next_due_ms(subject.clock.now_ms()) == START_MS + 1000
-    subject.clock.advance(1)
-    assert subject.run() == 1
-    assert subject.bodies() == [b"one"]
-
-
 def test_messages_that_expired_are_said_to_be_lost(
     subject: Subject, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -357,55 +196,10 @@ def test_messages_that_expired_are_said_to_be_lost(
     with caplog.at_level(logging.ERROR):
         subject.run()
     assert subject.bodies("T", 0) == [b"last"]
-    assert "delay level 1 is at 0 of a queue from 3 to 4; it goes on at 3" in caplog.text
-
-
-def test_a_message_that_cannot_be_read_is_said_to_be_lost_and_none_comes_early(
-    subject: Subject, caplog: pytest.LogCaptureFixture
-) -> None:
-    subject.put(b"one", 1)
-    unit = subject.store.queues.find(names.SCHEDULE_TOPIC, 0).unit(0)  # type: ignore[union-attr]
-    subject.clock.advance(500)
-    subject.put(b"two", 1)
-    subject.store.sync()
-    with (Path(subject.store.root) / "commitlog" / ("0" * 20)).open("r+b") as log:
-        log.seek(unit.physical_offset + 4)  # type: ignore[union-attr]
-        log.write(b"bad!")
-    subject.stores.allow(*FindingKind)
-    subject.clock.advance(500)
-    with caplog.at_level(logging.ERROR):
-        subject.run()
-    assert "1 delayed messages from 0 to 0 of level 1 cannot be read" in caplog.text
-    assert subject.bodies() == []
-    subject.clock.advance(500)
-    subject.run()
-    assert subject.bodies() == [b"two"]
+    assert "delay level 1 is at 0, outside of its queue, 3 to 4; it continues at 3" in caplog.text
 
 
 # --- the store refuses ----------------------------------------------------------------
-
-
-def test_a_refused_message_is_tried_again_and_nothing_overtakes_it(
-    subject: Subject, caplog: pytest.LogCaptureFixture
-) -> None:
-    for number in range(3):
-        subject.put(b"%d" % number, 1)
-    subject.put(b"other", 2, queue_id=0)
-    subject.clock.advance(1000)
-    refusal, subject.store._putter.refusal = subject.store._putter.refusal, "no room"
-    with caplog.at_level(logging.INFO):
-        for _ in range(5):
-            assert not subject.schedule.step(subject.clock.now_ms())
-            assert subject.schedule.next_due_ms(subject.clock.now_ms()) == (
-                subject.clock.now_ms() + delay.RETRY_MS
-            )
-            subject.clock.advance(delay.RETRY_MS)
-        assert len([one for one in caplog.messages if "SERVICE_NOT_AVAILABLE" in one]) == 2
-        subject.store._putter.refusal = refusal
-        subject.run()
-    assert subject.bodies() == [b"0", b"1", b"2"]
-    assert subject.bodies("T", 0) == [b"other"]
-    assert "level 1 delivers again" in caplog.text
 
 
 def test_what_was_delivered_before_a_refusal_is_not_delivered_twice(
@@ -447,17 +241,6 @@ def test_a_clock_that_was_set_back_does_not_keep_a_refused_message_waiting(
 # --- what is saved ----------------------------------------------------------------------
 
 
-def test_nothing_is_saved_before_the_log_is_on_disk(subject: Subject) -> None:
-    subject.put(b"one", 1)
-    subject.clock.advance(1000)
-    subject.run()
-    subject.schedule.step(subject.clock.now_ms())
-    assert subject.table.all() == {}
-    subject.store.sync()
-    subject.schedule.step(subject.clock.now_ms())
-    assert subject.table.all() == {1: 1}
-
-
 def test_a_clean_stop_delivers_nothing_twice(
     subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -487,53 +270,6 @@ def test_with_a_pool_too(stores: Stores) -> None:
     assert subject.bodies() == [b"one"]
 
 
-def test_after_a_crash_each_comes_at_least_once_and_in_order(
-    subject: Subject, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(delay, "MESSAGES_PER_STEP", 32)
-    for number in range(80):
-        subject.put(b"%d" % number, 1)
-    subject.clock.advance(1000)
-    subject.schedule.step(subject.clock.now_ms())
-    subject.store.sync()
-    subject.schedule.step(subject.clock.now_ms())  # takes note of 32, and delivers 64
-    subject.save()
-    subject.crash()
-    subject.open()
-    subject.run()
-    first = [b"%d" % number for number in range(80)]
-    assert subject.bodies()[:64] == first[:64]
-    assert subject.bodies()[64:] == first[32:]
-
-
-def test_messages_that_became_due_while_nobody_was_there_come_at_once(subject: Subject) -> None:
-    subject.put(b"one", 3)
-    subject.stop()
-    subject.clock.advance(3_600_000)
-    subject.open()
-    assert subject.run() == 1
-    assert subject.bodies() == [b"one"]
-
-
-@pytest.mark.parametrize(("said", "right"), [(-5, 0), (99, 3), (2, 2)])
-def test_a_wrong_position_is_corrected_and_the_correction_saved(
-    subject: Subject, said: int, right: int
-) -> None:
-    for number in range(3):
-        subject.put(b"%d" % number, 1)
-    subject.table.put(1, said)
-    subject.save()
-    subject.store.close()
-    subject.open()
-    assert subject.table.get(1) == right
-    assert subject.table.is_dirty is (said != right)
-    subject.clock.advance(1000)
-    subject.run()
-    assert subject.bodies() == [b"%d" % number for number in range(right, 3)]
-    subject.stop()
-    assert saved(subject.store) == {"1": 3}
-
-
 def test_a_position_in_a_queue_that_is_not_there_skips_nothing(subject: Subject) -> None:
     """Java leaves it, then goes to the end of what comes: those are never delivered."""
     subject.put(b"x", 0)
@@ -546,16 +282,6 @@ def test_a_position_in_a_queue_that_is_not_there_skips_nothing(subject: Subject)
     subject.run()
     assert subject.bodies()[1:] == [b"one"]
     subject.stop()
-
-
-def test_without_a_table_all_is_delivered(subject: Subject) -> None:
-    subject.put(b"one", 1)
-    subject.stop()
-    for path in (Path(subject.store.root) / "config").glob("delayOffset.json*"):
-        path.unlink()
-    subject.open()
-    subject.clock.advance(1000)
-    assert subject.run() == 1
 
 
 def test_the_end_of_a_store_that_cannot_write_keeps_the_table_behind(

@@ -5,7 +5,6 @@ tests/crash/test_rebuild.py, that results are is tests/interop/test_sql_pull.py.
 """
 
 import dataclasses
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,23 +13,18 @@ import pytest
 import broker_subject
 import golden
 from broker_subject import Subject
-from reput import config, limits
+from reput import config
 from reput.broker.filter.consumer_filters import ConsumerFilters
 from reput.broker.server import Broker
 from reput.clock import ManualClock
-from reput.errors import LimitExceeded
-from reput.format import bodies, message as record, sql92
+from reput.format import message as record, sql92
 from reput.format.bloom import BloomFilter
 from reput.format.bodies import (
-    CheckClientBody,
-    ConsumeQueueUnits,
     ConsumerData,
     HeartbeatData,
     SubscriptionData,
 )
 from reput.format.codes import RequestCode, ResponseCode
-from reput.format.command import Command
-from reput.format.headers import QueryConsumeQueueHeader, UnregisterClientHeader
 from reput.remoting.time_slices import run_whole
 from reput.store.config import StoreConfig
 from reput.store.disk import Disk
@@ -68,44 +62,6 @@ def found(filters: ConsumerFilters, topic: str = "T") -> ConsumerFilter:
 # --- what heartbeats change -----------------------------------------------------
 
 
-def test_a_heartbeat_registers_what_is_no_tag(tmp_path: Path) -> None:
-    filters = filters_of(tmp_path)
-    assert register(filters, wants("T", "a > 5", 7), wants("U", "TagA", kind="TAG"))
-    assert found(filters) == ConsumerFilter(
-        topic="T", group="g", expression="a > 5", expression_type="SQL92", client_version=7,
-        born_ms=NOW_MS, bloom_bits=112, bloom_positions=BLOOM.positions_of("g", "T"),
-    )  # fmt: skip
-    assert filters.find("U", "g") is None
-    assert not register(filters, wants("T", "a > 5", 7), now_ms=NOW_MS + 30_000)
-    assert found(filters).born_ms == NOW_MS
-
-
-def test_a_newer_version_of_the_same_keeps_its_bits(tmp_path: Path) -> None:
-    filters = filters_of(tmp_path)
-    register(filters, wants("T", "a > 5", 7))
-    assert not register(filters, wants("T", "a > 5", 8), now_ms=NOW_MS + 9)
-    assert (found(filters).client_version, found(filters).born_ms) == (8, NOW_MS)
-
-
-def test_another_expression_is_born_anew_if_its_version_is_newer(tmp_path: Path) -> None:
-    filters = filters_of(tmp_path)
-    register(filters, wants("T", "a > 5", 7))
-    assert not register(filters, wants("T", "a > 6", 7), now_ms=NOW_MS + 9)
-    assert found(filters).expression == "a > 5"
-    assert register(filters, wants("T", "a > 6", 8), now_ms=NOW_MS + 9)
-    assert (found(filters).expression, found(filters).born_ms) == ("a > 6", NOW_MS + 9)
-
-
-def test_one_that_cannot_be_compiled_takes_the_old_one_away(tmp_path: Path) -> None:
-    filters = filters_of(tmp_path)
-    assert not register(filters, wants("T", "bad", 7))
-    register(filters, wants("T", "a > 5", 7))
-    assert register(filters, wants("T", "bad", 8))
-    assert filters.find("T", "g") is None
-    assert not register(filters, wants("T", "a > 5", 9, kind="GREP"))
-    assert filters.find("T", "g") is None
-
-
 def test_who_leaves_is_remembered_for_a_day(tmp_path: Path) -> None:
     filters = filters_of(tmp_path)
     register(filters, wants("T", "a > 5"), wants("U", "a > 5"))
@@ -120,33 +76,6 @@ def test_who_leaves_is_remembered_for_a_day(tmp_path: Path) -> None:
     filters.expire(NOW_MS + 5 + DAY_MS)
     assert filters.find("U", "g") is None
     assert filters.find("T", "g") is not None
-
-
-def test_there_are_only_so_many_filters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of groups that left go first."""
-    monkeypatch.setattr(limits, "CONSUMER_FILTERS", limits.CONSUMER_FILTERS.at(4))
-    filters = filters_of(tmp_path)
-    for i in range(4):
-        wanted = [wants("T", f"a > {i}")]
-        run_whole(filters.register(f"g{i}", wanted, lambda: NOW_MS, lambda topic: 0))
-    run_whole(filters.register("g1", [wants("T", "a > 9", 2)], lambda: NOW_MS, lambda topic: 0))
-    with pytest.raises(LimitExceeded, match="at most 4") as refused:
-        run_whole(filters.register("g4", [wants("T", "a > 5")], lambda: NOW_MS, lambda topic: 0))
-    assert refused.value.limit == "consumer_filters"
-    filters.unregister("g0", NOW_MS)
-    run_whole(filters.register("g4", [wants("T", "a > 5")], lambda: NOW_MS, lambda topic: 0))
-    assert {one.group for one in filters.table.all()} == {"g1", "g2", "g3", "g4"}
-
-
-def test_filters_are_only_so_long_in_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "CONSUMER_FILTER_BYTES", limits.CONSUMER_FILTER_BYTES.at(100))
-    filters = filters_of(tmp_path)
-    register(filters, wants("T", "a" * 60))
-    register(filters, wants("T", "b" * 90, 2))
-    with pytest.raises(LimitExceeded, match="at most 100 bytes"):
-        register(filters, wants("T", "b" * 90, 2), wants("U", "c" * 20))
-    register(filters, wants("T", "bad", 3), wants("U", "c" * 90))
-    assert [one.topic for one in filters.table.all()] == ["U"]
 
 
 def test_others_have_their_turn_behind_each_filter(tmp_path: Path) -> None:
@@ -184,18 +113,6 @@ def test_a_restart_takes_all_for_dead_and_keeps_their_bits(tmp_path: Path) -> No
     assert found(again) == found(filters)
 
 
-def test_other_sizes_of_bits_drop_them_all(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    filters = filters_of(tmp_path)
-    register(filters, wants("T", "a > 5"))
-    filters.table.save(NOW_MS)
-    again = filters_of(tmp_path, BloomFilter.of(10, 32))
-    again.load(NOW_MS)
-    assert list(again.table.all()) == []
-    assert "expectConsumerNumUseFilter" in caplog.text
-
-
 # --- over the wire --------------------------------------------------------------
 
 BITS_ON = {"enable_consume_queue_ext": True, "enable_calc_filter_bit_map": True}
@@ -213,33 +130,9 @@ def heartbeat(*wanted: SubscriptionData, group: str = "consumers") -> HeartbeatD
     return HeartbeatData(client_id="one", consumer_data_set=[data], producer_data_set=[])
 
 
-def bodies_of(reply: Command) -> list[bytes]:
-    return [one.body for one in broker_subject.messages_in(reply.body)]
-
-
 async def send_numbers(subject: Subject, numbers: range) -> None:
     for number in numbers:
         await subject.send("T", str(number).encode(), properties={"n": str(number)})
-
-
-@pytest.mark.parametrize("store", [BITS_ON, {"enable_consume_queue_ext": True}, {}])
-async def test_a_group_gets_what_its_expression_takes(
-    tmp_path: Path, store: dict[str, bool]
-) -> None:
-    clock = ManualClock(NOW_MS)
-    async with broker_subject.running(
-        tmp_path, clock=clock, store=store, enable_property_filter=True
-    ) as subject:
-        await send_numbers(subject, range(4))  # before there is a filter
-        await subject.tell(RequestCode.HEART_BEAT, heartbeat(wants("T", "n > 2")))
-        await send_numbers(subject, range(4))  # in the same millisecond
-        clock.advance(1)
-        await send_numbers(subject, range(4))
-        reply = await subject.pull("T", sys_flag=0)
-        assert bodies_of(reply) == [b"3", b"3", b"3"]
-        clock.advance(1)
-        await subject.tell(RequestCode.HEART_BEAT, heartbeat(wants("T", "n < 1", 2)))
-        assert bodies_of(await subject.pull("T", sys_flag=0)) == [b"0", b"0", b"0"]
 
 
 async def test_bits_spare_a_look_at_the_message(tmp_path: Path) -> None:
@@ -270,50 +163,6 @@ async def test_bits_spare_a_look_at_the_message(tmp_path: Path) -> None:
         assert looked_at == [b"3", b"4", b"5"]
 
 
-JAVA_TELLS = (
-    '{\n\t"bloomFilterData":{\n\t\t"bitNum":112,\n\t\t"bitPos":[109,67,20]\n\t},\n\t"bornTime":%d,'
-    '\n\t"clientVersion":1,\n\t"consumerGroup":"Early",\n\t"dead":false,\n\t"deadTime":0,'
-    '\n\t"expression":"a > 5",\n\t"expressionType":"SQL92",\n\t"topic":"TopicSql"\n}'
-)
-"""What 4.9.7 and 5.5.0 answer to 321."""
-JAVA_SHOWS = f"001{'0' * 41}1000\n{'0' * 43}1{'0' * 20}\n"
-"""The bits of a message that only this filter takes, of 4.9.7."""
-
-
-async def test_units_are_told_with_what_a_filter_makes_of_them(tmp_path: Path) -> None:
-    clock = ManualClock(NOW_MS)
-    async with broker_subject.running(
-        tmp_path, clock=clock, store=BITS_ON, enable_property_filter=True
-    ) as subject:
-        mine = wants("TopicSql", "a > 5")
-        await subject.send("TopicSql", properties={"a": "6"})  # before there is a filter
-        await subject.tell(RequestCode.HEART_BEAT, heartbeat(mine, group="Early"))
-        clock.advance(1)
-        for value in ("5", "6"):
-            await subject.send("TopicSql", properties={"a": value})
-        header = QueryConsumeQueueHeader(
-            topic="TopicSql", queue_id=0, index=0, count=9, consumer_group="Early"
-        )
-        reply = await subject.ask(RequestCode.QUERY_CONSUME_QUEUE, header)
-        told = bodies.decode(ConsumeQueueUnits, reply.body)
-        assert told.filter_data == JAVA_TELLS % NOW_MS
-        assert told.subscription_data == mine
-        assert [one.eval for one in told.queue_data] == [True, False, True]
-        assert told.queue_data[2].bit_map == JAVA_SHOWS
-        assert json.loads(told.queue_data[2].extend_data_json or "") == {
-            "filterBitMap": "AAAQAAAAAAAIAAAAACA=",
-            "msgStoreTime": NOW_MS + 1,
-            "size": 34,
-            "tagsCode": 0,
-        }
-        await subject.tell(
-            RequestCode.HEART_BEAT, heartbeat(wants("TopicSql", "*", 2, "TAG"), group="Early")
-        )
-        reply = await subject.ask(RequestCode.QUERY_CONSUME_QUEUE, header)
-        told = bodies.decode(ConsumeQueueUnits, reply.body)
-        assert [one.eval for one in told.queue_data] == [True] * 3
-
-
 async def test_what_is_not_known_or_too_old_is_refused(tmp_path: Path) -> None:
     async with broker_subject.running(tmp_path, enable_property_filter=True) as subject:
         await send_numbers(subject, range(1))
@@ -334,61 +183,6 @@ async def test_what_is_not_known_or_too_old_is_refused(tmp_path: Path) -> None:
         older = await subject.pull("T", sys_flag=0, sub_version=5)
         assert older.code == ResponseCode.FILTER_DATA_NOT_LATEST
         assert older.remark == "the consumer's consumer filter data not latest"
-
-
-async def test_without_filters_by_properties_nothing_is_registered(subject: Subject) -> None:
-    await subject.tell(RequestCode.HEART_BEAT, heartbeat(wants("T", "n > 2", 5)))
-    reply = await subject.pull("T", sys_flag=0, sub_version=5)
-    assert reply.code == ResponseCode.SYSTEM_ERROR
-    assert reply.remark == "The broker does not support consumer to filter message by SQL92"
-    assert list(subject.parts.consumer_filters.table.all()) == []
-
-
-async def test_a_filter_by_class_is_refused_where_it_is_seen(subject: Subject) -> None:
-    by_class = replace_mode(wants("T", "org.example.Filter", 1, kind="TAG"))
-    body = CheckClientBody(client_id="one", group="consumers", subscription_data=by_class)
-    for reply in (
-        await subject.tell(RequestCode.CHECK_CLIENT_CONFIG, body),
-        await subject.pull("T", sys_flag=4 | 8),
-    ):
-        assert reply.code == ResponseCode.SYSTEM_ERROR
-        assert "filter by class is not supported" in (reply.remark or "")
-    await subject.tell(RequestCode.HEART_BEAT, heartbeat(by_class))
-    reply = await subject.pull("T", sys_flag=0)
-    assert "filter by class is not supported" in (reply.remark or "")
-
-
-def replace_mode(one: SubscriptionData) -> SubscriptionData:
-    one.class_filter_mode = True
-    return one
-
-
-async def test_the_last_member_that_goes_leaves_a_dead_filter(tmp_path: Path) -> None:
-    clock = ManualClock(NOW_MS)
-    async with broker_subject.running(
-        tmp_path, clock=clock, store=BITS_ON, enable_property_filter=True
-    ) as subject:
-        await send_numbers(subject, range(1))
-        await subject.tell(RequestCode.HEART_BEAT, heartbeat(wants("T", "n > 2")))
-        header = UnregisterClientHeader(client_id="one", consumer_group="consumers")
-        clock.advance(7)
-        await subject.ask(RequestCode.UNREGISTER_CLIENT, header)
-        one = subject.parts.consumer_filters.find("T", "consumers")
-        assert one is not None
-        assert one.dead_ms == NOW_MS + 7
-        clock.advance(DAY_MS)
-        subject.parts.members.expire()
-        assert subject.parts.consumer_filters.find("T", "consumers") is None
-
-
-async def test_a_filter_whose_bits_are_used_is_on_disk_at_once(tmp_path: Path) -> None:
-    async with broker_subject.running(
-        tmp_path, store=BITS_ON, enable_property_filter=True
-    ) as subject:
-        await send_numbers(subject, range(1))
-        await subject.tell(RequestCode.HEART_BEAT, heartbeat(wants("T", "n > 2")))
-        saved = ConsumerFilterTable.load(str(tmp_path), Disk())
-        assert saved.get("T", "consumers") is not None
 
 
 # --- bits of Java ---------------------------------------------------------------

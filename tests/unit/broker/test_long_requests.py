@@ -16,13 +16,12 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-import broker_subject
 from broker_subject import Subject
 from reput import limits
 from reput.broker.processors.table import PROCESSORS
 from reput.broker.server import Broker
 from reput.errors import LimitExceeded, RequestRefused, WriteFailed
-from reput.format import bodies, headers, message_id
+from reput.format import bodies, headers
 from reput.format.bodies import (
     ConsumerData,
     GroupList,
@@ -47,7 +46,6 @@ from reput.format.headers import (
     ResetOffsetHeader,
     TimeSpanHeader,
     TopicHeader,
-    ViewMessageHeader,
 )
 from reput.format.message import Host
 from reput.remoting import long_replies, time_slices
@@ -406,21 +404,6 @@ async def test_topics_that_are_left_out_are_counted_too(
     assert ran.reply is not None
     assert b'"Small' not in ran.reply.body
     assert ran.calls_max <= CALLS_PER_STEP
-
-
-# --- records by offset --------------------------------------------------------
-
-
-async def test_a_message_that_waits_is_shown_by_the_topic_that_it_is_for(subject: Subject) -> None:
-    """Its id points at a record of SCHEDULE_TOPIC_XXXX."""
-    sent = await subject.send("T", b"later", properties={"DELAY": "18"})
-    place = message_id.decode_offset_id((sent.ext_fields or {})["msgId"])
-    for topic in (None, "T"):
-        header = ViewMessageHeader(offset=place.physical_offset, topic=topic)
-        reply = await subject.ask(Code.VIEW_MESSAGE_BY_ID, header)
-        assert reply.code == ResponseCode.SUCCESS
-        (found,) = broker_subject.messages_in(reply.body)
-        assert (found.topic, found.body) == ("SCHEDULE_TOPIC_XXXX", b"later")
 
 
 # --- what they are made with --------------------------------------------------

@@ -13,20 +13,10 @@ import broker_subject
 from broker_subject import Subject
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
-from reput.format.headers import (
-    AckMessageHeader,
-    ChangeInvisibleTimeHeader,
-    CloneGroupOffsetHeader,
-    GroupForbiddenHeader,
-    PopMessageHeader,
-    SendBackHeader,
-    UpdateConsumerOffsetHeader,
-)
 from reput.store.table_files import SubscriptionGroup
 
 BAD_GROUPS = ["../../g", "a\nb", 'a"b', "a b", "a.b", "\x01", "ä", "g" * 256, " "]
 BAD_TOPICS = ["../T", "a\nb", "a.b", "T" * 128, " "]
-POP_HANDLE = "0 1700000000000 60000 0 0 broker-a 0 0"
 
 
 def heartbeat(*groups: str, topics: tuple[str, ...] = ("T",), client_id: str = "c") -> bytes:
@@ -53,90 +43,16 @@ async def beat(subject: Subject, *groups: str, **more: Any) -> Command:
     return await subject.ask(RequestCode.HEART_BEAT, body=heartbeat(*groups, **more))
 
 
-async def named(subject: Subject, code: int, group: str) -> Command:
-    """Send a request that names a group."""
-    if code == RequestCode.HEART_BEAT:
-        return await beat(subject, group)
-    if code == RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP:
-        return await subject.ask(code, body=json.dumps({"groupName": group}).encode())
-    if code == RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST:
-        wanted = {"groupConfigList": [{"groupName": "good"}, {"groupName": group}]}
-        return await subject.ask(code, body=json.dumps(wanted).encode())
-    if code == RequestCode.PULL_MESSAGE:
-        return await subject.pull("T", consumer_group=group)
-    if code in (RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ):
-        body = {"consumerGroup": group, "clientId": "c", "mqSet": []}
-        return await subject.ask(code, body=json.dumps(body).encode())
-    if code == RequestCode.QUERY_ASSIGNMENT:
-        body = {"consumerGroup": group, "clientId": "c", "topic": "T"}
-        return await subject.ask(code, body=json.dumps(body).encode())
-    if code == RequestCode.SET_MESSAGE_REQUEST_MODE:
-        body = {"consumerGroup": group, "mode": "POP", "topic": "T"}
-        return await subject.ask(code, body=json.dumps(body).encode())
-    header = {
-        RequestCode.UPDATE_CONSUMER_OFFSET: lambda: UpdateConsumerOffsetHeader(
-            consumer_group=group, topic="T", queue_id=0, commit_offset=1
-        ),
-        RequestCode.CLONE_GROUP_OFFSET: lambda: CloneGroupOffsetHeader(
-            src_group="g", dest_group=group, topic="T", offline=True
-        ),
-        RequestCode.POP_MESSAGE: lambda: PopMessageHeader(
-            consumer_group=group, topic="T", queue_id=-1, max_msg_nums=1, invisible_time=60_000,
-            poll_time=0, born_time=0, init_mode=0,
-        ),
-        RequestCode.ACK_MESSAGE: lambda: AckMessageHeader(
-            consumer_group=group, topic="T", queue_id=0, extra_info=POP_HANDLE, offset=0
-        ),
-        RequestCode.CHANGE_MESSAGE_INVISIBLETIME: lambda: ChangeInvisibleTimeHeader(
-            consumer_group=group, topic="T", queue_id=3, extra_info=POP_HANDLE, offset=0,
-            invisible_time=1,
-        ),
-        RequestCode.CONSUMER_SEND_MSG_BACK: lambda: SendBackHeader(
-            offset=0, group=group, delay_level=0
-        ),
-        RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: lambda: GroupForbiddenHeader(
-            group=group, topic="T", readable=False
-        ),
-    }[RequestCode(code)]()  # fmt: skip
-    return await subject.ask(code, header)
-
-
 @pytest.mark.parametrize("group", BAD_GROUPS)
-@pytest.mark.parametrize(
-    "code",
-    [
-        RequestCode.HEART_BEAT,
-        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
-        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
-        RequestCode.PULL_MESSAGE,
-        RequestCode.LOCK_BATCH_MQ,
-        RequestCode.UNLOCK_BATCH_MQ,
-        RequestCode.QUERY_ASSIGNMENT,
-        RequestCode.SET_MESSAGE_REQUEST_MODE,
-        RequestCode.UPDATE_CONSUMER_OFFSET,
-        RequestCode.CLONE_GROUP_OFFSET,
-        RequestCode.POP_MESSAGE,
-        RequestCode.ACK_MESSAGE,
-        RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
-        RequestCode.CONSUMER_SEND_MSG_BACK,
-        RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN,
-    ],
-)
-async def test_no_request_makes_a_group_of_another_name(
-    subject: Subject, code: RequestCode, group: str
-) -> None:
-    broker = subject.broker
-    topics, groups = broker.parts.topics.all(), broker.parts.subscription_groups.all()
-    offsets = list(broker.parts.deliveries.consumer_offsets.all())
-    reply = await named(subject, code, group)
-    assert reply.code != ResponseCode.SUCCESS
-    assert "group" in (reply.remark or "")
-    assert "Error:" not in (reply.remark or "")  # refused, not failed
-    assert broker.parts.topics.all() == topics
-    assert broker.parts.subscription_groups.all() == groups
-    assert list(broker.parts.deliveries.consumer_offsets.all()) == offsets
-    assert broker.parts.subscription_groups.table.all_forbidden() == {}
-    assert broker.parts.request_modes.table.count == 0
+async def test_no_group_of_another_name_is_made(subject: Subject, group: str) -> None:
+    """``group/names.script`` has every request that could make one."""
+    topics, groups = subject.parts.topics.all(), subject.parts.subscription_groups.all()
+    for reply in (await beat(subject, group), await subject.pull("T", consumer_group=group)):
+        assert reply.code != ResponseCode.SUCCESS
+        assert "group" in (reply.remark or "")
+        assert "Error:" not in (reply.remark or "")  # refused, not failed
+    assert subject.parts.topics.all() == topics
+    assert subject.parts.subscription_groups.all() == groups
 
 
 async def test_a_group_of_lone_surrogates_is_refused(subject: Subject) -> None:
@@ -145,13 +61,6 @@ async def test_a_group_of_lone_surrogates_is_refused(subject: Subject) -> None:
     assert reply.code != ResponseCode.SUCCESS
     assert (await subject.ask(RequestCode.GET_ALL_TOPIC_CONFIG)).code == ResponseCode.SUCCESS
     assert not [one for one in subject.parts.topics.all() if not one.isprintable()]
-
-
-async def test_of_a_heartbeat_with_a_bad_name_nothing_is_taken(subject: Subject) -> None:
-    reply = await beat(subject, "good", "a b")
-    assert reply.code == ResponseCode.INVALID_PARAMETER
-    assert subject.parts.groups.consumer("good") is None
-    assert subject.parts.subscription_groups.get("good") is None
 
 
 @pytest.mark.parametrize("group", ["g", "%a|b-c_9", "CID_RMQ_SYS_x", "g" * 255])
@@ -192,7 +101,7 @@ async def test_no_request_makes_a_topic_of_another_name(subject: Subject, topic:
 async def test_topics_of_groups_are_checked_where_brokers_make_them(subject: Subject) -> None:
     topics = subject.parts.topics
     for name in ("%RETRY%a\nb_T", '%DLQ%a"b', "%RETRY%../x", "%RETRY%" + "g" * 249):
-        with pytest.raises(Exception, match="cannot be made"):
+        with pytest.raises(Exception, match="cannot be created"):
             topics.for_group(name, 1, 6, 0)
         assert topics.get(name) is None
     for name in ("%RETRY%g+T", "%RETRY%g_T", "%DLQ%g"):

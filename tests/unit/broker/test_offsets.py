@@ -27,27 +27,6 @@ def put(subject: Subject, group: str, offsets: dict[int, int], topic: str = "T")
         subject.parts.deliveries.consumer_offsets.put(topic, group, queue_id, consumer_offset)
 
 
-async def test_the_last_group_in_each_queue_counts(subject: Subject) -> None:
-    put(subject, "fast", {0: 9, 1: 5})
-    put(subject, "slow", {0: 3, 1: 7, 2: 1})
-    put(subject, "slow", {0: 0}, topic="Other")
-    assert await correction_offsets(subject, "nobody") == {0: 3, 1: 5, 2: 1}
-    assert await correction_offsets(subject, "slow") == {0: 3, 1: 5, 2: 1}
-
-
-async def test_groups_that_are_left_out_keep_their_offsets(subject: Subject) -> None:
-    put(subject, "fast", {0: 9, 1: 5})
-    put(subject, "slow", {0: 3, 1: 7, 2: 1})
-    assert await correction_offsets(subject, "slow", "slow,unknown") == {0: 9, 1: 5}
-    assert await correction_offsets(subject, "fast", "fast") == {0: 3, 1: 7, 2: 1}
-    assert await correction_offsets(subject, "slow", "fast,slow") == {}
-    assert subject.parts.deliveries.consumer_offsets.of("T", "slow") == {
-        0: 3,
-        1: 7,
-        2: 1,
-    }  # not so in Java
-
-
 async def test_a_group_whose_next_message_has_expired_does_not_count(
     subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:

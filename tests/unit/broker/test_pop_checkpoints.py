@@ -8,7 +8,7 @@ import pytest
 
 import broker_subject
 from broker_subject import Subject
-from pop_client import INVISIBLE_MS, ack, change, pop
+from pop_client import INVISIBLE_MS, ack, pop
 from reput.broker.pop import checkpoints as pop_checkpoints
 from reput.broker.pop.checkpoints import Checkpoint, Checkpoints, Key
 from reput.broker.pop.revive import LATE_MS
@@ -77,13 +77,13 @@ async def work(subject: Subject, count: int) -> None:
             broker.store.step_memory()
     broker.store.sync()
     broker.store.step_memory()
-    broker.parts.pops.tell_progress()
+    broker.parts.pops.publish_progress()
 
 
 async def test_a_start_reads_few_records_for_a_message_that_waits_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pop_checkpoints, "RECORDS_BEHIND_MAX", 20)
+    monkeypatch.setattr(pop_checkpoints, "REREAD_RECORDS_MAX", 20)
     clock = ManualClock(START_MS)
     hour_ms = 3_600_000
     async with broker_subject.running(tmp_path, clock=clock, revive_queue_num=1) as subject:
@@ -125,7 +125,7 @@ async def test_a_crash_between_both_copies_of_a_checkpoint_brings_a_message_once
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The offset that says where to begin is as it was: both are read."""
-    monkeypatch.setattr(pop_checkpoints, "RECORDS_BEHIND_MAX", 5)
+    monkeypatch.setattr(pop_checkpoints, "REREAD_RECORDS_MAX", 5)
     clock = ManualClock(START_MS)
     async with broker_subject.running(tmp_path, clock=clock, revive_queue_num=1) as subject:
         for body in (b"acked", b"waits"):
@@ -145,9 +145,6 @@ async def test_a_crash_between_both_copies_of_a_checkpoint_brings_a_message_once
         assert len(broker.parts.pops.revive.checkpoints) == 1
 
 
-HOUR_MS = 3_600_000
-
-
 def revive(subject: Subject, after_ms: int) -> None:
     """Put again what is due after a while."""
     broker = subject.broker
@@ -155,40 +152,3 @@ def revive(subject: Subject, after_ms: int) -> None:
     broker.store.step_memory()
     while broker.loops.step_pops(broker.clock.now_ms()):
         broker.store.step_memory()
-
-
-async def test_what_was_put_again_is_put_once_though_an_older_checkpoint_waits(
-    tmp_path: Path,
-) -> None:
-    """The older one has the revive topic read from before both at the next start."""
-    clock = ManualClock(START_MS)
-    async with broker_subject.running(tmp_path, clock=clock, revive_queue_num=1) as subject:
-        await subject.send("T", b"waits")
-        assert len(await pop(subject, invisible_time=HOUR_MS)) == 1
-        await subject.send("T", b"again")
-        assert len(await pop(subject, invisible_time=1_000)) == 1
-        revive(subject, 1_000)
-        assert len(subject.parts.pops.revive.checkpoints) == 1
-    async with broker_subject.running(tmp_path, clock=clock, revive_queue_num=1) as subject:
-        revive(subject, HOUR_MS + LATE_MS)
-        found = [one.body for one in await pop(subject)]
-        assert sorted(found) == [b"again", b"waits"]
-
-
-async def test_a_message_held_again_within_a_millisecond_is_not_taken_for_one_acknowledged(
-    tmp_path: Path,
-) -> None:
-    """The clock stands still, so that checkpoints differ in nothing but what made them differ."""
-    clock = ManualClock(START_MS)
-    async with broker_subject.running(tmp_path, clock=clock, revive_queue_num=1) as subject:
-        await subject.send("T", b"waits")
-        assert len(await pop(subject, invisible_time=HOUR_MS)) == 1
-        await subject.send("T", b"busy")
-        (one,) = await pop(subject, invisible_time=1_000)
-        for invisible_ms in (500, 2_000):
-            _, changed = await change(subject, one, invisible_ms)
-            assert changed is not None
-            one = changed
-    async with broker_subject.running(tmp_path, clock=clock, revive_queue_num=1) as subject:
-        revive(subject, 2_000 + LATE_MS)
-        assert [one.body for one in await pop(subject)] == [b"busy"]

@@ -2,9 +2,7 @@
 
 import pytest
 
-from broker_subject import Subject, messages_in
 from reput.broker.topic import priority
-from reput.format.codes import ResponseCode
 from reput.store.config_tables import TopicConfig
 from reput.store.table_files import SubscriptionGroup
 
@@ -43,20 +41,6 @@ def test_half_messages_lose_it() -> None:
     properties = {NAME: "3", "TRAN_MSG": "true"}
     assert priority.queue_of(properties, 4) is None
     assert properties == {"TRAN_MSG": "true"}
-
-
-async def test_a_producer_is_told_which_queue_it_was(subject: Subject) -> None:
-    reply = await subject.send("T", b"urgent", queue_id=1, properties={NAME: "2"})
-    assert reply.code == ResponseCode.SUCCESS
-    assert (reply.ext_fields or {})["queueId"] == "2"
-    (one,) = messages_in((await subject.pull("T", 2)).body)
-    assert (one.body, one.properties[NAME]) == (b"urgent", "2")
-    reply = await subject.send(
-        "T", b"in order", queue_id=1, properties={NAME: "2", "__SHARDINGKEY": "a"}
-    )
-    assert (reply.ext_fields or {})["queueId"] == "1"
-    (one,) = messages_in((await subject.pull("T", 1)).body)
-    assert NAME not in one.properties
 
 
 @pytest.mark.parametrize(

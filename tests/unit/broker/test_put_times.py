@@ -1,16 +1,10 @@
 """How long puts took. The text and its classes are Java's: 4.9.7 ``StoreStatsService``."""
 
 import math
-from pathlib import Path
 
 import pytest
 
-import broker_subject
 from reput.broker.counters.put_times import MINUTE_MS, TIME_MS_MAX, PutTimes
-from reput.clock import ManualClock
-from reput.format import bodies
-from reput.format.bodies import KvTable
-from reput.format.codes import RequestCode
 
 START_MS = 1_700_000_000_000
 NOTHING = (
@@ -86,16 +80,3 @@ def test_totals_go_on_for_ever() -> None:
     times.step(START_MS + MINUTE_MS)
     totals = dict(times.totals())
     assert [totals[bound] for bound in (0.001, 0.01, 0.05, 10, math.inf)] == [2, 3, 4, 4, 5]
-
-
-async def test_both_ways_into_the_store_are_timed(tmp_path: Path) -> None:
-    clock = ManualClock(START_MS)
-    async with broker_subject.running(tmp_path, clock=clock) as subject:
-        for _ in range(3):
-            await subject.send("T", b"by the kernel")
-        await subject.send("New", b"makes its topic: by a processor")
-        reply = await subject.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
-        found = bodies.decode(KvTable, reply.body).table
-    assert found["putMessageDistributeTime"] == NOTHING.replace("0ms]:0", "0ms]:4", 1)
-    assert found["putMessageEntireTimeMax"] == "0"
-    assert (found["putLatency99"], found["putLatency999"]) == ("0.00", "0.00")

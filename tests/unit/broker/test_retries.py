@@ -8,15 +8,14 @@ import pytest
 
 import golden
 from reput.broker.group.subscription_groups import SubscriptionGroups
-from reput.broker.republish import again
-from reput.broker.retries import SAYS_RETRY_MAX_VERSION, Retries
+from reput.broker.republish import copied_message
+from reput.broker.retries import Retries
 from reput.broker.settings.config import BrokerConfig
 from reput.broker.topic.topics import Topics
 from reput.clock import ManualClock
-from reput.errors import RequestRefused
-from reput.format import message as record, message_id, names, properties as props
-from reput.format.codes import VERSION, ResponseCode
-from reput.format.headers import SendBackHeader, SendMessageHeader
+from reput.format import message as record, names, properties as props
+from reput.format.codes import VERSION
+from reput.format.headers import SendBackHeader
 from reput.format.message import Host, StoredMessage
 from reput.store import incoming
 from reput.store.config_tables import TopicConfig
@@ -24,10 +23,9 @@ from reput.store.disk import Disk
 from reput.store.incoming import IncomingMessage, PutStatus, Refused
 from reput.store.reader import StoreReader
 from reput.store.table_files import SubscriptionGroup, SubscriptionGroupTable, TopicTable
-from store_fixture import Stores
+from store_fixture import Stores, needs_kernels
 
 LEVEL_COUNT = 18
-OLD = SAYS_RETRY_MAX_VERSION - 1
 
 
 class Subject:
@@ -55,20 +53,6 @@ class Subject:
         header = SendBackHeader(**{"offset": 0, "group": group.name, "delay_level": 0, **fields})
         topic = self.retries.topic_of(group, is_unit=bool(header.unit_mode))
         return self.retries.message(stored, header, version, group, topic)
-
-    def redirected(
-        self, topic: str = "%RETRY%G", version: int = VERSION, **fields: Any
-    ) -> tuple[str, dict[str, str]]:
-        """Return the topic that a client's copy goes to, and its properties."""
-        properties = {"DELAY": "5"}
-        header = SendMessageHeader(
-            producer_group="P", topic=topic, default_topic="TBW102", default_topic_queue_nums=4,
-            queue_id=0, sys_flag=0, born_timestamp=0, flag=0, **fields,
-        )  # fmt: skip
-        known = TopicConfig(topic, 1, 1, 6)
-        found, queue_id = self.retries.redirect(header, version, known, 0, properties)
-        assert queue_id == 0
-        return found.name, properties
 
 
 @pytest.fixture
@@ -137,6 +121,7 @@ def test_what_is_stored_is_what_java_stores(version: str, subject: Subject) -> N
         assert not found.waits
 
 
+@needs_kernels
 @pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
 def test_the_kernel_stores_the_same(version: str, subject: Subject, stores: Stores) -> None:
     reader = StoreReader.open(str(golden.unpack(version, "clean")))
@@ -147,13 +132,13 @@ def test_the_kernel_stores_the_same(version: str, subject: Subject, stores: Stor
         if after["topic"] != names.SCHEDULE_TOPIC:
             continue
         message = reader.message_at(before["commitLogOffset"])
-        place = store.put(again(message, message.topic, message.queue_id)).physical_offset
+        place = store.put(copied_message(message, message.topic, message.queue_id)).physical_offset
         stored = record.decode(store.record_at(place) or b"")
         slow = store.put(subject.sent_back(stored, group, offset=place))
         expected = record.decode(store.record_at(slow.physical_offset) or b"")
         place_of_next = b"REAL_TOPIC\1%RETRY%CG_Retry\2REAL_QID\0010\2"
         row = (-1, place, 0, 0, len(place_of_next), 0, group.retry_max)
-        count, origins = store.copier.put_later(np.array([row], np.int64), place_of_next)
+        count, origins = store.copier.put_for_retry(np.array([row], np.int64), place_of_next)
         assert count == (not message.born_host.is_v6)
         counts[count] += 1
         if count:
@@ -168,46 +153,6 @@ def test_the_kernel_stores_the_same(version: str, subject: Subject, stores: Stor
 # --- sent back ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("wanted", "attempts", "level"),
-    [(0, 0, "3"), (0, 1, "4"), (0, 15, "18"), (5, 7, "5"), (99, 0, "99")],
-)
-def test_the_delay_grows_unless_the_consumer_says_how_long(
-    subject: Subject, wanted: int, attempts: int, level: str
-) -> None:
-    found = subject.sent_back(message(attempts), subject.group(), delay_level=wanted)
-    assert found.topic == "%RETRY%G"
-    assert found.properties["DELAY"] == level
-    assert found.reconsume_times == attempts + 1
-
-
-@pytest.mark.parametrize(
-    ("attempts", "fields", "version", "is_dead"),
-    [
-        (15, {}, VERSION, False),
-        (16, {}, VERSION, True),  # retryMaxTimes
-        (2, {"max_reconsume_times": 3}, VERSION, False),
-        (3, {"max_reconsume_times": 3}, VERSION, True),
-        (0, {"max_reconsume_times": 0}, VERSION, True),
-        (16, {"max_reconsume_times": 20}, VERSION, False),
-        (3, {"max_reconsume_times": 3}, OLD, False),  # before 3.4.9 it did not mean that
-        (16, {"max_reconsume_times": 20}, OLD, True),
-        (3, {"max_reconsume_times": 3}, SAYS_RETRY_MAX_VERSION, True),
-        (0, {"delay_level": -1}, VERSION, True),
-        (0, {"max_reconsume_times": -1}, VERSION, True),  # as in Java; clients replace -1 by 16
-    ],
-)
-def test_when_a_message_is_a_dead_letter(
-    subject: Subject, attempts: int, fields: dict[str, int], version: int, is_dead: bool
-) -> None:
-    found = subject.sent_back(message(attempts), subject.group(), version, **fields)
-    assert found.topic == ("%DLQ%G" if is_dead else "%RETRY%G")
-    assert found.reconsume_times == attempts + 1
-    if is_dead:
-        assert found.properties["DELAY"] == "0"
-        assert incoming.delayed(found, LEVEL_COUNT) is found
-
-
 def test_the_topics_are_made_once(subject: Subject) -> None:
     group = subject.group(retry_queue_count=3)
     seen = {subject.sent_back(message(), group).queue_id for _ in range(100)}
@@ -219,24 +164,6 @@ def test_the_topics_are_made_once(subject: Subject) -> None:
     assert dead == TopicConfig("%DLQ%G", 1, 1, 6)
 
 
-def test_in_unit_mode_the_retry_topic_says_so(subject: Subject) -> None:
-    subject.sent_back(message(), subject.group(), unit_mode=True)
-    topic = subject.topics.get("%RETRY%G")
-    assert topic is not None
-    assert topic.sys_flag == 2  # TopicSysFlag.buildSysFlag(false, true)
-
-
-def test_first_topic_and_first_id_stay(subject: Subject) -> None:
-    found = subject.sent_back(message(), subject.group())
-    assert found.properties["RETRY_TOPIC"] == "T"
-    first_id = message_id.encode_offset_id(Host(b"\x0a\0\0\2", 10911), 4711)
-    assert found.properties["ORIGIN_MESSAGE_ID"] == first_id
-    again = message(1, RETRY_TOPIC="First", ORIGIN_MESSAGE_ID="0AFF")
-    found = subject.sent_back(again, subject.group())
-    assert found.properties["RETRY_TOPIC"] == "First"
-    assert found.properties["ORIGIN_MESSAGE_ID"] == "0AFF"
-
-
 def test_the_checksum_of_the_record_does_not_stay(subject: Subject) -> None:
     found = subject.sent_back(message(**{"__CRC32#": "0123456789"}), subject.group())
     assert "__CRC32#" not in found.properties
@@ -246,57 +173,3 @@ def test_without_room_for_the_properties_it_is_refused(subject: Subject) -> None
     with pytest.raises(Refused) as raised:
         subject.sent_back(message(long="x" * 32_700), subject.group())
     assert raised.value.status is PutStatus.PROPERTIES_SIZE_EXCEEDED
-
-
-def test_a_retry_topic_that_cannot_be_written_to(subject: Subject) -> None:
-    subject.topics.put(TopicConfig("%RETRY%G", 1, 1, 4), 0)
-    with pytest.raises(RequestRefused, match="sending message is forbidden") as raised:
-        subject.sent_back(message(), subject.group())
-    assert raised.value.response_code == ResponseCode.NO_PERMISSION
-
-
-@pytest.mark.parametrize("name", ["a/b", "../../x", "x" * 300, "a b"])
-def test_a_group_whose_name_cannot_be_a_topics(subject: Subject, name: str) -> None:
-    with pytest.raises(RequestRefused, match="can have no retry topic"):
-        subject.sent_back(message(), SubscriptionGroup(name=name))
-    assert subject.changed == []
-
-
-# --- a copy that a client sends -------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("fields", "version", "is_dead"),
-    [
-        ({}, VERSION, False),
-        ({"reconsume_times": 15}, VERSION, False),
-        ({"reconsume_times": 16}, VERSION, True),
-        ({"reconsume_times": 3, "max_reconsume_times": 3}, VERSION, True),
-        ({"reconsume_times": 2, "max_reconsume_times": 3}, VERSION, False),
-        ({"reconsume_times": 3, "max_reconsume_times": 3}, OLD, False),
-        ({"max_reconsume_times": 0}, VERSION, True),
-    ],
-)
-def test_the_same_limit_holds_for_copies(
-    subject: Subject, fields: dict[str, int], version: int, is_dead: bool
-) -> None:
-    topic, properties = subject.redirected(version=version, **fields)
-    assert topic == ("%DLQ%G" if is_dead else "%RETRY%G")
-    assert properties == ({} if is_dead else {"DELAY": "5"})
-
-
-def test_other_topics_have_no_limit(subject: Subject) -> None:
-    topic, _ = subject.redirected("T", reconsume_times=99)
-    assert topic == "T"
-    assert subject.groups.all() == {}
-
-
-def test_the_group_is_made_if_that_is_allowed() -> None:
-    subject = Subject()
-    subject.redirected()
-    assert subject.groups.get("G") == SubscriptionGroup(name="G")
-    subject = Subject(auto_create_subscription_group=False)
-    with pytest.raises(RequestRefused, match="subscription group not exist, G") as raised:
-        subject.redirected()
-    assert raised.value.response_code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-    assert subject.redirected("%RETRY%CID_RMQ_SYS_x")[0] == "%RETRY%CID_RMQ_SYS_x"

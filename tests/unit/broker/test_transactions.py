@@ -1,8 +1,6 @@
 """Half messages on a real store: what is delivered, who is asked, and after what crash."""
 
-import dataclasses
 import json
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +11,14 @@ import store_fixture
 from reput.broker.transaction import transactions
 from reput.broker.transaction.transactions import Transactions
 from reput.clock import ManualClock
-from reput.errors import RequestRefused
 from reput.format import message as record, names, properties as props, sys_flag as flags
-from reput.format.codes import ResponseCode
 from reput.store.incoming import IncomingMessage, PutResult, PutStatus, Refused
 from reput.store.message_store import MessageStore
-from store_fixture import START_MS, RoomyDisk, Stores
+from store_fixture import START_MS, RoomyDisk, Stores, needs_kernels
 from store_subject import expire_files
-from transaction_subject import BROKER_HOST, CHECKS_MAX, INTERVAL_MS, TIMEOUT_MS, Subject
+from transaction_subject import BROKER_HOST, INTERVAL_MS, Subject
 
 CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
-FIRST = "TRAN_PREPARED_QUEUE_OFFSET"
-IMMUNITY = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 
 
 def open_subject(stores: Stores, clock: ManualClock | None = None, **settings: Any) -> Subject:
@@ -46,36 +40,6 @@ def subject(stores: Stores) -> Subject:
 
 
 # --- half, commit, roll back ------------------------------------------------------------
-
-
-def test_nobody_sees_a_message_before_it_is_committed(subject: Subject) -> None:
-    half = subject.send(b"one")
-    assert subject.bodies() == []
-    assert subject.commit(half).status is PutStatus.PUT_OK
-    assert subject.bodies() == [b"one"]
-    assert subject.ops() == [b"0"]
-
-
-def test_a_message_that_is_rolled_back_is_never_seen(subject: Subject) -> None:
-    half = subject.send(b"one")
-    subject.roll_back(half)
-    assert subject.round() == []
-    assert subject.bodies() == []
-    assert subject.ops() == [b"0"]
-    assert subject.transactions.progress() == (1, 1)
-
-
-def test_what_is_told_twice_counts_once(subject: Subject) -> None:
-    subject.send(b"open")  # what is before nothing undecided is forgotten
-    first, second = subject.send(b"one"), subject.send(b"two")
-    subject.commit(first)
-    subject.commit(first)
-    subject.roll_back(first)
-    subject.roll_back(second)
-    subject.commit(second)
-    assert subject.bodies() == [b"one"]
-    assert subject.ops() == [b"1", b"2"]
-    assert subject.transactions.repeated_count == 3
 
 
 @pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
@@ -132,40 +96,6 @@ def test_records_are_those_of_java(version: str, stores: Stores) -> None:
         assert (op.born_host, op.store_host) == (BROKER_HOST, BROKER_HOST)
 
 
-@pytest.mark.parametrize("name", ["DELAY", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"])
-def test_a_half_message_cannot_be_delayed(subject: Subject, name: str) -> None:
-    """Java stores it where nobody delivers it, and clients take the delay away, or refuse."""
-    with pytest.raises(RequestRefused, match=f"{name}: a message of a transaction cannot") as found:
-        subject.send(b"one", {name: "3"})
-    assert found.value.response_code == ResponseCode.MESSAGE_ILLEGAL
-
-
-def test_transactions_can_be_refused(stores: Stores) -> None:
-    subject = open_subject(stores, reject_transaction_message=True)
-    with pytest.raises(RequestRefused, match="sending transaction message is forbidden") as found:
-        subject.send(b"one")
-    assert found.value.response_code == ResponseCode.NO_PERMISSION
-    stores.allow(*store_fixture.Kind)
-
-
-@pytest.mark.parametrize(
-    ("properties", "reconsume_times", "expected"),
-    [
-        ({"TRAN_MSG": "true"}, 0, True),
-        ({"TRAN_MSG": "TRUE"}, 0, True),
-        ({"TRAN_MSG": "false"}, 0, False),
-        ({"TRAN_MSG": "1"}, 0, False),
-        ({}, 0, False),
-        ({"TRAN_MSG": "true", "DELAY": "3"}, 2, False),  # a client before 4.6.1 sends it back
-        ({"TRAN_MSG": "true"}, 2, True),
-    ],
-)
-def test_which_messages_are_half(
-    properties: dict[str, str], reconsume_times: int, expected: bool
-) -> None:
-    assert transactions.is_half(properties, reconsume_times) is expected
-
-
 @pytest.mark.parametrize("place", [{"REAL_TOPIC": "T"}, {"REAL_QID": "0"}, {"REAL_QID": "x"}])
 def test_a_half_message_that_belongs_nowhere_stays_undecided(
     subject: Subject, place: dict[str, str]
@@ -179,6 +109,7 @@ def test_a_half_message_that_belongs_nowhere_stays_undecided(
     assert subject.transactions.progress() == (0, 1)
 
 
+@needs_kernels
 @pytest.mark.parametrize("room", range(7))
 def test_what_one_put_does_not_take_stays_undecided(
     subject: Subject, monkeypatch: pytest.MonkeyPatch, room: int
@@ -208,6 +139,7 @@ def test_what_one_put_does_not_take_stays_undecided(
     assert subject.bodies() == subject.ops() == [b"0", b"1", b"2"]
 
 
+@needs_kernels
 def test_an_op_message_that_cannot_be_put_leaves_a_decided_message(
     subject: Subject, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -257,159 +189,6 @@ def test_a_commit_that_cannot_be_stored_leaves_no_op_message(
 # --- asking -----------------------------------------------------------------------------
 
 
-def test_a_producer_is_asked_when_the_message_is_old_enough(subject: Subject) -> None:
-    subject.round()  # what is sent now waits for the round after the next one's begin
-    half = subject.send(b"one")
-    assert subject.transactions.waiting_count == 1
-    (asked,) = subject.round(INTERVAL_MS)
-    assert asked.body == b"one"
-    assert subject.transactions.waiting_count == 1
-    assert asked.queue_offset == half.queue_offset + 1
-    assert asked == dataclasses.replace(
-        subject.at(asked.physical_offset),
-        body_crc=asked.body_crc, store_size=asked.store_size,
-    )  # fmt: skip
-    assert asked.properties == {**half.properties, CHECK_TIMES: "1", FIRST: "0"}
-    assert asked.born_timestamp == half.born_timestamp
-
-
-def test_a_young_message_is_left_alone(subject: Subject) -> None:
-    subject.clock.advance(INTERVAL_MS - TIMEOUT_MS + 1)
-    subject.send(b"one")
-    assert subject.round(TIMEOUT_MS - 1) == []
-    assert len(subject.round()) == 1
-
-
-def test_who_does_not_know_is_asked_again_and_then_given_up(subject: Subject) -> None:
-    subject.send(b"one")
-    times = []
-    for _ in range(CHECKS_MAX):
-        (asked,) = subject.round()
-        times.append(asked.properties[CHECK_TIMES])
-    assert times == ["1", "2", "3"]
-    assert subject.round() == []
-    assert subject.given_up() == [b"one"]
-    (found,) = subject.messages(names.CHECK_MAX_TIME_TOPIC, 0)
-    assert found.properties[CHECK_TIMES] == "3"
-    assert found.properties["REAL_TOPIC"] == "T"
-    assert subject.round() == []
-    assert subject.transactions.progress() == (4, 4)
-    assert subject.bodies() == []
-
-
-def test_checks_count_while_nobody_is_there_to_be_asked(subject: Subject) -> None:
-    """As in Java."""
-    subject.is_producer_here = False
-    subject.send(b"one")
-    for _ in range(CHECKS_MAX):
-        assert subject.round() == []
-    assert subject.given_up() == []
-    subject.round()
-    assert subject.given_up() == [b"one"]
-    assert (subject.transactions.asked_count, subject.transactions.unasked_count) == (0, 3)
-
-
-def test_a_late_answer_about_any_copy_decides_the_message(subject: Subject) -> None:
-    """Java delivers it, and asks again about the newer copy, which is delivered as well."""
-    first = subject.send(b"one")
-    other = subject.send(b"two")
-    subject.send(b"open")
-    (asked, *_) = subject.round()
-    subject.round()
-    subject.commit(first)
-    subject.roll_back(other)
-    subject.commit(asked)
-    assert [one.body for one in subject.round()] == [b"open"]
-    subject.commit(subject.asked[0])
-    assert subject.bodies() == [b"one", b"open"]
-    subject.run()
-    start, end = subject.transactions.progress()
-    assert start == end
-    subject.roll_back(first)
-    subject.commit(asked)
-    subject.commit(other)
-    assert subject.bodies() == [b"one", b"open"]
-    assert subject.transactions.repeated_count == 4
-    assert subject.transactions.progress()[0] == subject.transactions.progress()[1]
-
-
-def test_what_was_given_up_can_be_committed_all_the_same(subject: Subject) -> None:
-    half = subject.send(b"one")
-    for _ in range(CHECKS_MAX + 1):
-        subject.round()
-    assert subject.given_up() == [b"one"]
-    subject.commit(half)
-    assert subject.bodies() == [b"one"]
-
-
-def test_what_was_given_up_is_asked_about_again(subject: Subject) -> None:
-    half = subject.send(b"one")
-    for _ in range(CHECKS_MAX + 1):
-        subject.round()
-    (given_up,) = subject.messages(names.CHECK_MAX_TIME_TOPIC, 0)
-    assert subject.transactions.resume(given_up, subject.clock.now_ms()).status.is_stored
-    subject.store.step()
-    (asked,) = subject.round()
-    assert asked.properties[CHECK_TIMES] == "1"
-    subject.commit(half)  # what is said of the first counts for the one that came back
-    assert subject.bodies() == [b"one"]
-    assert subject.round() == []
-
-
-def test_a_half_message_that_waits_can_be_asked_about_from_the_beginning(
-    subject: Subject,
-) -> None:
-    subject.send(b"one")
-    for _ in range(2):
-        (asked,) = subject.round()
-    subject.transactions.resume(asked, subject.clock.now_ms())
-    subject.store.step()
-    (again,) = subject.round()
-    assert (asked.properties[CHECK_TIMES], again.properties[CHECK_TIMES]) == ("2", "1")
-
-
-def test_only_half_messages_are_resumed(subject: Subject) -> None:
-    half = subject.send(b"one")
-    subject.commit(half)
-    (final,) = subject.messages()
-    with pytest.raises(RequestRefused, match="allowed: one that was given up"):
-        subject.transactions.resume(final, START_MS)
-
-
-def test_a_message_may_want_to_be_left_alone_for_longer(subject: Subject) -> None:
-    subject.send(b"patient", {IMMUNITY: "100"})
-    subject.send(b"other")
-    assert [one.body for one in subject.round()] == [b"other"]  # it does not hold others up
-    start, end = subject.transactions.progress()
-    assert (start, end) == (2, 4)
-    assert [one.body for one in subject.round()] == [b"other"]
-    assert [one.body for one in subject.round()] == [b"other"]
-    asked = subject.round()  # 120 s
-    assert [one.body for one in asked] == [b"patient"]
-    # In Java the rounds in which it was left alone count as checks.
-    assert asked[0].properties[CHECK_TIMES] == "1"
-    assert asked[0].properties[FIRST] == "0"
-
-
-def test_a_message_that_was_left_alone_is_decided_by_its_first_copy(subject: Subject) -> None:
-    half = subject.send(b"patient", {IMMUNITY: "100"})
-    subject.round()
-    subject.round()
-    subject.commit(half)
-    assert subject.bodies() == [b"patient"]
-    for _ in range(4):
-        assert subject.round() == []
-
-
-def test_a_clock_that_is_set_back_stops_nothing(subject: Subject) -> None:
-    subject.send(b"one")
-    subject.clock.set(START_MS - 3_600_000)
-    subject.run()  # it begins a round at once: nobody knows when the last one was
-    assert subject.asked == []  # stored after the round began
-    subject.clock.set(START_MS + 1)
-    assert len(subject.round()) == 1
-
-
 def test_many_are_asked_about_a_few_at_a_time(subject: Subject) -> None:
     for number in range(100):
         subject.send(b"%d" % number)
@@ -440,7 +219,7 @@ def test_a_message_that_cannot_be_put_back_holds_nobody_up(
     subject.send(b"next")
     assert [one.body for one in subject.round()] == [b"large", b"other", b"next"]
     assert subject.given_up() == [b"full"]
-    assert "half message 4 of topic T goes to TRANS_CHECK_MAX_TIME_TOPIC" in caplog.text
+    assert "half message 4 of topic T is moved to TRANS_CHECK_MAX_TIME_TOPIC" in caplog.text
 
 
 def test_a_damaged_message_is_counted_and_passed(
@@ -453,7 +232,7 @@ def test_a_damaged_message_is_counted_and_passed(
     with log.open("r+b") as file:
         file.seek(bad.physical_offset + 4)
         file.write(b"\0\0\0\0")
-    stores.allow(*store_fixture.Kind)
+    stores.allow(*store_fixture.FindingKind)
     reopen(stores, subject)
     assert [one.body for one in subject.round()] == [b"good"]
     assert subject.transactions.lost_count == 1
@@ -475,22 +254,7 @@ def test_a_message_whose_last_copy_is_damaged_can_be_decided(
     assert subject.transactions.lost_count == 1
     subject.commit(half)
     assert subject.bodies() == [b"one"]
-    stores.allow(*store_fixture.Kind)
-
-
-def test_a_full_disk_ends_a_round_and_nothing_is_lost(
-    subject: Subject, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    for number in range(3):
-        subject.send(b"%d" % number)
-    full = PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason="the disk is full")
-    with monkeypatch.context() as patch:
-        patch.setattr(MessageStore, "put", lambda *_: full)
-        assert subject.round() == []
-        assert subject.round(500) == []
-        assert subject.round(500) == []
-    assert caplog.text.count("the disk is full") == 1
-    assert [one.body for one in subject.round(1000)] == [b"0", b"1", b"2"]
+    stores.allow(*store_fixture.FindingKind)
 
 
 def test_half_messages_that_expire_are_counted(
@@ -506,7 +270,7 @@ def test_half_messages_that_expire_are_counted(
     subject.run()
     assert subject.transactions.lost_count == queue.min_offset
     assert "have expired" in caplog.text
-    stores.allow(*store_fixture.Kind)
+    stores.allow(*store_fixture.FindingKind)
 
 
 def test_an_op_message_that_says_nonsense_is_ignored(
@@ -518,7 +282,7 @@ def test_an_op_message_that_says_nonsense_is_ignored(
         subject.store.put(IncomingMessage(names.OP_HALF_TOPIC, body, property_bytes=properties))
     subject.store.step()
     assert [one.body for one in subject.round()] == [b"one"]
-    assert caplog.text.count("says nothing known") == 3
+    assert caplog.text.count("its content is not valid") == 3
     assert "message 2: it is about half message 99; there are 1" in caplog.text
 
 
@@ -554,43 +318,6 @@ def test_op_messages_are_needed_until_what_they_decide_is_passed(subject: Subjec
     assert subject.saved() == (600, 600)
 
 
-@pytest.mark.parametrize("is_clean", [True, False])
-def test_after_a_restart_it_goes_on(stores: Stores, is_clean: bool) -> None:
-    subject = open_subject(stores)
-    committed, open_, rolled_back, moved = (
-        subject.send(one) for one in (b"committed", b"open", b"rolled back", b"moved")
-    )
-    assert len(subject.round()) == 4
-    subject.commit(committed)
-    subject.roll_back(rolled_back)
-    late = subject.send(b"late")
-    if is_clean:
-        subject.stop()
-    else:
-        subject.store.abandon()
-    reopen(stores, subject)
-    assert [one.body for one in subject.round()] == [b"open", b"moved", b"late"]
-    for half in (open_, moved, late):
-        subject.commit(half)  # known by the first copy
-    assert subject.round() == []
-    assert subject.bodies() == [b"committed", b"open", b"moved", b"late"]
-    start, end = subject.transactions.progress()
-    assert start == end
-    assert CHECK_TIMES not in late.properties
-
-
-def test_a_message_with_many_copies_waits_after_a_crash(stores: Stores) -> None:
-    subject = open_subject(stores)
-    subject.send(b"one")
-    for _ in range(CHECKS_MAX - 1):
-        subject.round()
-    subject.store.abandon()
-    reopen(stores, subject)
-    subject.run()
-    assert subject.transactions.waiting_count == 1
-    assert [one.body for one in subject.round()] == [b"one"]
-
-
 @pytest.mark.parametrize("copies", [0, 1, 2])
 @pytest.mark.parametrize("decided", [0, 1, 2])
 def test_a_crash_between_final_and_op_message_delivers_once(
@@ -617,18 +344,6 @@ def test_a_crash_between_final_and_op_message_delivers_once(
     ]
     start, end = subject.transactions.progress()
     assert start == end
-
-
-def test_what_a_client_sends_as_committed_decides_nothing(stores: Stores) -> None:
-    """Its prepared transaction offset is 0, where a half message may stand."""
-    subject = open_subject(stores)
-    half = subject.send(b"one")
-    assert half.physical_offset == 0
-    sent = IncomingMessage("T", b"one", 2, sys_flag=flags.TRANSACTION_COMMIT)
-    assert subject.store.put(sent).status.is_stored
-    subject.store.abandon()
-    reopen(stores, subject)
-    assert [one.body for one in subject.round()] == [b"one"]
 
 
 def test_a_final_message_that_does_not_end_the_log_has_its_op_message(stores: Stores) -> None:
@@ -678,21 +393,6 @@ def test_nobody_is_asked_before_all_is_read_again(stores: Stores) -> None:
     assert steps >= 200 // transactions.MESSAGES_PER_STEP
     subject.run()
     assert [one.body for one in subject.asked] == [b"0"]
-
-
-def test_offsets_beyond_the_queues_are_corrected(
-    stores: Stores, caplog: pytest.LogCaptureFixture
-) -> None:
-    subject = open_subject(stores)
-    subject.send(b"one")
-    for topic in (names.HALF_TOPIC, names.OP_HALF_TOPIC):
-        subject.offsets.put(topic, names.TRANSACTION_GROUP, 0, 77)
-    subject.stop()
-    with caplog.at_level(logging.ERROR):
-        reopen(stores, subject)
-    assert caplog.text.count("was said to be dealt with up to 77") == 2
-    assert subject.saved() == (1, 0)
-    subject.save()
 
 
 # --- stores of Java -----------------------------------------------------------------------

@@ -48,14 +48,6 @@ class Kv:
             await self.begin(*words)
 
 
-def test_without_a_file(path: Path) -> None:
-    table = KvTable(str(path))
-    assert table.get("n", "k") is None
-    assert table.namespace("n") is None
-    assert not table.stage(KvChange("n", "k", None))
-    assert not path.exists()
-
-
 async def test_what_was_put_is_on_disk(path: Path) -> None:
     kv = Kv(KvTable(str(path)))
     await kv.change("n", "b", "1")
@@ -63,16 +55,6 @@ async def test_what_was_put_is_on_disk(path: Path) -> None:
     text = await asyncio.to_thread(path.read_text, "ascii")
     assert json.loads(text) == {"configTable": {"n": {"a": "ü\U0001f600", "b": "1"}}}
     assert KvTable(str(path)).namespace("n") == {"a": "ü\U0001f600", "b": "1"}
-
-
-async def test_deleting_leaves_the_namespace(path: Path) -> None:
-    """As Java: asked for afterwards, it is empty and not unknown."""
-    kv = Kv(KvTable(str(path)))
-    await kv.change("n", "k", "v")
-    for _ in range(2):
-        await kv.change("n", "k", None)
-    assert kv.table.namespace("n") == {}
-    assert KvTable(str(path)).namespace("n") == {}
 
 
 def test_the_file_of_a_java_name_server(path: Path) -> None:
@@ -227,30 +209,10 @@ def test_the_file_is_bounded(path: Path) -> None:
     table.stage(KvChange("n", "k1", "v" * 5_000))
 
 
-def test_keys_are_bounded_and_empty_namespaces_make_room(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "KV_KEYS", limits.KV_KEYS.at(10))
+def test_names_can_be_written(path: Path) -> None:
     table = KvTable(str(path))
-    for i in range(8):
-        table.stage(KvChange(f"n{i}", "k", "v"))
-        table.stage(KvChange(f"n{i}", "k", None))
-    assert table.key_count == 8
-    for i in range(9):
-        table.stage(KvChange("n", f"k{i}", "v"))
-    assert table.key_count == 10
-    with pytest.raises(LimitExceeded, match="limit kv_keys"):
-        table.stage(KvChange("n", "more", "v"))
-    assert table.staged().keys() == {"n"}
-
-
-def test_names_are_bounded_and_can_be_written(path: Path) -> None:
-    table = KvTable(str(path))
-    for change in (KvChange("n" * 513, "k", "v"), KvChange("n", "k" * 513, "v")):
-        with pytest.raises(LimitExceeded, match="limit namesrv_name_letters"):
-            table.stage(change)
     for change in (KvChange("\ud800", "k", "v"), KvChange("n", "k", "\ud800")):
-        with pytest.raises(InvalidHeader, match="no character"):
+        with pytest.raises(InvalidHeader, match="contains invalid characters"):
             table.stage(change)
 
 

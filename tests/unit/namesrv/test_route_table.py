@@ -7,11 +7,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from reput import limits
-from reput.errors import LimitExceeded
-from reput.format.bodies import BrokerData, DataVersion, QueueData, TopicConfigData
+from reput.format.bodies import DataVersion, TopicConfigData
 from reput.namesrv import route_table
-from reput.namesrv.route_table import _PART, EXPIRY_MS, Bounds, Registered, Registration, RouteTable
+from reput.namesrv.route_table import _PART, EXPIRY_MS, Registration, RouteTable
 from reput.remoting.time_slices import run_whole
 
 CLUSTER = "DefaultCluster"
@@ -67,86 +65,6 @@ def addresses(routes: RouteTable, name: str) -> dict[int, str] | None:
 # --- registering ------------------------------------------------------------------
 
 
-def test_a_master_brings_its_topics(routes: RouteTable) -> None:
-    registered = run_whole(routes.register(said("A", "B"), "connection", 0))
-    assert registered == Registered(None, None, is_new=True)
-    assert run_whole(routes.topics()) == ["A", "B"]
-    route = run_whole(routes.route("A"))
-    assert route is not None
-    assert route.broker_datas == [
-        BrokerData(broker_addrs={0: MASTER}, broker_name="broker-a", cluster=CLUSTER)
-    ]
-    assert route.queue_datas == [
-        QueueData(
-            broker_name="broker-a", perm=6, read_queue_nums=4, topic_sys_flag=0, write_queue_nums=4
-        )
-    ]
-    assert route.filter_server_table == {}
-    assert not run_whole(routes.register(said("A"), "connection", 0)).is_new
-
-
-def test_a_slave_brings_no_topics_and_learns_its_master(routes: RouteTable) -> None:
-    slave = said("S", broker_id=1, address=SLAVE)
-    assert run_whole(routes.register(slave, "s", 0)) == Registered(None, None, is_new=True)
-    run_whole(routes.register(said("A"), "m", 0))
-    assert run_whole(routes.register(slave, "s", 0)) == Registered(MASTER, HA, is_new=False)
-    assert run_whole(routes.topics()) == ["A"]
-    assert addresses(routes, "A") == {0: MASTER, 1: SLAVE}
-
-
-def test_topics_are_never_removed_by_being_left_out(routes: RouteTable) -> None:
-    run_whole(routes.register(said("A", "B"), "c", 0))
-    run_whole(routes.register(said("A", version=2), "c", 0))
-    assert run_whole(routes.topics()) == ["A", "B"]
-
-
-def test_an_unchanged_version_changes_no_topic(routes: RouteTable) -> None:
-    run_whole(routes.register(said("A"), "c", 0))
-    run_whole(routes.register(said(topics=[topic("A", queues=9)]), "c", 0))
-    assert run_whole(routes.route("A")).queue_datas[0].read_queue_nums == 4  # type: ignore[union-attr]
-    run_whole(routes.register(said(topics=[topic("A", queues=9)], version=2), "c", 0))
-    assert run_whole(routes.route("A")).queue_datas[0].read_queue_nums == 9  # type: ignore[union-attr]
-
-
-def test_one_topic_first_does_not_hide_the_others(routes: RouteTable) -> None:
-    """After a restart of the name server, a new topic is told before the whole table."""
-    run_whole(routes.register(said("New"), "c", 0))
-    run_whole(routes.register(said("New", "Old"), "c", 0))
-    assert run_whole(routes.topics()) == ["New", "Old"]
-
-
-def test_the_state_version_counts(routes: RouteTable) -> None:
-    run_whole(routes.register(said("A"), "c", 0))
-    newer = DataVersion(counter=1, timestamp=5, state_version=1)
-    assert not routes.is_changed(MASTER, DataVersion(counter=1, timestamp=5))
-    assert routes.is_changed(MASTER, newer)
-
-
-def test_a_slave_that_becomes_the_master_has_one_id(routes: RouteTable) -> None:
-    run_whole(routes.register(said("A"), "m", 0))
-    run_whole(routes.register(said(broker_id=1, address=SLAVE), "s", 0))
-    routes.disconnect("m")
-    assert addresses(routes, "A") == {1: SLAVE}
-    run_whole(routes.register(said("A", "B", broker_id=0, address=SLAVE), "s", 0))
-    assert addresses(routes, "A") == {0: SLAVE}
-    assert run_whole(routes.topics()) == ["A", "B"]
-
-
-def test_a_restarted_master_at_another_address_replaces_the_old_one(routes: RouteTable) -> None:
-    run_whole(routes.register(said("A"), "old", 0))
-    run_whole(routes.register(said("A", address=SLAVE), "new", 0))
-    assert addresses(routes, "A") == {0: SLAVE}
-    routes.disconnect("old")
-    assert addresses(routes, "A") == {0: SLAVE}
-
-
-def test_a_reconnected_broker_outlives_its_old_connection(routes: RouteTable) -> None:
-    run_whole(routes.register(said("A"), "old", 0))
-    run_whole(routes.register(said("A"), "new", 0))
-    assert routes.disconnect("old") == []
-    assert run_whole(routes.topics()) == ["A"]
-
-
 def test_filter_servers(routes: RouteTable) -> None:
     run_whole(routes.register(said("A", filter_servers=["f:1"]), "c", 0))
     run_whole(routes.register(said("A", filter_servers=None), "c", 0))
@@ -155,30 +73,7 @@ def test_filter_servers(routes: RouteTable) -> None:
     assert run_whole(routes.route("A")).filter_server_table == {}  # type: ignore[union-attr]
 
 
-def test_one_topic_of_registered_brokers(routes: RouteTable) -> None:
-    """5.x with ``enableSingleTopicRegister``."""
-    queue = QueueData(broker_name="broker-a", perm=6, read_queue_nums=1, write_queue_nums=1)
-    assert routes.register_topic("New", [queue]) == ["broker-a"]
-    assert run_whole(routes.topics()) == []
-    run_whole(routes.register(said("A"), "c", 0))
-    assert routes.register_topic("New", [queue]) == []
-    assert routes.register_topic("None", []) == []
-    assert run_whole(routes.topics()) == ["A", "New"]
-
-
 # --- leaving ----------------------------------------------------------------------
-
-
-def test_a_connection_takes_all_its_brokers_along(routes: RouteTable) -> None:
-    """A 5.x container registers several over one connection; 4.9 removes one of them."""
-    connection = object()
-    run_whole(routes.register(said("A"), connection, 0))
-    run_whole(routes.register(said("B", broker="broker-b", address=SLAVE), connection, 0))
-    assert routes.disconnect(object()) == []
-    assert routes.disconnect(connection) == [MASTER, SLAVE]
-    assert run_whole(routes.topics()) == []
-    assert list(routes.brokers()) == []
-    assert routes.clusters() == {}
 
 
 def test_connections_are_compared_by_identity(routes: RouteTable) -> None:
@@ -186,69 +81,7 @@ def test_connections_are_compared_by_identity(routes: RouteTable) -> None:
     assert routes.disconnect([1]) == []
 
 
-def test_a_lost_master_leaves_the_route(routes: RouteTable) -> None:
-    run_whole(routes.register(said("A"), "m", 0))
-    run_whole(routes.register(said(broker_id=1, address=SLAVE), "s", 0))
-    routes.disconnect("m")
-    assert addresses(routes, "A") == {1: SLAVE}
-    routes.disconnect("s")
-    assert run_whole(routes.route("A")) is None
-    assert run_whole(routes.topics()) == []
-
-
-def test_unregistering(routes: RouteTable) -> None:
-    run_whole(routes.register(said("A"), "m", 0))
-    run_whole(routes.register(said(broker_id=1, address=SLAVE), "s", 0))
-    assert routes.unregister("broker-a", SLAVE)
-    assert not routes.unregister("broker-a", SLAVE)
-    assert not routes.unregister("nobody", "1.2.3.4:5")
-    assert addresses(routes, "A") == {0: MASTER}
-    assert routes.unregister("broker-a", MASTER)
-    assert run_whole(routes.topics()) == []
-
-
-def test_the_old_one_does_not_unregister_the_new_one(routes: RouteTable) -> None:
-    run_whole(routes.register(said("A"), "old", 0))
-    run_whole(routes.register(said("A", address=SLAVE), "new", 0))
-    routes.unregister("broker-a", MASTER)
-    assert addresses(routes, "A") == {0: SLAVE}
-
-
-def test_expiry_is_after_two_minutes(routes: RouteTable) -> None:
-    assert EXPIRY_MS == 120_000
-    run_whole(routes.register(said("A"), "m", 1_000))
-    assert routes.expire(121_000) == []
-    (gone,) = routes.expire(121_001)
-    assert (gone.address, gone.connection, gone.silent_ms) == (MASTER, "m", 120_001)
-    assert run_whole(routes.topics()) == []
-    assert routes.expire(500_000) == []
-
-
-def test_a_sign_of_life_delays_expiry(routes: RouteTable) -> None:
-    run_whole(routes.register(said("A"), "m", 0))
-    routes.refresh(MASTER, 60_000)
-    routes.refresh("unknown:1", 60_000)
-    assert routes.expire(180_000) == []
-    run_whole(routes.register(said("A"), "m", 180_000))
-    assert routes.expire(300_000) == []
-    assert len(routes.expire(300_001)) == 1
-
-
 # --- topics -----------------------------------------------------------------------
-
-
-def test_deleting_a_topic(routes: RouteTable) -> None:
-    run_whole(routes.register(said("A", "B"), "m", 0))
-    run_whole(routes.register(said("A", broker="b", address=SLAVE, cluster="Other"), "s", 0))
-    routes.delete_topic("A", "Nowhere")
-    routes.delete_topic("None", CLUSTER)
-    routes.delete_topic("A", "Other")
-    assert addresses(routes, "A") == {0: MASTER}
-    routes.delete_topic("A", CLUSTER)
-    assert run_whole(routes.topics()) == ["B"]
-    routes.delete_topic("B")
-    routes.delete_topic("B")
-    assert run_whole(routes.topics()) == []
 
 
 def test_write_permission(routes: RouteTable) -> None:
@@ -271,29 +104,6 @@ def test_write_permission(routes: RouteTable) -> None:
     assert before.queue_datas[0].perm == 6, "a route that was handed out changes no more"
 
 
-def test_lists_of_topics(routes: RouteTable) -> None:
-    flags = {"Plain": 0, "Unit": 1, "Sub": 2, "Both": 3}
-    topics = [topic(name, sys_flag=flag) for name, flag in flags.items()]
-    run_whole(routes.register(said(topics=topics), "m", 0))
-    run_whole(routes.register(said("Z", broker="b", address=SLAVE, cluster="Other"), "s", 0))
-    assert run_whole(routes.unit_topics()) == ["Both", "Unit"]
-    assert run_whole(routes.unit_sub_topics()) == ["Both", "Sub"]
-    assert run_whole(routes.unit_sub_topics_of_no_unit()) == ["Sub"]
-    assert run_whole(routes.topics_of_cluster("Other")) == ["Z"]
-    assert run_whole(routes.topics_of_cluster("Nowhere")) == []
-    assert run_whole(routes.system_topics()) == (
-        ["DefaultCluster", "Other", "b", "broker-a"],
-        SLAVE,
-    )
-    assert routes.clusters() == {CLUSTER: ["broker-a"], "Other": ["b"]}
-
-
-def test_an_empty_table(routes: RouteTable) -> None:
-    assert run_whole(routes.route("A")) is None
-    assert run_whole(routes.system_topics()) == ([], None)
-    assert routes.data_version(MASTER) is None
-
-
 def test_equal_tables_are_listed_equally() -> None:
     both = [said("A", "B"), said("A", broker="b", address=SLAVE)]
     one, other = RouteTable(), RouteTable()
@@ -303,113 +113,6 @@ def test_equal_tables_are_listed_equally() -> None:
         run_whole(other.register(registration, "", 0))
     assert run_whole(one.route("A")) == run_whole(other.route("A"))
     assert [broker.broker_name for broker in one.brokers() if broker] == ["b", "broker-a"]
-
-
-# --- what everybody may cost ------------------------------------------------------
-
-
-def small(**maxima: int) -> RouteTable:
-    known = {"brokers": 100, "topics": 100, "queues": 100, **maxima}
-    return RouteTable(
-        Bounds(
-            limits.NAMESRV_BROKERS.at(known["brokers"]),
-            limits.NAMESRV_TOPICS.at(known["topics"]),
-            limits.NAMESRV_QUEUES.at(known["queues"]),
-        )
-    )
-
-
-def register_many(routes: RouteTable, count: int, **more: object) -> None:
-    for i in range(count):
-        known = {"broker": f"b{i}", "address": f"h:{i}", **more}
-        run_whole(routes.register(said(**known), f"connection {i}", 0))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("same", [{"broker": "b"}, {"address": "h:1"}, {}])
-def test_brokers_are_bounded_by_name_and_by_address(same: dict[str, object]) -> None:
-    routes = small(brokers=10)
-    with pytest.raises(LimitExceeded) as caught:
-        register_many(routes, 300, broker_id=1, **same)
-    assert caught.value.limit in ("namesrv_brokers", "namesrv_address_brokers")
-    assert routes.broker_count <= 10
-    assert routes.address_count <= 10
-    # Who is there already goes on.
-    run_whole(
-        routes.register(said(broker_id=1, **{"broker": "b0", "address": "h:0", **same}), 1, 1)
-    )  # type: ignore[arg-type]
-
-
-def test_brokers_over_one_connection_are_bounded(routes: RouteTable) -> None:
-    most = limits.NAMESRV_BROKERS_PER_CONNECTION.maximum
-    for i in range(most):
-        run_whole(routes.register(said(broker=f"b{i}", address=f"h:{i}"), "c", 0))
-    one_more = said(broker="more", address="h:more")
-    with pytest.raises(LimitExceeded, match="limit namesrv_brokers_per_connection"):
-        run_whole(routes.register(one_more, "c", 0))
-    run_whole(routes.register(one_more, "other", 0))
-    assert len(routes.disconnect("c")) == most
-    run_whole(routes.register(said(), "c", 0))
-
-
-def test_addresses_and_clusters_of_a_broker_are_bounded(routes: RouteTable) -> None:
-    for i in range(limits.NAMESRV_BROKER_IDS.maximum):
-        run_whole(routes.register(said(broker_id=i, address=f"h:{i}"), f"c{i}", 0))
-    with pytest.raises(LimitExceeded, match="limit namesrv_broker_ids"):
-        run_whole(routes.register(said(broker_id=999, address="h:999"), "c", 0))
-    clusters = limits.NAMESRV_BROKER_CLUSTERS.maximum
-    for i in range(1, clusters):
-        run_whole(routes.register(said(address="h:0", cluster=f"C{i}"), "c0", 0))
-    with pytest.raises(LimitExceeded, match="limit namesrv_broker_clusters"):
-        run_whole(routes.register(said(address="h:0", cluster="more"), "c0", 0))
-    assert len(routes.clusters()) == clusters
-
-
-def test_topics_are_bounded_and_those_of_gone_brokers_make_room() -> None:
-    routes = small(topics=10)
-    run_whole(routes.register(said(*(f"T{i}" for i in range(10))), "c", 0))
-    registered = run_whole(routes.register(said("more", "T0", "other", version=2), "c", 0))
-    assert "limit namesrv_topics; reputRoutedTopicsMax" in registered.left_out
-    assert registered.left_out_counts == {"namesrv_topics": 2}
-    assert routes.topic_count == 10
-    queue = QueueData(broker_name="broker-a", perm=6, read_queue_nums=1, write_queue_nums=1)
-    with pytest.raises(LimitExceeded, match="limit namesrv_topics"):
-        routes.register_topic("more", [queue])
-    assert routes.data_version(MASTER) is None, "it tells all again"
-    run_whole(routes.register(said("T0", version=3), "c", 0))
-    routes.disconnect("c")
-    run_whole(routes.tidy())
-    run_whole(routes.register(said("more"), "c", 0))
-    assert run_whole(routes.topics()) == ["more"]
-
-
-def test_topics_count_once_a_broker_too() -> None:
-    routes = small(queues=3)
-    run_whole(routes.register(said("A", "B"), "c", 0))
-    other = said("A", "B", broker="b", address=SLAVE)
-    assert run_whole(routes.register(other, "s", 0)).left_out_counts == {"namesrv_queues": 1}
-    assert [one.broker_name for one in run_whole(routes.route("A")).queue_datas] == [
-        "b",
-        "broker-a",
-    ]
-    routes.delete_topic("B")
-    assert run_whole(routes.register(other, "s", 0)).left_out == ""
-    assert [one.broker_name for one in run_whole(routes.route("B")).queue_datas] == ["b"]
-    assert routes.data_version(SLAVE) == other.data_version
-
-
-def test_long_names(routes: RouteTable) -> None:
-    long = "n" * (limits.NAMESRV_NAME_LETTERS.maximum + 1)
-    for more in ({"broker": long}, {"cluster": long}, {"address": long}, {"ha_address": long},
-                 {"filter_servers": [long]}):  # fmt: skip
-        with pytest.raises(LimitExceeded, match="limit namesrv_name_letters"):
-            run_whole(routes.register(said("A", **more), "c", 0))  # type: ignore[arg-type]
-    with pytest.raises(LimitExceeded, match="limit namesrv_filter_servers"):
-        run_whole(routes.register(said("A", filter_servers=["f:1"] * 17), "c", 0))
-    assert routes.broker_count == routes.address_count == 0
-    # A topic costs itself alone: its broker has others.
-    registered = run_whole(routes.register(said("A", long, "B"), "c", 0))
-    assert "limit namesrv_name_letters" in registered.left_out
-    assert run_whole(routes.topics()) == ["A", "B"]
 
 
 # --- in turns ---------------------------------------------------------------------
@@ -485,45 +188,6 @@ def test_what_is_left_is_linear_in_brokers_that_leave() -> None:
         pass
     assert looked_at == 2_000
     assert routes.broker_count == 0
-
-
-# --- who is believed --------------------------------------------------------------
-
-
-def test_who_takes_the_place_of_a_live_broker_is_believed_and_reported(routes: RouteTable) -> None:
-    run_whole(routes.register(said("A"), "m", 0))
-    stranger = said("A", address=SLAVE, version=9)
-    assert run_whole(routes.register(stranger, "s", EXPIRY_MS)).displaced == MASTER
-    assert addresses(routes, "A") == {0: SLAVE}
-    assert routes.takeover_count == 1
-    assert run_whole(routes.register(stranger, "s", EXPIRY_MS)).displaced is None
-    # Back again, and later than the other one's time: nobody is displaced.
-    assert run_whole(routes.register(said("A"), "m", EXPIRY_MS)).displaced == SLAVE
-    assert run_whole(routes.register(stranger, "s", 3 * EXPIRY_MS)).displaced is None
-    assert routes.takeover_count == 2
-
-
-def test_an_older_state_does_not_take_the_place_of_a_newer_one(routes: RouteTable) -> None:
-    """5.x: a master that was replaced by its controller comes back at another address."""
-    newer = Registration(
-        cluster=CLUSTER,
-        broker_name="broker-a",
-        broker_id=0,
-        address=MASTER,
-        data_version=DataVersion(counter=1, timestamp=5, state_version=2),
-        topics=[topic("A")],
-    )
-    run_whole(routes.register(newer, "m", 0))
-    ignored = run_whole(routes.register(said("A", address=SLAVE), "s", 0))
-    assert (ignored.displaced, ignored.is_ignored) == (MASTER, True)
-    assert addresses(routes, "A") == {0: MASTER}
-
-
-def test_unregistering_another_name_leaves_a_broker_alone(routes: RouteTable) -> None:
-    run_whole(routes.register(said("A"), "m", 0))
-    assert not routes.unregister("other", MASTER)
-    assert addresses(routes, "A") == {0: MASTER}
-    assert [gone.address for gone in routes.expire(EXPIRY_MS + 1)] == [MASTER]
 
 
 # --- against a model --------------------------------------------------------------

@@ -1,7 +1,6 @@
 """A name server on a port: connections that come and go, and time."""
 
 import asyncio
-import dataclasses
 import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -52,14 +51,6 @@ async def until(is_so: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
-async def test_a_broker_that_closes_its_connection_is_gone(server: NameServer) -> None:
-    async with RemotingClient() as client:
-        reply = await client.invoke(f"127.0.0.1:{server.port}", registration())
-        assert reply.code == ResponseCode.SUCCESS
-        assert run_whole(server.routes.topics()) == ["%RETRY%group", "Ordered", "TopicA"]
-    await until(lambda: run_whole(server.routes.topics()) == [])
-
-
 async def test_a_silent_broker_is_gone_and_its_connection_closed(
     server: NameServer, clock: ManualClock
 ) -> None:
@@ -87,24 +78,6 @@ async def test_the_loop_looks_for_silent_brokers(tmp_path: Path, clock: ManualCl
         await client.invoke(f"127.0.0.1:{server.port}", registration())
         clock.advance(120_001)
         await until(lambda: run_whole(server.routes.topics()) == [])
-
-
-async def test_an_unknown_code_is_answered(server: NameServer) -> None:
-    async with RemotingClient() as client:
-        reply = await client.invoke(f"127.0.0.1:{server.port}", Command(9999))
-    assert reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-    assert reply.remark == "request type 9999 not supported"
-
-
-async def test_bad_requests_get_a_reason(server: NameServer) -> None:
-    async with RemotingClient() as client:
-        address = f"127.0.0.1:{server.port}"
-        reply = await client.invoke(address, Command(RequestCode.GET_ROUTEINFO_BY_TOPIC))
-        assert reply.code == ResponseCode.SYSTEM_ERROR
-        assert "topic" in (reply.remark or "")
-        forbidden = Command(RequestCode.UPDATE_NAMESRV_CONFIG, body=b"kvConfigPath=x")
-        reply = await client.invoke(address, forbidden)
-        assert reply.code == ResponseCode.NO_PERMISSION
 
 
 async def test_several_in_one_process(tmp_path: Path) -> None:
@@ -175,14 +148,3 @@ async def test_a_broker_with_100_000_topics_comes_and_goes_while_others_are_serv
         assert answered >= 1
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
-
-
-async def test_what_many_brokers_may_cost_is_set(tmp_path: Path) -> None:
-    config = dataclasses.replace(settings(tmp_path), reput_brokers_max=1, reput_routed_topics_max=3)
-    async with NameServer(config) as server, RemotingClient() as client:
-        address = f"127.0.0.1:{server.port}"
-        assert (await client.invoke(address, registration())).code == ResponseCode.SUCCESS
-        reply = await client.invoke(address, large_registration(1, "10.0.0.2:1"))
-        assert reply.code == ResponseCode.SYSTEM_ERROR
-        assert "limit namesrv_brokers; reputBrokersMax changes it" in (reply.remark or "")
-        assert server.refusals.counts == {"namesrv_brokers": 1}

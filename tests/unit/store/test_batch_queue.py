@@ -357,8 +357,8 @@ def test_what_is_no_such_batch_is_refused(tmp_path: Path) -> None:
     one = Batches(tmp_path)
     one.fill(1)
     alone = one.store.put(IncomingMessage("B", b"alone", sys_flag=flags.INNER_BATCH))
-    assert (alone.status, "as one" in alone.reason) == (PutStatus.MESSAGE_ILLEGAL, True)
-    assert one.put().reason == "the batch holds no message"
+    assert (alone.status, "as a whole" in alone.reason) == (PutStatus.MESSAGE_ILLEGAL, True)
+    assert one.put().reason == "the batch has no message"
     assert "allowed: 32767" in one.put(*[b""] * 32768).reason or "maxMessageSize" in (
         one.put(*[b""] * 32768).reason
     )

@@ -154,7 +154,7 @@ def test_a_cut_page_counts_as_none_and_is_written_whole(
     checkpoint = CheckpointFile(path, Disk())
     with caplog.at_level(logging.WARNING):
         assert checkpoint.load() == Checkpoint()
-    assert f"is cut: {length} of 4096 bytes" in caplog.text
+    assert f"is truncated: {length} of 4096 bytes" in caplog.text
     checkpoint.flush()
     assert Path(path).read_bytes() == bytes(4096)
 

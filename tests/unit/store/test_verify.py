@@ -1,4 +1,7 @@
-"""Verification: a verdict for every file and hole of golden stores, and of stores damaged here."""
+"""Verification: a verdict for every file and hole of golden stores.
+
+Findings for each kind of damage are in ``tests/scripts/store/verify``.
+"""
 
 import ast
 import random
@@ -11,7 +14,6 @@ import pytest
 
 import golden
 import store_builder
-from reput.format import index_entry, message as record
 from reput.format.message import Verdict
 from reput.store import verify as verification
 from reput.store.reader import StoreReader
@@ -260,7 +262,6 @@ def _queue_of(finding: Finding) -> tuple[str, int]:
 # --- damage done here -----------------------------------------------------
 
 QUEUE = "consumequeue/TopicA/0/00000000000000000000"
-LOG = "commitlog/00000000000000000000"
 
 
 @pytest.fixture(scope="module")
@@ -296,147 +297,6 @@ def test_the_store_to_be_damaged_is_sound(sound: MemoryFolder) -> None:
     report = checked(sound)
     assert report.severity is Severity.OK, report.findings
     assert report.record_count == report.unit_count == 60
-
-
-def test_a_unit_with_a_wrong_size(sound: MemoryFolder) -> None:
-    place, size, code = unit(sound, 3)
-    (found,) = checked(with_unit(sound, 3, place, size + 1, code)).findings
-    assert (found.kind, found.path, found.queue_offset) == (FindingKind.UNIT_WRONG_SIZE, QUEUE, 3)
-
-
-def test_a_unit_with_a_wrong_tags_code(sound: MemoryFolder) -> None:
-    place, size, code = unit(sound, 3)
-    (found,) = checked(with_unit(sound, 3, place, size, code + 1)).findings
-    assert (found.kind, found.queue_offset) == (FindingKind.UNIT_WRONG_TAGS, 3)
-
-
-def test_units_that_point_at_each_others_records(sound: MemoryFolder) -> None:
-    swapped = with_unit(with_unit(sound, 3, *unit(sound, 4)), 4, *unit(sound, 3))
-    (found,) = checked(swapped).findings
-    assert (found.kind, found.queue_offset, found.count) == (FindingKind.UNIT_WRONG_RECORD, 3, 2)
-    assert "message 4 of queue TopicA/0" in found.text
-
-
-def test_a_unit_that_points_into_a_record(sound: MemoryFolder) -> None:
-    place, size, code = unit(sound, 3)
-    (found,) = checked(with_unit(sound, 3, place + 1, size, code)).findings
-    assert found.kind is FindingKind.UNIT_WRONG_RECORD
-    assert f"{place + 1}, where no record starts" in found.text
-
-
-def test_a_unit_that_points_behind_the_log(sound: MemoryFolder) -> None:
-    _, size, code = unit(sound, 3)
-    (found,) = checked(with_unit(sound, 3, 1 << 40, size, code)).findings
-    assert (found.kind, found.severity) == (FindingKind.UNIT_WRONG_RECORD, Severity.DAMAGE)
-
-
-def test_a_unit_for_which_there_is_no_record(sound: MemoryFolder) -> None:
-    last = max(path for path in sound.files if path.startswith("consumequeue/TopicA/0/"))
-    longer = {**sound.files, f"{last[:-20]}00000000000000000300": bytes(100)}
-    path = f"{last[:-20]}00000000000000000300"
-    (found,) = checked(with_unit(MemoryFolder(longer), 0, 1 << 40, 99, 0, path)).findings
-    assert (found.kind, found.queue_offset) == (FindingKind.UNIT_STALE, 15)
-    assert found.severity is Severity.WARNING
-
-
-@pytest.mark.parametrize(("place", "size"), [(-1, 100), (5, -100), (-(1 << 63), -1)])
-def test_a_unit_with_impossible_numbers(sound: MemoryFolder, place: int, size: int) -> None:
-    (found,) = checked(with_unit(sound, 3, place, size, 0)).findings
-    assert (found.kind, found.severity) == (FindingKind.UNIT_INVALID, Severity.DAMAGE)
-
-
-def test_zeros_amid_units(sound: MemoryFolder) -> None:
-    (found,) = checked(patched(sound, QUEUE, 20 * 3, bytes(40))).findings
-    assert (found.kind, found.queue_offset, found.count) == (FindingKind.UNIT_ZERO, 3, 2)
-    assert found.severity is Severity.DAMAGE
-
-
-def test_zeros_at_the_end_of_a_queue_are_missing_units(sound: MemoryFolder) -> None:
-    last = max(path for path in sound.files if path.startswith("consumequeue/TopicA/0/"))
-    report = checked(sound.changed(last, bytes(len(sound.files[last]))))
-    (found,) = report.findings
-    first = int(last.rsplit("/", 1)[1]) // 20
-    assert (found.kind, found.queue_offset, found.count) == (FindingKind.UNIT_MISSING, first, 5)
-
-
-def test_filler_amid_units(sound: MemoryFolder) -> None:
-    report = checked(with_unit(sound, 3, *store_builder.PRE_BLANK))
-    assert kinds(report) == {FindingKind.UNIT_BLANK, FindingKind.UNIT_MISSING}
-
-
-def test_filler_before_the_first_unit_is_right_where_no_record_is(sound: MemoryFolder) -> None:
-    report = checked(with_unit(sound, 0, *store_builder.PRE_BLANK))
-    (found,) = report.findings
-    assert (found.kind, found.queue_offset) == (FindingKind.UNIT_MISSING, 0)
-
-
-def test_a_missing_queue_file(sound: MemoryFolder) -> None:
-    path = "consumequeue/TopicA/0/00000000000000000100"
-    report = checked(sound.changed(path, None))
-    (gone,) = of_kind(report, FindingKind.QUEUE_FILE_MISSING)
-    assert gone.path == path
-    (lacking,) = of_kind(report, FindingKind.UNIT_MISSING)
-    assert (lacking.queue_offset, lacking.count) == (5, 5)
-
-
-def test_a_queue_that_is_gone(sound: MemoryFolder) -> None:
-    files = {path: data for path, data in sound.files.items() if "TopicA/0" not in path}
-    report = checked(MemoryFolder(files))
-    (lacking,) = of_kind(report, FindingKind.UNIT_MISSING)
-    assert (lacking.path, lacking.queue_offset, lacking.count) == ("consumequeue/TopicA/0", 0, 15)
-
-
-def test_a_topic_that_was_deleted_leaves_its_messages(sound: MemoryFolder) -> None:
-    files = {path: data for path, data in sound.files.items() if "TopicA/" not in path}
-    table = files["config/topics.json"].replace(b"TopicA", b"TopicX")
-    report = checked(MemoryFolder({**files, "config/topics.json": table}))
-    assert not report.is_damaged
-    assert (
-        sum(one.count or 0 for one in of_kind(report, FindingKind.TOPIC) if "deleted" in one.text)
-        == 30
-    )
-
-
-def test_two_records_with_one_queue_offset(sound: MemoryFolder) -> None:
-    second = StoreReader(sound).message_in_queue("TopicA", 0, 1)
-    at = second.physical_offset + record.POSITION_QUEUE_OFFSET
-    report = checked(patched(sound, LOG, at, struct.pack(">q", 2)))
-    twice = of_kind(report, FindingKind.QUEUE_OFFSET_TWICE)
-    assert [one.queue_offset for one in twice] == [2]
-    (orphan,) = of_kind(report, FindingKind.UNIT_WRONG_RECORD)
-    assert orphan.queue_offset == 1
-
-
-def test_a_queue_file_of_another_size(sound: MemoryFolder) -> None:
-    report = checked(sound.changed(QUEUE, sound.files[QUEUE][:40]))
-    (size,) = of_kind(report, FindingKind.QUEUE_FILE_SIZE)
-    assert (size.path, size.severity) == (QUEUE, Severity.DAMAGE)
-
-
-def test_an_empty_last_queue_file_is_a_warning(sound: MemoryFolder) -> None:
-    files = {**sound.files, "consumequeue/TopicA/0/00000000000000000300": b""}
-    (found,) = checked(MemoryFolder(files)).findings
-    assert (found.kind, found.severity) == (FindingKind.QUEUE_FILE_SIZE, Severity.WARNING)
-
-
-@pytest.mark.parametrize("folder", ["commitlog", "consumequeue/TopicA/0"])
-def test_a_file_that_does_not_belong(sound: MemoryFolder, folder: str) -> None:
-    (found,) = checked(MemoryFolder({**sound.files, f"{folder}/notes.txt": b"x"})).findings
-    assert (found.kind, found.path) == (FindingKind.FOREIGN_FILE, f"{folder}/notes.txt")
-
-
-def test_log_files_that_overlap_are_all_that_is_said(sound: MemoryFolder) -> None:
-    files = {**sound.files, LOG: sound.files[LOG] + bytes(8)}
-    report = checked(MemoryFolder(files))
-    assert kinds(report, Severity.DAMAGE) == {FindingKind.LOG_FILES_OVERLAP}
-    assert report.record_count == 0
-
-
-def test_a_folder_without_a_log(sound: MemoryFolder) -> None:
-    files = {path: data for path, data in sound.files.items() if "commitlog" not in path}
-    report = checked(MemoryFolder(files))
-    assert FindingKind.LOG_EMPTY in kinds(report)
-    assert of_kind(report, FindingKind.UNIT_STALE)
 
 
 def test_many_runs_are_summed_up(sound: MemoryFolder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -509,135 +369,7 @@ def test_batch_queues_have_a_unit_for_each_batch() -> None:
     assert found.queue_offset == 8
 
 
-# --- index ----------------------------------------------------------------
-
-
-def index_path(folder: MemoryFolder) -> str:
-    return min(path for path in folder.files if path.startswith("index/"))
-
-
-def entry_at(folder: MemoryFolder, number: int) -> int:
-    """Return the position of an entry in the first index file."""
-    view = StoreReader(folder).index.files[0]
-    return index_entry.entry_position(number, view.slot_count)
-
-
-def test_a_key_with_another_hash_is_not_found(sound: MemoryFolder) -> None:
-    path, at = index_path(sound), entry_at(sound, 2)
-    report = checked(patched(sound, path, at, struct.pack(">i", 12345)))
-    assert {FindingKind.KEY_MISSING, FindingKind.INDEX_CHAIN} <= kinds(report, Severity.DAMAGE)
-    (wrong,) = of_kind(report, FindingKind.ENTRY_WRONG)
-    assert (wrong.count, wrong.severity) == (1, Severity.WARNING)
-
-
-def test_an_entry_that_points_elsewhere(sound: MemoryFolder) -> None:
-    path, at = index_path(sound), entry_at(sound, 2)
-    report = checked(patched(sound, path, at + 4, struct.pack(">q", 7)))
-    assert kinds(report) == {FindingKind.KEY_MISSING, FindingKind.ENTRY_WRONG}
-    (found,) = of_kind(report, FindingKind.KEY_MISSING)
-    assert found.count == 1
-
-
-def test_an_entry_behind_the_log_is_stale(sound: MemoryFolder) -> None:
-    path, at = index_path(sound), entry_at(sound, 2)
-    report = checked(patched(sound, path, at + 4, struct.pack(">q", 1 << 40)))
-    (found,) = of_kind(report, FindingKind.ENTRY_STALE)
-    assert found.severity is Severity.NOTE
-
-
-@pytest.mark.parametrize("previous", [-1, 1, 50, 1 << 30])
-def test_a_broken_chain(sound: MemoryFolder, previous: int) -> None:
-    path, at = index_path(sound), entry_at(sound, 5)
-    report = checked(patched(sound, path, at + 16, struct.pack(">i", previous)))
-    (found,) = report.findings
-    assert (found.kind, found.severity) == (FindingKind.INDEX_CHAIN, Severity.DAMAGE)
-
-
-def test_a_slot_that_leads_astray(sound: MemoryFolder) -> None:
-    path = index_path(sound)
-    slots = StoreReader(sound).index.files[0].slot_count
-    values = struct.unpack_from(f">{slots}i", sound.files[path], 40)
-    place = next(i for i, value in enumerate(values) if value)
-    report = checked(patched(sound, path, 40 + 4 * place, struct.pack(">i", 0)))
-    assert of_kind(report, FindingKind.INDEX_CHAIN, FindingKind.INDEX_FILE)
-    assert report.is_damaged
-
-
-def test_a_header_with_another_time(sound: MemoryFolder) -> None:
-    report = checked(patched(sound, index_path(sound), 0, struct.pack(">q", 5)))
-    (found,) = report.findings
-    assert (found.kind, found.severity) == (FindingKind.INDEX_FILE, Severity.WARNING)
-    assert "first message" in found.text
-
-
-def test_an_index_file_that_cannot_be_read(sound: MemoryFolder) -> None:
-    path = index_path(sound)
-    report = checked(sound.changed(path, sound.files[path][:20]))
-    assert FindingKind.INDEX_FILE in kinds(report, Severity.DAMAGE)
-    (file,) = [one for one in report.files if one.path == path]
-    assert file.severity is Severity.DAMAGE
-
-
-# --- checkpoint and tables ------------------------------------------------
-
-
-def test_a_cut_checkpoint_does_not_stop_anything(sound: MemoryFolder) -> None:
-    report = checked(sound.changed("checkpoint", b"123"))
-    (found,) = report.findings
-    assert (found.kind, found.severity) == (FindingKind.CHECKPOINT, Severity.WARNING)
-    assert report.record_count == 60
-
-
-def test_a_checkpoint_ahead_of_the_log(sound: MemoryFolder) -> None:
-    report = checked(patched(sound, "checkpoint", 0, struct.pack(">q", 1 << 45)))
-    (found,) = report.findings
-    assert (found.kind, found.severity) == (FindingKind.CHECKPOINT, Severity.DAMAGE)
-    assert "lost its end" in found.text
-
-
-@pytest.mark.parametrize("name", ["topics", "consumerOffset", "delayOffset", "subscriptionGroup"])
-@pytest.mark.parametrize("text", [b"{", b"[1]", b'{"offsetTable":5,"topicConfigTable":5}'])
-def test_a_table_that_is_none(sound: MemoryFolder, name: str, text: bytes) -> None:
-    if name == "subscriptionGroup" and b"5" in text:
-        text = b'{"subscriptionGroupTable":5}'
-    path = f"config/{name}.json"
-    report = checked(MemoryFolder({**sound.files, path: text}))
-    found = [one for one in report.findings if one.path == path]
-    assert [one.kind for one in found if one.severity is Severity.DAMAGE] == [FindingKind.TABLE]
-
-
-def test_a_table_that_its_backup_stands_in_for(sound: MemoryFolder) -> None:
-    path = "config/topics.json"
-    files = {**sound.files, path: b"", f"{path}.bak": sound.files[path]}
-    (found,) = checked(MemoryFolder(files)).findings
-    assert (found.kind, found.severity) == (FindingKind.TABLE, Severity.WARNING)
-
-
-def test_a_group_ahead_of_its_queue(sound: MemoryFolder) -> None:
-    table = b'{"offsetTable":{"TopicA@G":{0:99,1:15},"Gone@G":{0:1}}}'
-    report = checked(MemoryFolder({**sound.files, "config/consumerOffset.json": table}))
-    found = of_kind(report, FindingKind.CONSUMER_OFFSET)
-    # The topic of a queue without files may have been deleted.
-    assert [(one.queue_offset, one.severity) for one in found] == [
-        (99, Severity.WARNING),
-        (1, Severity.NOTE),
-    ]
-
-
-def test_a_delay_level_ahead_of_its_queue(sound: MemoryFolder) -> None:
-    table = b'{"offsetTable":{3:7}}'
-    report = checked(MemoryFolder({**sound.files, "config/delayOffset.json": table}))
-    (found,) = report.findings
-    assert "delay level 3" in found.text
-
-
-def test_a_crash_turns_what_lags_into_notes(sound: MemoryFolder) -> None:
-    table = b'{"offsetTable":{"TopicA@G":{0:99}}}'
-    files = {**sound.files, "config/consumerOffset.json": table, "abort": b""}
-    assert checked(MemoryFolder(files)).severity is Severity.NOTE
-
-
-# --- random damage --------------------------------------------------------
+# --- whatever is there ----------------------------------------------------
 
 
 def _byte(data: bytearray, at: int, chance: random.Random) -> None:

@@ -1,8 +1,8 @@
 """The result of an audit as one HTML page: ``page.write_text(render(result))``.
 
-The template ``audit.html.j2`` lists the chapters as a reader asks: is anything lost, what, where,
-and who has yet to read what. Where a chart rounds, a table beside it does not; where the result
-has a sample only, the page says how many there are.
+The chapters of the template ``audit.html.j2`` follow a reader's questions: is anything lost, what,
+where, and which groups are affected. Rounded charts have an exact table beside them; where the
+result has only a sample, the page shows the total.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ _VERDICT_COLORS = {
     MessageVerdict.DELETED: "sx",
 }
 _MISSING_SHOWN = 5
-"""Queues of a hole that are named; the rest is a number."""
+"""Maximum number of queues listed for a hole."""
 
 
 def render(result: "AuditResult") -> str:
@@ -78,7 +78,7 @@ def _heading(result: "AuditResult") -> dict[str, Any]:
 
 
 def _verdict(result: "AuditResult") -> dict[str, Any]:
-    """Say in words whether anything is wrong."""
+    """Return the summary: whether anything is wrong."""
     verdicts = result.verdicts
     gone = sum(topic.missing for topic in result.topics)
     problems = [
@@ -105,9 +105,9 @@ def _verdict(result: "AuditResult") -> dict[str, Any]:
 def _figures(result: "AuditResult") -> list[charts.Figure]:
     counts = result.indexed
     keyed = sum(counts.values()) - counts.get(Indexed.NO_KEYS, 0)
-    found = counts.get(Indexed.INDEXED, 0)
+    indexed = counts.get(Indexed.INDEXED, 0)
     missing = counts.get(Indexed.MISSING, 0)
-    covered = f"{missing:,} missing, {keyed - found - missing:,} not covered"
+    covered = f"{missing:,} missing, {keyed - indexed - missing:,} not covered"
     pending = sum(group.pending for group in result.groups)
     groups = count_text(len({group.group for group in result.groups}), "group")
     backlog = sum(delay.due + delay.waiting for delay in result.delays)
@@ -126,10 +126,10 @@ def _figures(result: "AuditResult") -> list[charts.Figure]:
             size_text(result.hole_bytes),
             "warn" if result.hole_count else "ok",
         ),
-        charts.Figure("Found by key", number_text(found), covered, "warn" if missing else "ok"),
+        charts.Figure("Found by key", number_text(indexed), covered, "warn" if missing else "ok"),
         charts.Figure("To be read", number_text(pending), f"by {groups}"),
         charts.Figure("Delayed", number_text(backlog), f"{due} due"),
-        charts.Figure("Stored again", NONE, "told by a table only")
+        charts.Figure("Stored again", NONE, "requires the table")
         if result.duplicated is None
         else charts.Figure(
             "Stored again", number_text(result.duplicated), "beyond the first of each"
@@ -243,7 +243,7 @@ def _queues_of(hole: "AuditedHole") -> str:
 
 def _findings(result: "AuditResult") -> charts.Table:
     return charts.Table(
-        "What is wrong besides messages",
+        "Findings besides messages",
         [
             *(("What", "name"), ("Where", "name"), ("Found", "name")),
             *(("Count", "number"), ("Kind", "name")),
@@ -260,7 +260,7 @@ def _findings(result: "AuditResult") -> charts.Table:
 
 
 def _findings_left(result: "AuditResult") -> int:
-    """Return how many findings are not on the page; holes have a table of their own."""
+    """Return the number of findings that are not on the page; holes have their own table."""
     total = sum(count for name, count in result.faults.items() if name != Fault.HOLE)
     return total - sum(
         finding.count for finding in result.findings if finding.fault is not Fault.HOLE

@@ -449,7 +449,7 @@ class _Following:
                 physical_offset, size, _ = saved.last
                 message = reader.log.message_at(physical_offset)
                 unit = cq_unit.Unit(physical_offset, size, 0)
-                reader.know_last_units([(message.topic, message.queue_id, unit)])
+                reader.set_last_units([(message.topic, message.queue_id, unit)])
         end = max(reader.end_offset, saved.log_end)
         if not reader.is_live:
             return end

@@ -97,7 +97,7 @@ class Publication:
         self.drafts.drop_parts()
         self._disk.sync_filesystem(str(self._root))
         # reput's summary would list files that are gone.
-        Summary.forget(str(self._root), self._disk)
+        Summary.delete(str(self._root), self._disk)
         self._disk.unlink(f"{self._root}/{FOLLOWED}")
         self._sync_names()
         for family in self._families:
