@@ -59,7 +59,7 @@ class NoCopier:
         """Put nothing."""
         return 0, 0
 
-    def waiting(self, places: np.ndarray) -> np.ndarray:
+    def timer_properties(self, places: np.ndarray) -> np.ndarray:
         """Return a row for each place, so that the caller reads the record."""
         rows = np.zeros((len(places), words.WAITING_WORDS), np.int64)
         rows[:, words.WAITING_OUT_MS] = -1

@@ -316,7 +316,7 @@ def check_again(seed: int) -> int:
     more = Fence(random.choice([0, 30]))
     more.write(0, b"\2a\1b\2c"[: more.size].ljust(more.size, b"d"))
     places = log.some_places(random, more.size)
-    return check_calls(random, log, rule, places, more, hot.again, dropped=dropped)
+    return check_calls(random, log, rule, places, more, hot.copy_records, dropped=dropped)
 
 
 def check_later(seed: int) -> int:
@@ -331,7 +331,7 @@ def check_later(seed: int) -> int:
         for _ in places
     ]
     places = with_columns(places, levels, copy_args.LATER_WORDS)
-    return check_calls(random, log, CopyRule(), places, more, hot.later)
+    return check_calls(random, log, CopyRule(), places, more, hot.copy_for_retry)
 
 
 def check_decided(seed: int) -> int:
@@ -349,7 +349,7 @@ def check_decided(seed: int) -> int:
         for _ in places
     ]
     places = with_columns(places, decisions, copy_args.DECIDED_WORDS)
-    return check_calls(random, log, rule, places, groups, hot.decided, records_each=2)
+    return check_calls(random, log, rule, places, groups, hot.copy_for_commit, records_each=2)
 
 
 def with_columns(places: np.ndarray, columns: list[tuple[int, ...]], width: int) -> np.ndarray:
@@ -424,7 +424,7 @@ def check_waiting(seed: int) -> int:
     while True:
         left = places[position:].copy()
         call = CopyCall(Random(seed), log, CopyRule(), left, Fence(0))
-        count = hot.waiting(call.argument)
+        count = hot.copy_timers(call.argument)
         data = call.told.data[: 8 * copy_args.WAITING_WORDS * len(left)]
         rows = np.frombuffer(data, np.int64).reshape(-1, copy_args.WAITING_WORDS)
         read += int((rows[:count, copy_args.WAITING_OUT_MS] >= 0).sum())
