@@ -574,6 +574,12 @@ class CopyLog:
             file.write(position, bytes(data))
             position += len(data)
 
+    def record_at(self, physical_offset: int) -> bytes:
+        number, position = divmod(physical_offset - self.start, self.size)
+        data = self.files[number].data[position:]
+        (size,) = struct.unpack_from(">i", data)
+        return data[:size]
+
     def map(self, physical_offset: int, random: Random) -> None:
         number = (physical_offset - self.start) // self.size
         is_gone = random.random() < 0.2
@@ -596,8 +602,10 @@ class CopyLog:
         return np.array(rows, np.int64).reshape(len(rows), copy_args.PLACE_WORDS)
 
 
-def some_rule(random: Random) -> CopyRule:
-    return CopyRule(
+def some_rule(random: Random) -> tuple[CopyRule, tuple[str, ...]]:
+    """Return a rule, and the names of properties that it drops."""
+    dropped = random.choice([(), (), ("WAIT",), ("REAL_TOPIC", "TIMER_OUT_MS", "KEY")])
+    rule = CopyRule(
         random.choice([None, None, None, b"Other", "Крамниця".encode()]),
         random.choice([0, 7]),
         from_topic=random.choice([b"", b"", b"T", names.HALF_TOPIC.encode()]),
@@ -605,8 +613,9 @@ def some_rule(random: Random) -> CopyRule:
         sys_flags_on=random.choice([0, flags.TRANSACTION_COMMIT]),
         has_prepared_offset=random.random() < 0.5,
         reconsume_more=random.choice([0, 1]),
-        dropped=random.choice([(), (), ("WAIT",), ("REAL_TOPIC", "TIMER_OUT_MS", "KEY")]),
+        dropped=dropped,
     )
+    return rule, dropped
 
 
 OP_LIKE = incoming.encode(IncomingMessage("op", b"", 0, b"TAGS\1d\2"), b"op")

@@ -53,7 +53,20 @@ ODD_WAITING += [
     *("TIMER_DELAY_MSX\x013", "TIMER_OUT_MS\x013", "TIMER_DEL_UNIQKEY\x013"),
 ]
 ODD_VALUES = ["", "0", "1", "-1", "00", "07", "4", "true", "false", "False", " 0", "1e3", "1.0"]
-ODD_TEXTS = ["2147483648", "1" * 18, "1" * 19, "9" * 25, "日本", "a\nb", "4096", "\\", '"', "x\\y"]
+ODD_TEXTS = [
+    "2147483648",
+    "1" * 18,
+    "1" * 19,
+    "9" * 25,
+    "日本",
+    "é",
+    "grün",
+    "a\nb",
+    "4096",
+    "\\",
+    '"',
+    "x\\y",
+]
 LETTERS = "abcdefghijklmn"
 SPLICES = [b'"', b"\\", b"\\u0001", b"\\u0003", b"\0", b"\x80", b"\xc3\xa9", b",", b"{", b"}", b":"]
 SPLICES += [b'"a":"b",', b'"code":310,', b"-", b"0", b"\1", b"\2", b"\x7f", b"null", b" ", b"[]"]

@@ -11,7 +11,7 @@ from hypothesis import settings
 from fuzz import broker_paths, request_streams as streams
 from fuzz.broker_paths import Paths, in_turn
 from fuzz.request_streams import Pop
-from reput.format import names
+from reput.format import names, sys_flag as flags
 from reput.store.incoming import IncomingMessage
 
 EXAMPLES = settings.default.max_examples
@@ -144,7 +144,11 @@ def put_halves(paths: Paths, random: Random) -> None:
     queue_id = random.choice(["0", "3", "-1", "x", "2147483648", "4294967296", "007"])
     text = HALF % (random.choice(PRODUCERS), topic, queue_id if random.random() < 0.3 else "0")
     properties = text + (random.choice(HALVES) if random.random() < 0.4 else "")
-    paths.put(IncomingMessage(names.HALF_TOPIC, b"half", 0, properties.encode()))
+    sys_flag = random.choice([0, 0, flags.TRANSACTION_PREPARED, flags.TRANSACTION_ROLLBACK])
+    message = IncomingMessage(
+        names.HALF_TOPIC, b"half", 0, properties.encode(), sys_flag=sys_flag, is_due=True
+    )
+    paths.put(message)
 
 
 def halves_of(paths: Paths) -> list[tuple[int, int]]:
