@@ -92,15 +92,23 @@ def test_pulls(paths: Paths) -> None:
 
 
 def pops_of(paths: Paths) -> list[Pop]:
-    """Return pops with messages to acknowledge, and two that never happened."""
+    """Return pops with messages to acknowledge, and three that never happened."""
     checkpoints = paths.both.with_kernel.broker.parts.pops.revive.checkpoints
     pops = [
-        Pop(key.topic, key.group, key.queue_id, key.start_offset, key.pop_ms)
+        Pop(key.topic, key.group, key.queue_id, key.start_offset, key.pop_ms, 6)
         for key in list(checkpoints._by_key)[-4:]
     ]
     last = pops[-1] if pops else Pop("T", "group", 0, 7, paths.now_ms)
-    pops.append(Pop(last.topic, last.group, last.queue_id, last.start + 3, last.pop_ms))
-    return [*pops, Pop(last.topic, "puorg", last.queue_id, last.start, last.pop_ms)]
+    topic, group, queue_id, start, pop_ms = (
+        last.topic, last.group, last.queue_id, last.start, last.pop_ms,
+    )  # fmt: skip
+    return [
+        *pops,
+        Pop(topic, group[::-1], queue_id, start, pop_ms),
+        Pop(topic, group, queue_id, start, pop_ms + 1, 6),
+        last,
+        Pop(topic, group, queue_id, start + 2, pop_ms, 6),
+    ]
 
 
 def test_pops(paths: Paths) -> None:
