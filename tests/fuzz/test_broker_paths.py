@@ -143,7 +143,7 @@ def test_pops(paths: Paths) -> None:
 
 PRODUCERS = ("g", "g", "g", "g", "h", "producers")
 HALF = "UNIQ_KEY\1AC\2TRAN_MSG\1true\2PGROUP\1%s\2REAL_TOPIC\1%s\2REAL_QID\1%s\2"
-HALVES = ("", "DELAY\0011\2", "PGROUP\1h\2", "PGROUP\1g\2", "TRANSACTION_HALF_OFFSET\0010\2")
+HALVES = ("", "DELAY\0011\2", "PGROUP\1h\2", "PGROUP\1g\2", "TRAN_PREPARED_QUEUE_OFFSET\0010\2")
 
 
 def put_halves(paths: Paths, random: Random) -> None:

@@ -32,7 +32,7 @@ from fuzz.kernel_worlds import (
     some_rule,
 )
 from fuzz.request_streams import Pop
-from reput.format import command, message as record, names, pop_codec
+from reput.format import command, message as record, names, pop_codec, properties as props
 from reput.store.copying import CopyRule
 from reput.store.kernels import (
     acks_args,
@@ -338,9 +338,8 @@ def check_decided(seed: int) -> int:
     """Return the number of half messages of which records were made."""
     random = Random(seed)
     log = CopyLog(random)
-    rule = CopyRule(
-        from_topic=random.choice([b"", b"", names.HALF_TOPIC.encode()]), has_prepared_offset=True
-    )
+    from_topic = random.choice([b"", b"", names.HALF_TOPIC.encode()])
+    rule = CopyRule(from_topic=from_topic, has_prepared_offset=True)
     groups = Fence(7)
     groups.write(0, b"gproduc")
     places = log.some_places(random, 0)
@@ -349,7 +348,7 @@ def check_decided(seed: int) -> int:
         for _ in places
     ]
     places = with_columns(places, decisions, copy_args.DECIDED_WORDS)
-    return check_calls(random, log, rule, places, groups, hot.decided, records_each=2)
+    return check_calls(random, log, rule, places, groups, hot.decided, from_topic=from_topic)
 
 
 def with_columns(places: np.ndarray, columns: list[tuple[int, ...]], width: int) -> np.ndarray:
@@ -365,7 +364,7 @@ def check_calls(
     more: Fence,
     kernel: hot.Kernel,
     *,
-    records_each: int = 1,
+    from_topic: bytes | None = None,
     dropped: tuple[str, ...] | None = None,
 ) -> int:
     """Return the number of places of which records were made."""
@@ -374,8 +373,10 @@ def check_calls(
         left = places[position:].copy()
         call = CopyCall(Random(random.getrandbits(32)), log, rule, left, more)
         count = kernel(call.argument)
-        if records_each == 1:
+        if from_topic is None:
             check_made(call, count)
+        else:
+            check_decisions(log, from_topic, left[:count], call)
         if dropped is not None:
             check_kept(log, dropped, left[:count], call.scratch.data)
         made += count
@@ -396,6 +397,31 @@ def check_made(call: CopyCall, count: int) -> None:
         assert made.body_crc == 0
         assert size <= call.words[copy_args.RECORD_MAX]
         position += size
+    assert position == call.words[copy_args.RESULT_BYTES]
+
+
+def check_decisions(log: CopyLog, from_topic: bytes, places: np.ndarray, call: CopyCall) -> None:
+    """Check the final messages and the op messages of half messages."""
+    words = np.frombuffer(call.told.data, np.int64)[: copy_args.DECIDED_TOLD_WORDS * len(places)]
+    data, position = call.scratch.data, 0
+    for place, sizes in zip(
+        places, words.reshape(-1, copy_args.DECIDED_TOLD_WORDS).tolist(), strict=True
+    ):
+        final_size, op_size = (
+            sizes[copy_args.DECIDED_FINAL_SIZE], sizes[copy_args.DECIDED_OP_SIZE],
+        )  # fmt: skip
+        physical_offset = int(place[copy_args.PLACE_PHYSICAL_OFFSET])
+        half = record.decode(log.record_at(physical_offset), check_crc=False)
+        assert from_topic in (b"", half.topic.encode())
+        assert not {props.TRANSACTION_HALF_OFFSET, props.DELAY} & half.properties.keys()
+        assert (final_size > 0) == bool(place[copy_args.DECIDED_IS_COMMIT])
+        if final_size:
+            final = record.decode(data[position : position + final_size], check_crc=False)
+            assert final.body == half.body
+        position += final_size
+        op = record.decode(data[position : position + op_size], check_crc=False)
+        assert op.body == b"%d" % half.queue_offset
+        position += op_size
     assert position == call.words[copy_args.RESULT_BYTES]
 
 
