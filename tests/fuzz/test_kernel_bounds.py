@@ -378,7 +378,7 @@ def check_calls(
         else:
             check_decisions(log, from_topic, left[:count], call)
         if dropped is not None:
-            check_kept(log, dropped, left[:count], call.scratch.data)
+            check_kept(log, rule, dropped, left[:count], call.scratch.data)
         made += count
         position += count
         if call.words[copy_args.STOP] == copy_args.STOP_UNMAPPED:
@@ -425,12 +425,19 @@ def check_decisions(log: CopyLog, from_topic: bytes, places: np.ndarray, call: C
     assert position == call.words[copy_args.RESULT_BYTES]
 
 
-def check_kept(log: CopyLog, dropped: tuple[str, ...], places: np.ndarray, made: bytes) -> None:
-    """Check that copies have the properties of their sources but for the dropped ones."""
+def check_kept(
+    log: CopyLog, rule: CopyRule, dropped: tuple[str, ...], places: np.ndarray, made: bytes
+) -> None:
+    """Check that copies have the flags and properties of their sources that a rule keeps."""
     names_dropped = {name.encode() for name in dropped}
+    flags_off, flags_on = (
+        rule.words[copy_args.SYS_FLAGS_OFF], rule.words[copy_args.SYS_FLAGS_ON],
+    )  # fmt: skip
     for place in places:
-        source = pairs_of(log.record_at(int(place[copy_args.PLACE_PHYSICAL_OFFSET])))
-        kept = [pair for pair in source if pair.partition(b"\1")[0] not in names_dropped]
+        data = log.record_at(int(place[copy_args.PLACE_PHYSICAL_OFFSET]))
+        flags = record.decode(data, check_crc=False).sys_flag
+        assert record.decode(made, check_crc=False).sys_flag == flags & ~flags_off | flags_on
+        kept = [pair for pair in pairs_of(data) if pair.partition(b"\1")[0] not in names_dropped]
         (size,) = struct.unpack_from(">i", made)
         assert pairs_of(made[:size])[: len(kept)] == kept
         made = made[size:]
