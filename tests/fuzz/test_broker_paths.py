@@ -25,6 +25,7 @@ STORES: dict[str, dict[str, Any]] = {
         "max_hash_slot_num": 20,
         "max_index_num": 60,
         "timer_precision_ms": 100,
+        "message_delay_level": "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
     },
 }
 
