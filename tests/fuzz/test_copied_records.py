@@ -44,7 +44,7 @@ VALUES = {
     "REAL_TOPIC": ["T", "T", *TOPICS[1:], "t" * 128, names.HALF_TOPIC, "RMQ_SYS_X", "a.b", "é", ""],
     "REAL_QID": ["0", "3", "3", "007", "2147483647", "2147483648", "4294967299", "-1", "+1", "",
                  "1" * 19, "٣"],
-    "TIMER_ROLL_TIMES": ["1", "12", "", "x", "0" * 19],
+    "TIMER_ROLL_TIMES": ["1", "12", "", "x", "0" * 19, "0" * 17 + "12", "0" * 17 + "12"],
     "TIMER_DEL_UNIQKEY": ["key", "T+key", ""],
     "UNIQ_KEY": ["key", "other"],
     "DELAY": ["1", "2", "0", "x"],
