@@ -36,7 +36,7 @@ from reput.store.consume_queue import ConsumeQueue
 from reput.store.consume_queue_view import UnitArray
 from reput.store.copying import CopyRule, places_of
 from reput.store.incoming import PutStatus
-from reput.store.message_store import MessageStore
+from reput.store.interface import BrokerStore
 from reput.store.table_files import DelayOffsetTable
 
 MESSAGES_PER_STEP = 512
@@ -84,7 +84,7 @@ class DelaySchedule:
     """
 
     def __init__(
-        self, store: MessageStore, table: DelayOffsetTable, quarantine: Quarantine | None = None
+        self, store: BrokerStore, table: DelayOffsetTable, quarantine: Quarantine | None = None
     ) -> None:
         self._quarantine = Quarantine() if quarantine is None else quarantine
         self.table = table

@@ -41,7 +41,7 @@ from reput.clock import Clock
 from reput.remoting.channel import Channel
 from reput.remoting.request_queue import RequestQueue
 from reput.remoting.server_state import ServerState
-from reput.store.message_store import MessageStore
+from reput.store.interface import BrokerStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Parts:
     identity: Identity
     """Addresses and role."""
     clock: Clock
-    store: MessageStore
+    store: BrokerStore
     serving: ServerState
     """Connections, their cost, and refused requests."""
 

@@ -23,7 +23,7 @@ from reput.remoting.channel import Channel
 from reput.remoting.time_slices import Steps, TimeSlices, run_whole
 from reput.store.flush import PendingPut
 from reput.store.incoming import IncomingMessage, PutResult
-from reput.store.message_store import MessageStore
+from reput.store.interface import BrokerStore
 
 _SETTLED_AT_ONCE = 64
 """Replies that are sent before the time is checked."""
@@ -59,7 +59,7 @@ class PendingReplies:
 
     def __init__(
         self,
-        store: MessageStore,
+        store: BrokerStore,
         topics: Topics,
         deliveries: Deliveries,
         clock: Clock,

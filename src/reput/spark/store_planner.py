@@ -239,7 +239,7 @@ class StorePlanner:
     def _check_queues(self) -> None:
         self._check_topics()
         wanted = self._wanted_queues()
-        self._reader.learn_starts(
+        self._reader.load_min_offsets(
             self.queue_view(topic, i) for topic in wanted for i in wanted[topic]
         )
         self._check_queue_ends(wanted)

@@ -143,7 +143,7 @@ class CommitLog:
 
         Raises:
             DiskFull: There is no space for a new file; the log is unchanged.
-            WriteFailed: A file can be created in no folder.
+            WriteFailed: No folder accepts a new file.
         """
         last = self._update_written()
         room = last.size - last.written if last is not None else 0

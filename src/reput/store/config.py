@@ -357,8 +357,8 @@ class StoreConfig:
         self._replace("mapped_file_size_consume_queue", units * cq_unit.SIZE)
         units = -(-self.mapper_file_size_batch_consume_queue // cq_unit.BATCH_SIZE)
         self._replace("mapper_file_size_batch_consume_queue", units * cq_unit.BATCH_SIZE)
-        for name, least, most in _CLAMPED:
-            self._replace(name, min(max(getattr(self, name), least), most))
+        for name, minimum, maximum in _CLAMPED:
+            self._replace(name, min(max(getattr(self, name), minimum), maximum))
         if not self.store_path_root_dir:
             raise InvalidOption("storePathRootDir", "", "a folder")
         room = self.mapped_file_size_commit_log - END_OF_FILE_BYTES - _SMALLEST_RECORD_BYTES

@@ -925,7 +925,7 @@ class ConsumeQueues:
                     self.sync_names(queue)
         self._hot.take_off_lists({queue.address for queue in queues})
         for queue in queues:
-            self._forget(queue)
+            self._remove(queue)
         for topic in {queue.topic for queue in queues}:
             if not self._queues[topic]:
                 del self._queues[topic]
@@ -972,10 +972,10 @@ class ConsumeQueues:
 
     def release(self, queue: ConsumeQueue) -> None:
         """Free the memory of a detached queue."""
-        self._let_go(queue)
+        self._free(queue)
         self._hot.free_queue(queue.address, queue.row)
 
-    def _let_go(self, queue: ConsumeQueue) -> None:
+    def _free(self, queue: ConsumeQueue) -> None:
         queue.drop_tail()
         queue.forget_ahead()
         self._read_ahead.pop(queue.address, None)
@@ -983,8 +983,8 @@ class ConsumeQueues:
         del self._by_address[queue.address]
         self.light_count -= queue.is_light
 
-    def _forget(self, queue: ConsumeQueue) -> None:
-        self._let_go(queue)
+    def _remove(self, queue: ConsumeQueue) -> None:
+        self._free(queue)
         for folder in (Path(queue.folder), Path(queue.folder).parent):
             with contextlib.suppress(OSError):  # not empty: other queues, or files of others
                 folder.rmdir()

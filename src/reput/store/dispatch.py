@@ -494,7 +494,7 @@ class Dispatcher:
     def _put_batch_unit(self, message: StoredMessage) -> None:
         if self.why_no_queue(message.topic, message.queue_id, message.sys_flag):
             return
-        base, count = batch_place(message)
+        base, count = batch_offsets(message)
         queue = self._batch_queues.make(message.topic, message.queue_id)
         if message.physical_offset < queue.end_physical_offset:
             return  # it was added before
@@ -594,11 +594,11 @@ class Dispatcher:
                     queue.append(filler)
 
 
-def _log_unusable(place: str, error: Exception) -> None:
-    _log.error("the record at %s is skipped: %r", place, error)
+def _log_unusable(record_name: str, error: Exception) -> None:
+    _log.error("the record at %s is skipped: %r", record_name, error)
 
 
-def batch_place(message: StoredMessage) -> tuple[int, int]:
+def batch_offsets(message: StoredMessage) -> tuple[int, int]:
     """Return the first queue offset of a batch and its number of messages; 0 if unknown.
 
     A message that is no batch counts as a batch of one message, as in Java.

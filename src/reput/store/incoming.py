@@ -206,7 +206,7 @@ def encode(message: IncomingMessage, topic: bytes) -> bytes:
 
 
 def delayed(message: IncomingMessage, level_count: int) -> IncomingMessage:
-    """Return the message to store for a message: the message, or its copy in the schedule topic.
+    """Return the message to store: the message itself, or its copy in the schedule topic.
 
     A delayed message waits in the schedule topic, in the queue of its level; its own topic and
     queue become properties. A level above the last one is treated as the last one.

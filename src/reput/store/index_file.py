@@ -306,7 +306,7 @@ class IndexFiles:
     def put(
         self, keys: Sequence[str], physical_offset: int, store_timestamp: int, now_ms: int
     ) -> None:
-        """Add the entries of a record, in a new file if one ends; mostly, kernels do this.
+        """Add the entries of a record, split over two files if one ends; kernels add most entries.
 
         Args:
             keys: Keys made by ``index_entry.key_of`` and ``tag_key_of``, in the broker's order.

@@ -25,7 +25,7 @@ _USUAL_BYTES_PER_SLOT = (
     index_entry.SLOT.size + DEFAULT_ENTRY_COUNT // DEFAULT_SLOT_COUNT * index_entry.ENTRY.size
 )
 _MANY_SLOTS = 10_000
-"""A number of slots this high cannot match a file's header by chance; a low number can."""
+"""Numbers of slots from this one on cannot match a file's header by chance; lower ones can."""
 
 ENTRY_TYPE = np.dtype(
     [("key_hash", ">i4"), ("physical_offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")]

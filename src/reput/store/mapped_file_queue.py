@@ -149,7 +149,7 @@ class MappedFileQueue:
             start: Physical offset of the first file, if there is none.
 
         Raises:
-            WriteFailed: A file can be created in no folder; also ``DiskFull``.
+            WriteFailed: No folder accepts a new file; also ``DiskFull``.
         """
         with self._making:
             file = self._prepared or self._make(self.files[-1].end if self.files else start)
@@ -175,7 +175,7 @@ class MappedFileQueue:
         last file, or if the pool has no buffer for it.
 
         Raises:
-            WriteFailed: A file can be created in no folder; also ``DiskFull``.
+            WriteFailed: No folder accepts a new file; also ``DiskFull``.
         """
         with self._making:
             has_buffer = self._pool is None or self._pool.available

@@ -240,7 +240,7 @@ class StoreReader:
             )
         return self._queue_views[key]
 
-    def learn_starts(self, queues: Iterable[ConsumeQueueView | BatchConsumeQueueView]) -> None:
+    def load_min_offsets(self, queues: Iterable[ConsumeQueueView | BatchConsumeQueueView]) -> None:
         """Read the first offsets of queues, many at a time where each costs requests."""
         self._read_ahead(queues, lambda queue: queue.min_offset)
 
@@ -302,7 +302,7 @@ class StoreReader:
             (unit, queue) for queue in queues + self._batch_queues() if (unit := queue.last_unit)
         )
 
-    def know_last_units(self, units: Iterable[tuple[str, int, cq_unit.Unit]]) -> None:
+    def set_last_units(self, units: Iterable[tuple[str, int, cq_unit.Unit]]) -> None:
         """Set the last units of all plain queues, which the caller has read already.
 
         Args:

@@ -144,7 +144,7 @@ class Recovery:
         self._batch_queues.topics.update(self._batch_topics)
         self._index.load()
         if not any(queue.has_rest for queue in self._queues):
-            self._reader.know_last_units(self._queues.last_units)
+            self._reader.set_last_units(self._queues.last_units)
         self._checkpoint.load()
         try:
             self._tail = self._reader.tail
@@ -171,7 +171,7 @@ class Recovery:
             self._sync_log()
         self._checkpoint.cut(end)
         self._tombstones.load()
-        self._tombstones.confine(end)
+        self._tombstones.limit(end)
         self._tombstones.drop_before(log_min)
         deleted = self._finish_deletions(end)
         index_start = self._index_start(saved, end)
@@ -480,7 +480,7 @@ class Recovery:
             self._known_queues.save()
         else:
             self._known_queues.adopt(self._listed)
-        Summary.forget(self._root, self._disk)
+        Summary.delete(self._root, self._disk)
 
     def _last_record(self) -> tuple[int, int] | None:
         """Return (physical offset, store time) of the last record in a queue; None without one."""

@@ -68,7 +68,7 @@ class Summary:
             return None
 
     @staticmethod
-    def forget(root: str, disk: Disk) -> None:
+    def delete(root: str, disk: Disk) -> None:
         """Delete the summary, which becomes invalid when the store is written to."""
         path = f"{root}/{paths.QUEUE_SUMMARY}"
         if Path(path).exists():

@@ -69,7 +69,7 @@ class Tombstones:
         self.save()
         return True
 
-    def confine(self, log_end: int) -> None:
+    def limit(self, log_end: int) -> None:
         """Limit the tombstones to the end of the log: the next messages there are not deleted.
 
         Another broker, or a copy of the folder, may have truncated the log before a tombstone.

@@ -1,8 +1,8 @@
 """Records that lost a part in a power failure, although the bytes after them exist.
 
 A checksum covers only the body; lengths, magic and physical offset frame the rest. Topic and
-properties at the end of a record remain: a sector of them that was never written is zeros, and no
-property ends with zeros. ``enabledAppendPropCRC`` makes the check exact.
+properties, at the end of a record, are not covered: a sector of them that was never written is
+zeros, and no property ends with zeros. ``enabledAppendPropCRC`` makes the check exact.
 """
 
 import numpy as np

@@ -1384,7 +1384,7 @@ def test_where_reads_take_requests_queues_are_asked_at_once() -> None:
     reader = StoreReader(folder)
     manifest = golden.manifest(version, name)
     assert reader.end_offset == manifest["maxPhyOffset"]
-    reader.learn_starts(
+    reader.load_min_offsets(
         reader.queue(queue["topic"], queue["queueId"]) for queue in manifest["queues"]
     )
     reads = folder.queue_reads

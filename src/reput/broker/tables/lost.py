@@ -18,7 +18,7 @@ from reput import limits
 from reput.broker.topic.topics import READ_WRITE
 from reput.format import names
 from reput.store.config_tables import BATCH_QUEUES, TopicConfig
-from reput.store.message_store import MessageStore
+from reput.store.interface import BrokerStore
 from reput.store.table_files import (
     ConsumerOffsetTable,
     DelayOffsetTable,
@@ -34,7 +34,7 @@ _NAMED_MAX = 5
 _log = logging.getLogger(__name__)
 
 
-def recover_topics(table: TopicTable, store: MessageStore, now_ms: int) -> list[str]:
+def recover_topics(table: TopicTable, store: BrokerStore, now_ms: int) -> list[str]:
     """Put the topics that have queues into an empty table; return the warnings."""
     if len(table):
         return []
@@ -82,7 +82,7 @@ def recover_groups(
 
 
 def warnings_of_lost_tables(
-    store: MessageStore,
+    store: BrokerStore,
     groups: SubscriptionGroupTable,
     offsets: ConsumerOffsetTable,
     delays: DelayOffsetTable,

@@ -9,7 +9,7 @@ from reput.broker.tables.writes import write_table
 from reput.broker.topic.topics import Topics
 from reput.broker.worker_thread import WorkerThread
 from reput.clock import Clock
-from reput.store.message_store import MessageStore
+from reput.store.interface import BrokerStore
 
 
 class TopicWrites:
@@ -28,7 +28,7 @@ class TopicWrites:
     def __init__(
         self,
         topics: Topics,
-        store: MessageStore,
+        store: BrokerStore,
         pending_replies: PendingReplies,
         clock: Clock,
         failures: WriteFailures,
